@@ -13,10 +13,9 @@ import requests
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
-from localcloud.core.call import Request, Response
+from localcloud.core.call import Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.dispatch import Dispatcher
-from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 _NAME = "counted"

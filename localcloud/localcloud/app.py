@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localcloud.admin.api import Admin
+from localcloud.admin import Admin
 from localcloud.core import projects
 from localcloud.core.clock import Clock
-from localcloud.core.cloud import DEVELOPER, Cloud, Latency
+from localcloud.core.cloud import DEVELOPER, Cloud, Latency, cloud_started
 from localcloud.core.dispatch import Dispatcher
-from localcloud.core.hooks import cloud_started
 from localcloud.machines.machine import Network
 from localcloud.machines.machines import Machines
 from localcloud.server.authority import Authority
-from localcloud.server.listener import Listener
+from localcloud.server.proxy import Listener
 from localcloud.services import all_apis
 
 
@@ -44,7 +43,7 @@ class LocalCloud:
         self.listener = Listener(port, tls=tls, apis=answer, direct=admin.answer)
 
     def start(self) -> None:
-        """Serve, and take up again what an earlier run left to do."""
+        """Serve, and resume what an earlier run left unfinished."""
         projects.ensure(self.cloud, projects.DEFAULT_PROJECT, owner=DEVELOPER)
         self.cloud.operations.resume()
         cloud_started.run(self.cloud)

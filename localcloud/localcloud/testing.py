@@ -7,9 +7,8 @@ from typing import Any
 import requests
 
 from localcloud.app import LocalCloud
-from localcloud.core.call import Json
+from localcloud.core.call import CLOUD_PLATFORM, Json, Principal
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 
 
 class UnexpectedStatus(AssertionError):
@@ -17,7 +16,7 @@ class UnexpectedStatus(AssertionError):
 
 
 def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
-    """Return a session that reaches the local cloud as `member`; nobody when that is empty.
+    """Return a session that reaches the local cloud as `member`; without a token if it is empty.
 
     A person's token is of an OAuth client of their own: no API asks for a quota project.
     """
@@ -69,7 +68,7 @@ class Client:
         self.session = session(local_cloud, member, *scopes)
 
     def as_member(self, member: str, *scopes: str) -> Client:
-        """Return a client of the same cloud for somebody else."""
+        """Return a client of the same cloud for another member."""
         return Client(self.local_cloud, member, *scopes)
 
     def call(

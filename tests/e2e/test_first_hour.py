@@ -18,12 +18,12 @@ import pytest
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.stack_file import load_stack_file
-from localcloud.admin.resources import names, soft_deleted_bytes
+from localcloud.admin import resource_names, soft_deleted_bytes
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.core.tokens import Principal
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED_BUCKET
 from localcloud.services.tpu import hosts
@@ -103,7 +103,7 @@ def make_deployer(cloud: LocalCloud) -> None:
     dev = load_stack_file(ROOT / "stacks" / "Pulumi.dev.yaml")
     role = {"title": "Deployer", "includedPermissions": permissions_of(dev).of_project()}
     project = f"projects/{DEFAULT_PROJECT}"
-    enablement.enable(cloud.cloud, DEFAULT_PROJECT, list(ASKED_FIRST))
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, list(ASKED_FIRST))
     made = owner.post(f"iam.googleapis.com/v1/{project}/roles", {"roleId": "dev", "role": role})
     resource = f"cloudresourcemanager.googleapis.com/v1/{project}"
     policy = owner.post(f"{resource}:getIamPolicy", {})
@@ -112,7 +112,7 @@ def make_deployer(cloud: LocalCloud) -> None:
 
 
 def made_in(cloud: LocalCloud) -> dict[str, list[str]]:
-    return names(cloud.cloud)
+    return resource_names(cloud.cloud)
 
 
 def trained(life: Life) -> float:

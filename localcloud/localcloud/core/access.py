@@ -1,20 +1,20 @@
-"""Who may do what: roles, policies and the scopes of tokens."""
+"""Who may do what: roles, permissions, policies, the scopes of tokens, service accounts."""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from localcloud.core import conditions, data, enablement, projects
-from localcloud.core.call import Call
+from localcloud import data
+from localcloud.core import conditions, projects
+from localcloud.core.call import ANONYMOUS, CLOUD_PLATFORM, Call, Principal
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info
-from localcloud.core.permissions import known
-from localcloud.core.store import POLICY as POLICY
-from localcloud.core.store import Record
-from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
+from localcloud.core.store import POLICY, Record
 
 CUSTOM_ROLE = "role"
 QUOTA_PROJECT = "X-Goog-User-Project"
@@ -30,10 +30,20 @@ _PROJECT_ROLES = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
+log = logging.getLogger(__name__)
+_PROJECT_SERVICE = "resourcemanager"
+ACCOUNT = "service-account"
+"""The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
+_OWN_DOMAIN = ".iam.gserviceaccount.com"
+# The accounts that Google makes carry the project's number: Compute Engine's default account, and
+# those as which its services act.
+_GOOGLES = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|service-(\d+)@[-a-z0-9]+\.iam\.gserviceaccount\.com"
+)
 
 
 def predefined_roles() -> dict[str, list[str]]:
-    """Return permissions (patterns with `*`) by the name of Google's predefined role."""
+    """Return the permissions (patterns with `*`) of each predefined role of Google's."""
     roles: dict[str, list[str]] = data.load("roles")
     return roles
 
@@ -44,7 +54,7 @@ def policy(cloud: Cloud, resource: str) -> Record:
 
 
 def members_of(principal: Principal) -> set[str]:
-    """Return the names under which a policy may mean `principal`."""
+    """Return the members of a policy that include `principal`."""
     if principal is ANONYMOUS:
         return {"allUsers"}
     return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
@@ -78,8 +88,8 @@ def allowed(
     resources: Sequence[str],
     attributes: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Return what `has` returns, and note that a call depended on it."""
-    if permission not in known():
+    """Return what `has` returns, and record it for `localcloud permissions`."""
+    if permission not in known_permissions():
         raise LookupError(f"{permission} is no permission of Google's")
     granted = has(cloud, principal, permission, resources, attributes)
     with cloud.store.locked():
@@ -97,7 +107,6 @@ def has(
     """Return whether a policy on one of `resources` grants `permission` to `principal`.
 
     Args:
-        cloud: the cloud.
         principal: who calls.
         permission: what the call takes.
         resources: what is accessed, and what it is in: whose policies count.
@@ -187,7 +196,7 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
 
 
 def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
-    """Raise the 403 that Google answers when the project that the call names may not pay for it.
+    """Raise the 403 that Google answers when the quota project of a call is not usable.
 
     Source: "Set the quota project", docs.cloud.google.com/docs/quotas/set-quota-project.
     """
@@ -231,13 +240,13 @@ def _clients_project(call: Call, service: str) -> str:
 def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
     # "-" stands for any project where a resource's name is unique without it.
-    if not service or project in ("", "-") or enablement.enabled(cloud, project, service):
+    if not service or project in ("", "-") or projects.is_service_enabled(cloud, project, service):
         return
     record = projects.find(cloud, project)
     if record is None:
         raise _no_project(project, service)
     number = record["projectNumber"]
-    title = enablement.catalog().get(service, {}).get("title", service)
+    title = projects.known_services().get(service, {}).get("title", service)
     url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
     raise ApiError(
         403,
@@ -270,3 +279,75 @@ def _no_project(project: str, service: str) -> ApiError:
         f"Permission denied on resource project {project}.",
         details=[error_info("CONSUMER_INVALID", consumer=f"projects/{project}", service=service)],
     )
+
+
+@lru_cache(maxsize=1)
+def known_permissions() -> frozenset[str]:
+    """Return the permissions of the resource types that are known in full."""
+    types: dict[str, list[str]] = data.load("permissions")["types"]
+    return frozenset(f"{kind}.{verb}" for kind, verbs in types.items() for verb in verbs)
+
+
+def is_testable(name: str, service: str = _PROJECT_SERVICE) -> bool:
+    """Return whether a permission exists and can be tested on a resource of a service.
+
+    A project takes those of all services. That others take only their own is our assumption.
+    """
+    above = data.load("permissions")["above"].get(service, ())
+    if any(fnmatchcase(name, pattern) for pattern in above):
+        return False
+    return (service == _PROJECT_SERVICE or name.startswith(f"{service}.")) and _permission_exists(
+        name
+    )
+
+
+def _permission_exists(name: str) -> bool:
+    """Return whether Google has a permission; where only its resource type is known, log that."""
+    if name in known_permissions():
+        return True
+    facts = data.load("permissions")
+    # Some are in the name of an API: iam.googleapis.com/workloadIdentityPools.get.
+    service, _, rest = name.partition("/" if "/" in name else ".")
+    kind, _, verb = rest.partition(".")
+    known = service in facts["services"] or kind in facts["others"].get(service, ())
+    taken = known and kind.isalnum() and verb.isalnum()
+    if taken:
+        log.warning("%s is taken for a permission of Google's: the local cloud can't tell", name)
+    return taken
+
+
+def find_account(cloud: Cloud, email: str) -> tuple[str, Record] | None:
+    """Return the full name and record of an account, or None."""
+    googles = _GOOGLES.fullmatch(email)
+    if googles:
+        project = projects.identifier(cloud, googles.group(1) or googles.group(2))
+    else:
+        project = email.partition("@")[2].removesuffix(_OWN_DOMAIN)
+    key = f"projects/{project}/serviceAccounts/{email}"
+    record = cloud.store.get(ACCOUNT, key)
+    return (key, record) if record is not None and is_account_visible(cloud, record) else None
+
+
+def is_account_visible(cloud: Cloud, record: Record) -> bool:
+    """Return whether Google finds the account, which it does only a while after its creation."""
+    return bool(record.get("_visible", 0.0) <= cloud.clock.now())
+
+
+def is_service_agent(email: str) -> bool:
+    """Return whether the account is a service agent of Google's; lists leave those out."""
+    return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
+
+
+def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
+    """Return whether the caller may attach the account to a machine of the project in the path."""
+    project = f"projects/{call.project}"
+    resources = [f"{project}/serviceAccounts/{email}", project]
+    return allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
+
+
+def account_problem(cloud: Cloud, email: str) -> str:
+    """Return why the account can't be used; empty when it can."""
+    found = find_account(cloud, email)
+    if found is None:
+        return f"the service account '{email}' does not exist"
+    return f"the service account '{email}' is disabled" if found[1].get("disabled") else ""

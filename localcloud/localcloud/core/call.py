@@ -1,7 +1,10 @@
-"""An API call as handlers see it, and what they may answer."""
+"""An API call as handlers see it: the request, who sends it, its fields and pages; the answer."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -10,22 +13,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
-from localcloud.core.errors import invalid
-from localcloud.core.fields import camel
-from localcloud.core.tokens import Principal
+from localcloud.core.errors import ApiError, error_info, invalid
 
 if TYPE_CHECKING:
     from localcloud.core.discovery import Method
 
+
 Json = dict[str, Any]
+_URL_SAFE = str.maketrans("+/", "-_")
+Mask = dict[str, "Mask"]
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_SCOPES = "https://www.googleapis.com/auth/"
+# A scope that is no URL of that form.
+_MAIL = "https://mail.google.com/"
+_TOKEN_PREFIX = "ya29.local-"
+_EXPECTED = (
+    "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
+    "https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+TOKENS = "tokens"
+"""The setting that says, by machine, since when its tokens must be; older ones have expired."""
+INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
+MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
+_LARGEST_PAGE = 1000
 
 
 def parse_json(text: bytes) -> Json:
-    """Return the JSON object in a body; an empty one for an empty body.
-
-    Raises:
-        ApiError: 400 when it is none.
-    """
+    """Return the JSON object in a body; an empty one for an empty body; 400 for anything else."""
     if not text.strip():
         return {}
     try:
@@ -43,8 +57,7 @@ class Stream(Protocol):
     def read(self, size: int = -1, /) -> bytes:
         """Return up to `size` bytes, all for a negative one; nothing at the end.
 
-        Raises:
-            ConnectionError: when the client closed before the end.
+        Raises ConnectionError: when the client closed before the end.
         """
 
 
@@ -59,14 +72,14 @@ class Request:
     headers: Mapping[str, str]
     stream: Stream
     length: int
-    """Bytes of the body, or -1 for a chunked one, which `stream` decodes and ends by itself."""
+    """Bytes of the body, or -1 for a chunked one, which `stream` decodes."""
 
     def read(self) -> bytes:
         """Return the whole body."""
         return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
 
     def form(self) -> dict[str, str]:
-        """Return the fields of a body that is a form; the last value of each."""
+        """Return the fields of a form body; the last value of each."""
         sent = parse_qs(self.read().decode("utf-8", "replace"))
         return {name: values[-1] for name, values in sent.items()}
 
@@ -108,7 +121,7 @@ class Call:
         return values[-1] if values else default
 
     def mask(self) -> list[str]:
-        """Return what the update mask names, as in JSON; nothing if it was not sent."""
+        """Return the fields of the update mask in camel case; empty if it was not sent."""
         paths = (path.strip() for path in self.arg("updateMask").split(","))
         return [camel(path) for path in paths if path]
 
@@ -123,8 +136,7 @@ class Call:
     def number(self, name: str) -> int | None:
         """Return an integer query parameter, or None when it was not sent.
 
-        Raises:
-            ApiError: 400 when it is no integer.
+        Raises ApiError: 400 when it is no integer.
         """
         value = self.arg(name)
         if not value:
@@ -146,3 +158,178 @@ class Call:
             if key in self.params:
                 return self.params[key]
         return ""
+
+
+def same_bytes(one: str | None, other: str | None) -> bool:
+    """Return whether two values of a field of the format `byte` are the same.
+
+    Google's APIs take both alphabets of base64: gcloud sends what it got in the URL-safe one
+    (`_SafeEncodeBytes` in apitools/base/py/encoding_helper.py).
+    """
+    return (one or "").translate(_URL_SAFE) == (other or "").translate(_URL_SAFE)
+
+
+def camel(name: str) -> str:
+    """Return a field's name in JSON: clients may write `display_name` for `displayName`."""
+    return re.sub("_(.)", lambda found: found[1].upper(), name)
+
+
+def parse_mask(text: str) -> Mask:
+    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below."""
+    mask, rest = _mask_list(text)
+    if rest:
+        raise ValueError(f"Invalid field selection {text}")
+    return mask
+
+
+def apply_mask(mask: Mask, value: Any) -> Any:
+    """Return the parts of `value` that `mask` names."""
+    if not mask or "*" in mask:
+        return value
+    if isinstance(value, list):
+        return [apply_mask(mask, item) for item in value]
+    if isinstance(value, dict):
+        return {key: apply_mask(mask[key], item) for key, item in value.items() if key in mask}
+    return value
+
+
+def _mask_list(text: str) -> tuple[Mask, str]:
+    mask: Mask = {}
+    while text:
+        rest = _mask_item(text, mask)
+        if not rest.startswith(","):
+            return mask, rest
+        text = rest[1:]
+    return mask, text
+
+
+def _mask_item(text: str, mask: Mask) -> str:
+    end = next((i for i, char in enumerate(text) if char in ",/()"), len(text))
+    name, rest = text[:end].strip(), text[end:]
+    if not name:
+        raise ValueError(f"Invalid field selection {text}")
+    below = mask.setdefault(name, {})
+    if rest.startswith("/"):
+        return _mask_item(rest[1:], below)
+    if rest.startswith("("):
+        inner, rest = _mask_list(rest[1:])
+        if not rest.startswith(")"):
+            raise ValueError(f"Invalid field selection {text}")
+        below.update(inner)
+        return rest[1:]
+    return rest
+
+
+def is_scope(text: str) -> bool:
+    """Return whether `text` has the form of Google's OAuth scopes."""
+    return text.startswith(_SCOPES) or text == _MAIL
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who calls: an IAM member (`user:…`, `serviceAccount:…`) and its token's scopes."""
+
+    member: str
+    scopes: frozenset[str] = field(default_factory=lambda: frozenset({CLOUD_PLATFORM}))
+    sets: frozenset[str] = frozenset()
+    """The sets (`principalSet:…`) by which a policy may mean a federated identity, too."""
+    own_client: bool = False
+    """A person's token came by an OAuth client of their own, whose project calls count against."""
+
+    @property
+    def email(self) -> str:
+        """The member's e-mail address."""
+        return self.member.partition(":")[2]
+
+
+ANONYMOUS = Principal("allUsers", frozenset())
+
+
+class Tokens:
+    """Issues and reads access tokens.
+
+    Args:
+        secret: the signing key, kept with the emulator's state.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def issue(
+        self, principal: Principal, *, issued: float, expires: float, machine: str = ""
+    ) -> str:
+        """Return a bearer token.
+
+        Args:
+            principal: whose it is.
+            issued: seconds since the epoch.
+            expires: until when it is valid, in the same way.
+            machine: the machine whose metadata server gave it out; empty for none.
+        """
+        claims = {"m": principal.member, "s": sorted(principal.scopes), "i": issued, "e": expires}
+        if machine:
+            claims["h"] = machine
+        if principal.sets:
+            claims["g"] = sorted(principal.sets)
+        if principal.own_client:
+            claims["c"] = True
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
+        return f"{_TOKEN_PREFIX}{payload}.{self._sign(payload)}"
+
+    def read(
+        self, token: str, *, now: float, since: Mapping[str, float] | None = None
+    ) -> Principal:
+        """Return the principal of `token`; a machine's from before `since` has expired.
+
+        Raises ApiError: 401 when the token is not the emulator's, was altered or has expired.
+        """
+        claims = self.claims(token, now=now)
+        if claims.get("i", 0.0) < (since or {}).get(claims.get("h", ""), 0.0):
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
+        sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))
+        return Principal(claims["m"], frozenset(claims["s"]), sets, own)
+
+    def claims(self, token: str, *, now: float) -> dict[str, Any]:
+        """Return the claims of a token: `m` member, `h` machine, `i` and `e` begin and end, …"""
+        payload, _, signature = token.removeprefix(_TOKEN_PREFIX).rpartition(".")
+        if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(
+            signature, self._sign(payload)
+        ):
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload))
+        if claims["e"] <= now:
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
+        return claims
+
+    def _sign(self, payload: str) -> str:
+        return hmac.new(self._secret, payload.encode(), hashlib.sha256).hexdigest()[:40]
+
+
+def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiError:
+    """Return a 401 with a reason of google.api.ErrorReason."""
+    return ApiError(401, message, details=[error_info(reason)])
+
+
+def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
+    """Return one page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
+
+    Args:
+        call: the list call.
+        field: of the response, such as `nodes`; left out when the page is empty.
+        items: all of them, in the order in which they are shown.
+        size: how many a page has when the caller doesn't say.
+    """
+    size = min(call.number("pageSize") or size, _LARGEST_PAGE)
+    token = call.arg("pageToken")
+    if size < 0 or (token and not token.isdigit()):
+        raise invalid("Request contains an invalid argument: pageSize or pageToken.")
+    return cut(field, items, token, size)
+
+
+def cut(field: str, items: list[Json], token: str, size: int) -> Json:
+    """Return `size` items from the one on that `token` names, and the token of the next page."""
+    begin = int(token or 0)
+    result: Json = {field: items[begin : begin + size]} if items[begin : begin + size] else {}
+    if begin + size < len(items):
+        result["nextPageToken"] = str(begin + size)
+    return result

@@ -25,7 +25,7 @@ def seconds_of(moment: str) -> float:
 
 
 class Clock:
-    """The wall clock; runs each action that was put off when it is due, in a thread of its own."""
+    """The wall clock; runs each scheduled action when it is due, in a thread of its own."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -40,13 +40,13 @@ class Clock:
         return time.time() + self._ahead
 
     def forward(self, seconds: float) -> None:
-        """Set the clock ahead; what falls due by that runs at once."""
+        """Set the clock ahead; actions that become due run at once."""
         with self._changed:
             self._ahead += seconds
             self._changed.notify()
 
     def sleep(self, seconds: float) -> None:
-        """Hold the calling thread back, as a slow or hanging call does."""
+        """Delay the calling thread, as a slow or hanging call does."""
         time.sleep(seconds)
 
     def at(self, when: float, action: Callable[[], object]) -> None:
@@ -59,7 +59,7 @@ class Clock:
             self._changed.notify()
 
     def close(self) -> None:
-        """Forget what is put off; it is planned again from the store at the next start."""
+        """Forget scheduled actions; the next start schedules them again from the store."""
         with self._changed:
             self._closed = True
             self._due.clear()
@@ -99,7 +99,7 @@ class VirtualClock(Clock):
             heapq.heappush(self._due, (when, next(self._sequence), action))
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds` and run, in order, all that falls due on the way."""
+        """Advance by `seconds` and run, in order, all actions that become due."""
         end = self._now + seconds
         while (action := self._next(end)) is not None:
             _run_logged(action)

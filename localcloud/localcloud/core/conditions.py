@@ -45,7 +45,7 @@ _LITERALS = {"true": True, "false": False}
 
 
 def resource(accessed: str) -> dict[str, Any]:
-    """Return the attributes of what is accessed, for kinds that have some here: of storage.
+    """Return the attributes of the resource that is accessed; only those of storage have any.
 
     The names are those of "Resource attributes for IAM Conditions",
     cloud.google.com/iam/docs/conditions-resource-attributes. A list of objects is an access to the
@@ -55,16 +55,12 @@ def resource(accessed: str) -> dict[str, Any]:
         return {"resource": dict.fromkeys(("name", "type", "service"), "")}
     kind = "Object" if "/objects/" in accessed else "Bucket"
     service = "storage.googleapis.com"
-    said = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}
-    return {"resource": said}
+    attributes = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}
+    return {"resource": attributes}
 
 
 def check(expression: str, names: Collection[str]) -> None:
-    """Refuse an expression that `evaluate` does not understand with these names.
-
-    Raises:
-        ApiError: 501.
-    """
+    """Refuse an expression that `evaluate` does not understand given these names; 501."""
     tree = _parsed(expression)
     macros = [node.func for node in _walk(tree) if isinstance(node, ast.Call) and _is_has(node)]
     used = {each.id for each in _walk(tree) if isinstance(each, ast.Name) and each not in macros}
@@ -105,7 +101,7 @@ def _check_call(method: str, arguments: list[ast.expr]) -> None:
 
 
 def is_unheard(expression: str, permission: str) -> bool:
-    """Return whether a right to grant is bound to an attribute that its service does not tell.
+    """Return whether a grant depends on an attribute that the service does not provide.
 
     Google refuses such a call, whatever roles it changes.
     """

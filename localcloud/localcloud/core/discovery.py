@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from localcloud.core import data
+from localcloud import data
 
 Json = dict[str, Any]
 # What descriptions say of fields that a caller may send and Google does not look at.
@@ -179,7 +179,7 @@ def _load(api: str, version: str) -> Json:
 
 
 def _without_prose(node: Json) -> Json:
-    # Four fifths of a document are descriptions, which nobody reads here. Properties may have the
+    # Four fifths of a document are descriptions, which nothing here reads. Properties may have the
     # same names: their values say what they are.
     for key in ("description", "enumDescriptions", "enumDeprecated", "annotations"):
         value = node.get(key)

@@ -9,21 +9,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
 
-from localcloud.core import access, accounts, fields, forms, projects, schema
-from localcloud.core.call import Call, Json, Request, Response, parse_json
-from localcloud.core.cloud import Cloud
-from localcloud.core.discovery import Match, document
-from localcloud.core.errors import OLD, ApiError
-from localcloud.core.reading import reading, tracked
-from localcloud.core.registry import Api, Route
-from localcloud.core.tokens import (
+from localcloud.core import access, projects
+from localcloud.core import body as forms
+from localcloud.core import body as schema
+from localcloud.core import call as fields
+from localcloud.core.body import reading, tracked
+from localcloud.core.call import (
     ANONYMOUS,
     INVALID,
     MISSING,
     TOKENS,
+    Call,
+    Json,
     Principal,
+    Request,
+    Response,
+    parse_json,
     unauthenticated,
 )
+from localcloud.core.cloud import Cloud
+from localcloud.core.discovery import Match, document
+from localcloud.core.errors import OLD, ApiError
+from localcloud.core.registry import Api, Route
 
 log = logging.getLogger(__name__)
 requests_log = logging.getLogger("localcloud.requests")
@@ -135,7 +142,7 @@ class Dispatcher:
         since = self._cloud.setting(TOKENS)
         principal = self._cloud.tokens.read(token, now=self._cloud.clock.now(), since=since)
         if principal.member.startswith("serviceAccount:"):
-            problem = accounts.problem(self._cloud, principal.email)
+            problem = access.account_problem(self._cloud, principal.email)
             if problem:
                 raise unauthenticated(f"{INVALID} [{problem}]", "ACCOUNT_STATE_INVALID")
         return principal
@@ -160,8 +167,8 @@ class Dispatcher:
             return {}
         known = document(method.api, method.version)
         if method.api not in OLD:
-            body = forms.taken(known, method.request, body, call.params)
-        problems = schema.problems(known, method.request, body)
+            body = forms.usual_form(known, method.request, body, call.params)
+        problems = schema.schema_problems(known, method.request, body)
         if problems:
             self._report("request of %s refused: %s", method.id, "; ".join(problems))
             raise ApiError(400, "\n".join(problems))
@@ -176,15 +183,15 @@ class Dispatcher:
         method = call.method
         if method.response:
             known = document(method.api, method.version)
-            problems = schema.problems(known, method.response, result)
+            problems = schema.schema_problems(known, method.response, result)
             if problems:
                 raise ApiError(500, f"the local cloud's {method.id} answers wrongly: {problems}")
             if forms.NUMBERS in call.arg("$alt"):
-                result = forms.numbered(known, method.response, result)
+                result = forms.with_numbers(known, method.response, result)
         mask = call.arg("fields")
         if mask:
             with suppress(ValueError):
-                return Response.of_json(fields.apply(fields.parse(mask), result))
+                return Response.of_json(fields.apply_mask(fields.parse_mask(mask), result))
             self._refuse(call, [f"Invalid field selection {mask}"])
         return Response.of_json(result)
 

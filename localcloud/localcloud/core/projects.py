@@ -1,18 +1,21 @@
-"""Projects: their ids, numbers, policies and shared metadata."""
+"""Projects: their ids, numbers, shared metadata, and the APIs that are enabled in them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 
-from localcloud.core import enablement
+from localcloud import data
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.store import POLICY, Record
 
 PROJECT = "project"
 _COMMON_METADATA = "compute-project"
 DEFAULT_PROJECT = "tpu-stack-local"
+ENABLED_SERVICE = "enabled-service"
+DEFAULT_SERVICES = "cloudapis.googleapis.com"
+"""Brings the APIs that Google's console and command line enable in a new project."""
 
 
 def find(cloud: Cloud, name: str) -> Record | None:
@@ -69,7 +72,7 @@ def _canonical(cloud: Cloud, name: str, value: str) -> str:
 
 
 def ensure(
-    cloud: Cloud, project: str, *, owner: str, apis: Iterable[str] = (enablement.DEFAULTS,)
+    cloud: Cloud, project: str, *, owner: str, apis: Iterable[str] = (DEFAULT_SERVICES,)
 ) -> None:
     """Create the project with `owner` as its owner and `apis` enabled, unless it exists."""
     key = f"projects/{project}"
@@ -86,4 +89,35 @@ def ensure(
         cloud.store.put(PROJECT, key, record)
         bindings = [{"role": "roles/owner", "members": [owner]}]
         cloud.store.put(POLICY, key, {"version": 1, "etag": "BwYAAAAAAAE=", "bindings": bindings})
-        enablement.enable(cloud, project, apis)
+        enable_services(cloud, project, apis)
+
+
+def known_services() -> dict[str, Record]:
+    """Return the known APIs by name, each with its title."""
+    services: dict[str, Record] = data.load("services")
+    return services
+
+
+def service_key(project: str, service: str) -> str:
+    """Return the name of a service in a project; also its key in the store."""
+    return f"projects/{project}/services/{service}"
+
+
+def enable_services(
+    cloud: Cloud, project: str, services: Iterable[str], *, after: float = 0.0
+) -> None:
+    """Enable APIs and those that they need; calls keep failing for `after` more seconds."""
+    with cloud.store.locked():
+        for service in services:
+            if cloud.store.get(ENABLED_SERVICE, service_key(project, service)) is not None:
+                continue
+            enable_services(cloud, project, known_services()[service].get("needs", []), after=after)
+            record = {"effective": cloud.clock.now() + after}
+            cloud.store.put(ENABLED_SERVICE, service_key(project, service), record)
+            service_enabled[service].run(cloud, project)
+
+
+def is_service_enabled(cloud: Cloud, project: str, service: str) -> bool:
+    """Return whether calls to `service` are let through in `project`."""
+    record = cloud.store.get(ENABLED_SERVICE, service_key(project, service))
+    return record is not None and bool(record["effective"] <= cloud.clock.now())

@@ -53,7 +53,7 @@ class Api:
     Args:
         name: as in the discovery documents, such as `compute`.
         versions: such as `("v1", "beta")`.
-        hosts: host names beside the one in the discovery document.
+        hosts: host names besides the one in the discovery document.
         gated: whether the API must be enabled in the project before it answers.
         anonymous: whether handlers without a permission see to callers without a token.
     """
@@ -132,7 +132,7 @@ class Api:
         return register
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
-        """Return the method at `path` and its route; the route is None when nobody handles it."""
+        """Return the method at `path` and its route; the route is None when it has no handler."""
         unhandled: Match | None = None
         if host in self.hosts:
             for version in self.versions:

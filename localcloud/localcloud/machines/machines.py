@@ -1,4 +1,8 @@
-"""All machines of the cloud: booted, halted, preempted, kept over restarts of the emulator."""
+"""All machines of the cloud: booted, halted, preempted, kept over restarts of the emulator.
+
+Serial ports may also go to Cloud Logging, which keeps them for 30 days when the VM is gone. Source:
+"View serial port output", cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from localcloud.core.cloud import Cloud
-from localcloud.core.hooks import machine_powered_off
-from localcloud.core.machines import MachineSpec, SerialLog
+from localcloud.core import projects
+from localcloud.core.cloud import Cloud, MachineSpec, SerialLog, machine_powered_off
 from localcloud.core.store import Record
-from localcloud.machines import serial_logs
+from localcloud.machines import metadata
 from localcloud.machines.machine import Machine, Network
-from localcloud.machines.metadata import guest_attributes
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +33,18 @@ MACHINE = "machine"
 _GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
 _SUSPEND = 2.0
 _PIECE = 1 << 20
+RETENTION = 30 * 86400.0
+"""Seconds for which Cloud Logging keeps an entry."""
+KEPT = "serial-log"
+"""The store's kind of logs whose VM is gone, by the VM's path and its number."""
+SERIAL = "serial.log"
+_SWITCH = "serial-port-logging-enable"
 
 
 class Machines:
     """The machines by key; see `MachineSpec`.
 
-    Nobody may hold the store's lock while halting: the machine's processes still call APIs.
+    Halting must not hold the store's lock: the machine's processes still call APIs.
     """
 
     def __init__(self, cloud: Cloud, network: Network) -> None:
@@ -51,9 +60,9 @@ class Machines:
             self._halt(spec.key, self.grace("stop"))
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
-            begins = serial_logs.boot(self._cloud, folder)
-            told = partial(self._in_background, spec.key)
-            machine = Machine(self._cloud, spec, folder, self._network, record["port"], told)
+            begins = boot_moment(self._cloud, folder)
+            on_power = partial(self._in_background, spec.key)
+            machine = Machine(self._cloud, spec, folder, self._network, record["port"], on_power)
             self._running[spec.key] = machine
             record |= {"spec": asdict(spec), "running": True, "port": machine.port}
             record["boots"] = [*record.get("boots", []), begins]
@@ -81,18 +90,18 @@ class Machines:
             self._halt(key, self.grace("stop"))
             record = self._record(key)
             if record is not None:
-                serial_logs.keep(self._cloud, record, self._folder(record))
+                keep_serial_log(self._cloud, record, self._folder(record))
                 if keep_disk:
                     (self._folder(record) / "serial.log").unlink(missing_ok=True)
                 else:
                     shutil.rmtree(self._folder(record), ignore_errors=True)
                 self._cloud.store.delete(MACHINE, key)
-                guest_attributes.forget(self._cloud, key)
+                metadata.forget_guest_attributes(self._cloud, key)
         with self._lock:
             self._locks.pop(key, None)
 
     def discard(self, disk: str) -> None:
-        """Delete what lies on a disk that no machine has any more."""
+        """Delete the content of a disk that no machine has any longer."""
         for folder in (self._cloud.home / "machines").glob(f"*-{_digest(disk)}"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -108,13 +117,13 @@ class Machines:
                 machine.metadata.publish(spec=spec)
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Return serial port 1 from byte `start` on, at most 1 MiB, and where to go on reading."""
+        """Return serial port 1 from byte `start`, at most 1 MiB, and where to continue."""
         record = self._record(key)
         path = self._folder(record) / "serial.log" if record else None
         if path is None or not path.exists():
             return "", start
         with path.open("rb") as file:
-            # A machine that was made anew under the same key has begun anew, too.
+            # A machine that was recreated under the same key has a new log.
             file.seek(start if start <= path.stat().st_size else 0)
             start = file.tell()
             data = file.read(_PIECE)
@@ -125,12 +134,12 @@ class Machines:
     def serial_logs(self, project: str) -> list[SerialLog]:
         """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
         found = self._cloud.store.items(MACHINE, f"projects/{project}/zones/")
-        there = [
-            serial_logs.of(record, self._folder(record))
+        present = [
+            serial_log(record, self._folder(record))
             for _, record in found
-            if serial_logs.wanted(self._cloud, record)
+            if is_logged(self._cloud, record)
         ]
-        return serial_logs.kept(self._cloud, project) + there
+        return kept_serial_logs(self._cloud, project) + present
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""
@@ -139,19 +148,18 @@ class Machines:
     def port(self, key: str) -> int:
         """Return the port of a running machine's own listener: its metadata server and proxy.
 
-        Raises:
-            KeyError: when the machine is off.
+        Raises KeyError: when the machine is off.
         """
         return self._running[key].port
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Return where the host reaches a machine's port; None if it is off or nobody listens."""
+        """Return where the host reaches a machine's port; None if it is off or nothing listens."""
         machine = self._running.get(key)
         return machine.address(port) if machine else None
 
     def guest_attributes(self, key: str) -> dict[str, str]:
         """Return what the guest has written, by `namespace/key`."""
-        return guest_attributes.all_of(self._cloud, key)
+        return metadata.guest_attributes(self._cloud, key)
 
     def processes(self) -> list[int]:
         """Return the processes of all machines."""
@@ -210,7 +218,7 @@ class Machines:
             self._cloud.store.put(MACHINE, key, record | {"running": False})
 
     def _in_background(self, key: str, event: str) -> None:
-        # In a thread of its own: the machine's thread must go on reading while it halts.
+        # In a thread of its own: the machine's thread must keep reading while it halts.
         threading.Thread(target=self._by_itself, args=(key, event), daemon=True).start()
 
     def _by_itself(self, key: str, event: str) -> None:
@@ -249,3 +257,65 @@ def _digest(text: str) -> str:
 
 def _tuples(spec: Record) -> Record:
     return spec | {name: tuple(spec[name]) for name in ("scopes", "tags")}
+
+
+def boot_moment(cloud: Cloud, folder: Path) -> tuple[int, float]:
+    """Return where the output of a boot that is about to begin will be, and when it begins."""
+    path = folder / SERIAL
+    return (path.stat().st_size if path.exists() else 0), cloud.clock.now()
+
+
+def is_logged(cloud: Cloud, machine: Record) -> bool:
+    """Return whether metadata asks for it; the host of a TPU has no port that could be asked for.
+
+    The local cloud looks when it is asked, not when a line is written.
+    """
+    spec = machine["spec"]
+    common = projects.common_metadata(cloud, spec["project"])
+    metadata = {item["key"]: item.get("value", "") for item in common} | spec["attributes"]
+    return "/instances/" in spec["key"] and metadata.get(_SWITCH, "").upper() == "TRUE"
+
+
+def serial_log(machine: Record, folder: Path) -> SerialLog:
+    """Return the log of a machine that is there."""
+    return _log(machine["spec"], machine.get("boots", []), folder / SERIAL)
+
+
+def keep_serial_log(cloud: Cloud, machine: Record, folder: Path) -> None:
+    """Keep the log of a machine that is about to be deleted, if it is wanted."""
+    _forget_old(cloud)
+    source, spec = folder / SERIAL, machine["spec"]
+    if not is_logged(cloud, machine) or not source.exists():
+        return
+    source.replace(_kept_path(cloud, spec["number"]))
+    record = {name: spec[name] for name in ("project", "zone", "name", "number")}
+    record |= {"boots": machine.get("boots", []), "ended": cloud.clock.now()}
+    cloud.store.put(KEPT, f"{spec['key']}/{spec['number']}", record)
+
+
+def kept_serial_logs(cloud: Cloud, project: str) -> list[SerialLog]:
+    """Return the logs of a project's machines that are gone."""
+    found = cloud.store.items(KEPT, f"projects/{project}/")
+    return [_log(gone, gone["boots"], _kept_path(cloud, gone["number"])) for _, gone in found]
+
+
+def _forget_old(cloud: Cloud) -> None:
+    for key, gone in cloud.store.items(KEPT):
+        if gone["ended"] < cloud.clock.now() - RETENTION:
+            _kept_path(cloud, gone["number"]).unlink(missing_ok=True)
+            cloud.store.delete(KEPT, key)
+
+
+def _log(machine: Record, boots: list[Any], path: Path) -> SerialLog:
+    return SerialLog(
+        project=machine["project"],
+        zone=machine["zone"],
+        name=machine["name"],
+        number=machine["number"],
+        boots=tuple((begin, when) for begin, when in boots),
+        output=path.read_bytes() if path.exists() else b"",
+    )
+
+
+def _kept_path(cloud: Cloud, number: int) -> Path:
+    return cloud.folder("serial-logs") / f"{number}.log"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
-from localcloud.admin import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, session
 from tests.unit.bootstrap.conftest import Resources, of
@@ -69,7 +69,7 @@ READS = {*OPEN, "prod-preview"}
 def owner(tmp_path: Path) -> Iterator[Client]:
     local_cloud = LocalCloud(tmp_path / "cloud", clock=VirtualClock())
     local_cloud.start()
-    enablement.enable(local_cloud.cloud, PROJECT, APIS)
+    projects.enable_services(local_cloud.cloud, PROJECT, APIS)
     yield Client(local_cloud)
     local_cloud.stop()
 
@@ -128,7 +128,7 @@ def _declare(owner: Client, resources: Resources, issuer: RSAPrivateKey) -> None
     owner.post(POOLS, {}, workloadIdentityPoolId="pool")
     for name, provider in of(resources, "WorkloadIdentityPoolProvider").items():
         issuers = {provider["oidc"]["issuerUri"]: keys}
-        settings.change(owner.local_cloud.cloud, "oidc-issuers", issuers)
+        faults.change_setting(owner.local_cloud.cloud, "oidc-issuers", issuers)
         fields = ("oidc", "attributeMapping", "attributeCondition")
         body = {field: provider[field] for field in fields}
         owner.post(f"{POOLS}/pool/providers", body, workloadIdentityPoolProviderId=name)

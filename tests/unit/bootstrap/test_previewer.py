@@ -12,7 +12,7 @@ import pytest
 from infra.deployer import READ, groups, permissions_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 
@@ -66,7 +66,7 @@ def owner(tmp_path: Path) -> Iterator[Client]:
     local_cloud = LocalCloud(tmp_path / "cloud", clock=VirtualClock())
     local_cloud.start()
     services = ("tpu", "compute", "iam", "iamcredentials", "cloudresourcemanager", "serviceusage")
-    enablement.enable(
+    projects.enable_services(
         local_cloud.cloud, "tpu-stack-local", tuple(f"{name}.googleapis.com" for name in services)
     )
     yield Client(local_cloud)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
-from localcloud.core.call import Request
+from localcloud.core import projects
+from localcloud.core.call import Principal, Request
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.store import Record
-from localcloud.core.tokens import Principal
 
 from .calls import Call, key_calls
 from .generate_values import (
@@ -59,7 +58,9 @@ class Google:
         self._local = LocalCloud(home, clock=VirtualClock(), latency="real")
         self._local.start()
         self._cloud = self._local.cloud
-        enablement.enable(self._cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in _APIS))
+        projects.enable_services(
+            self._cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in _APIS)
+        )
         self._cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
         self._cloud.store.put("setting", "ai-zones", {"on": True})
         self._local.cloud.clock.advance(3600)  # type: ignore[attr-defined]

@@ -15,12 +15,12 @@ from infra.credentials import Given, given, of_program, session
 from infra.managed_jobs import CustomJobsApi
 from infra.queued.api import TpuApi
 from infra.rest import Api, ApiError, ApiResourceProvider
-from localcloud.admin import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.core.tokens import Principal
 from localcloud.services.oauth2 import refresh_token
 from localcloud.testing import Client
 
@@ -150,8 +150,8 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
 ) -> None:
     """Reports disagree whether Vertex AI asks; organization policies always do."""
     for api in ("orgpolicy.googleapis.com", "aiplatform.googleapis.com"):
-        enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api])
-    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
+        projects.enable_services(cloud.cloud, DEFAULT_PROJECT, [api])
+    faults.change_setting(cloud.cloud, "vertex-quota-project", {"on": asks})
     token = cloud.cloud.token(Principal(DEVELOPER))
     said = Given(token=token) if kind == "token" else Given(key=json.dumps(key_of(cloud)))
     policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"

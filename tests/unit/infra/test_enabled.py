@@ -12,11 +12,11 @@ from infra import enabled
 from infra.apis import apis_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.core.tokens import Principal
 
 from .conftest import config
 
@@ -105,8 +105,8 @@ def test_an_update_waits_until_a_just_enabled_api_answers(
     api: str, token: Token, cloud: LocalCloud, clock: VirtualClock
 ) -> None:
     token(DEVELOPER)
-    default = enablement.enabled(cloud.cloud, DEFAULT_PROJECT, api)
-    enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api], after=30)
+    default = projects.is_service_enabled(cloud.cloud, DEFAULT_PROJECT, api)
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, [api], after=30)
     begun = clock.now()
     enabled.wait_until_it_answers(DEFAULT_PROJECT, api, clock.now, clock.advance)
     waits = not default and api not in ASK_NOBODYS_PROJECT

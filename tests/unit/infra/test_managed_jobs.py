@@ -10,7 +10,7 @@ from infra import managed_jobs
 from infra.managed_jobs import ManagedJobsProvider
 from infra.rest import Api
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client
@@ -137,8 +137,8 @@ def test_one_that_does_not_end_is_named(
 
 
 def test_a_project_whose_api_was_disabled_has_no_jobs(cloud: Cloud) -> None:  # noqa: F811
-    key = enablement.key(PROJECT, "aiplatform.googleapis.com")
-    cloud.store.delete(enablement.ENABLED, key)
+    key = projects.service_key(PROJECT, "aiplatform.googleapis.com")
+    cloud.store.delete(projects.ENABLED_SERVICE, key)
     ManagedJobsProvider().delete("id", DECLARED)
 
 

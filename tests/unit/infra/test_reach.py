@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from infra.settings.parse import parse
-from localcloud.admin.reach import answer
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
+from localcloud.reach import answer
 from localcloud.testing import Client, machine
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -95,7 +95,7 @@ def deploy(run: Run, root: Path, tmp_path: Path) -> Iterator[Deploy]:
     local.cloud.machines = machines = FakeMachines()
     projects.ensure(local.cloud, PROJECT, owner=DEVELOPER)
     apis = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
-    enablement.enable(local.cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in apis))
+    projects.enable_services(local.cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in apis))
 
     local.cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
 

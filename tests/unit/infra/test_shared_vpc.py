@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from infra.settings.parse import parse
-from localcloud.admin.reach import answer
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
+from localcloud.reach import answer
 from localcloud.testing import Client, UnexpectedStatus
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -58,7 +58,9 @@ def local(tmp_path: Path) -> Iterator[LocalCloud]:
     for project in (SERVICE, HOST):
         projects.ensure(local.cloud, project, owner=DEVELOPER)
         apis = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
-        enablement.enable(local.cloud, project, tuple(f"{api}.googleapis.com" for api in apis))
+        projects.enable_services(
+            local.cloud, project, tuple(f"{api}.googleapis.com" for api in apis)
+        )
     api = Client(local)
     network = f"projects/{HOST}/global/networks/lent"
     made = {"name": "lent", "autoCreateSubnetworks": False}

@@ -19,10 +19,10 @@ from infra.queued.state import standing
 from infra.rest import ApiError
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.core.tokens import Principal
 from localcloud.services.tpu.api import NODE
 
 from .conftest import Run, config
@@ -36,7 +36,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     """A cloud with TPUs, and this process with a developer's token of it and nothing else."""
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
-    enablement.enable(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cloud.authority.bundle))
     monkeypatch.setenv("HOME", str(tmp_path))

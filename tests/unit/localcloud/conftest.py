@@ -10,10 +10,10 @@ import pytest
 import requests
 
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
-from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -43,7 +43,7 @@ def local_cloud(
 ) -> Iterator[LocalCloud]:
     running = LocalCloud(tmp_path / "home", clock=clock, latency=latency)
     running.start()
-    enablement.enable(running.cloud, PROJECT, enabled_apis)
+    projects.enable_services(running.cloud, PROJECT, enabled_apis)
     yield running
     running.stop()
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from localcloud.core.machines import MachineSpec, SerialLog
+from localcloud.core.cloud import MachineSpec, SerialLog
 
 
 class FakeMachines:

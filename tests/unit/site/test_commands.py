@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import click
 import pytest
 
-from localcloud.cli import main as localcloud
+from localcloud import cli as localcloud
 from tpu_training.commands.cli import parse
 from tpu_training.errors import InputError
 from tpustack.__main__ import cli
@@ -76,12 +76,7 @@ def check_make(words: list[str]) -> None:
 
 
 def check_tpustack(words: list[str], *, whole: bool) -> None:
-    command: click.Command = cli
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
-            raise click.UsageError(f"no command {words[0]}")
-        command, words = found, words[1:]
+    command, words = subcommand(cli, words)
     if command.name == "local":
         # What tpustack itself takes there.
         check_localcloud(words if words != ["env", "--backend"] else ["env"])
@@ -91,14 +86,25 @@ def check_tpustack(words: list[str], *, whole: bool) -> None:
         command.make_parser(click.Context(command)).parse_args(words)
 
 
+def subcommand(command: click.Command, words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and its arguments."""
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            raise click.UsageError(f"no command {words[0]}")
+        command, words = found, words[1:]
+    return command, words
+
+
 def check_training(words: list[str], *, whole: bool) -> None:
     complete = whole or not set(words[:1]) & TRAINING or any("--data" in word for word in words)
     parse(words if complete else [*words, "--data=data", "--model-dir=results"])
 
 
 def check_localcloud(words: list[str]) -> None:
-    if words:
-        localcloud._parser().parse_args(words)
+    command, words = subcommand(localcloud.cli, words)
+    if not isinstance(command, click.Group):
+        command.make_context(command.name, words)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcloud.cli.scenarios.kinds import KINDS
-from localcloud.cli.scenarios.parse import read
+from localcloud.scenario import KINDS, read
 from tests import chaos
 from tests.chaos import Happening, Outcome, Timeline
 from tpustack.errors import UsageError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock, rfc3339
-from localcloud.core.machines import SerialLog
+from localcloud.core.cloud import SerialLog
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import session
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -117,8 +117,8 @@ def test_where_nothing_is_there_it_says_what_may_be_off(run: Run, stack: str, cl
 def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(
     run: Run, stack: str, cloud: LocalCloud
 ) -> None:
-    key = enablement.key(DEFAULT_PROJECT, "logging.googleapis.com")
-    cloud.cloud.store.delete(enablement.ENABLED, key)
+    key = projects.service_key(DEFAULT_PROJECT, "logging.googleapis.com")
+    cloud.cloud.store.delete(projects.ENABLED_SERVICE, key)
     done = run("logs", "--stack", stack)
     assert done.code == 1
     assert done.err == (

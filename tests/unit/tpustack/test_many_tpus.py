@@ -10,7 +10,7 @@ from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
@@ -29,7 +29,7 @@ QUEUED = {"fallbackZones": list(ZONES[1:])}
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     running = LocalCloud(tmp_path_factory.mktemp("cloud") / "home")
     running.start()
-    enablement.enable(running.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
+    projects.enable_services(running.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
     yield Client(running)
     running.stop()
 

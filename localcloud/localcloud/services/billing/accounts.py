@@ -6,15 +6,13 @@ There is one in US dollars, on which the default project is, and one in euros.
 from __future__ import annotations
 
 from localcloud.core import access, projects
-from localcloud.core.call import Call, Json
-from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.call import Call, Json, page
+from localcloud.core.cloud import DEVELOPER, Cloud, cloud_started
 from localcloud.core.errors import ApiError
-from localcloud.core.hooks import cloud_started
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name, account_resources
-from localcloud.services.paging import page
 
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
 _CURRENCIES = {DEFAULT_ACCOUNT: "USD", "billingAccounts/0A1B2C-3D4E5F-607183": "EUR"}
@@ -34,7 +32,7 @@ def start(cloud: Cloud) -> None:
         for name, currency in _CURRENCIES.items():
             record = {"name": name, "displayName": "My Billing Account", "open": True}
             cloud.store.put(ACCOUNT, name, record | {"currencyCode": currency})
-            policies.grant(cloud, name, "roles/billing.admin", DEVELOPER)
+            iam_policy.grant(cloud, name, "roles/billing.admin", DEVELOPER)
         link = {"billingAccountName": DEFAULT_ACCOUNT}
         cloud.store.put(LINK, f"projects/{projects.DEFAULT_PROJECT}", link)
 
@@ -61,7 +59,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "billingAccounts", found)
 
 
-policies.serve(ACCOUNTS, lambda cloud, call: str(load(cloud, account_name(call))["name"]))
+iam_policy.serve(ACCOUNTS, lambda cloud, call: str(load(cloud, account_name(call))["name"]))
 
 
 @API.method("projects.getBillingInfo", permission="resourcemanager.projects.get")

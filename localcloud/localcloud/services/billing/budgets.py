@@ -6,16 +6,15 @@ import uuid
 from typing import Any
 
 from localcloud.core import access, projects
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.billing import accounts
 from localcloud.services.billing.api import BUDGET, BUDGETS_API, account_name, account_resources
 from localcloud.services.monitoring.channels import CHANNEL
-from localcloud.services.paging import page
 from localcloud.services.pubsub.topics import TOPIC
 
 _BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", account_resources)
@@ -140,7 +139,7 @@ def _connect(cloud: Cloud, call: Call, rule: Json) -> None:
         raise invalid(f"The Pub/Sub topic {topic} does not exist.")
     resources = [topic, "/".join(topic.split("/")[:2])]
     access.require(cloud, call.principal, "pubsub.topics.setIamPolicy", resources)
-    policies.grant(cloud, topic, "roles/pubsub.publisher", ALERTER)
+    iam_policy.grant(cloud, topic, "roles/pubsub.publisher", ALERTER)
 
 
 def _take_over(target: Json, source: Json, path: list[str]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from localcloud.core import data, projects
+from localcloud import data
+from localcloud.core import projects
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 

@@ -7,9 +7,8 @@ import hashlib
 import json
 from typing import Any
 
-from localcloud.core.call import Json
+from localcloud.core.call import Json, same_bytes
 from localcloud.core.errors import ApiError
-from localcloud.core.fields import same_bytes
 
 
 def fingerprint(value: Any) -> str:

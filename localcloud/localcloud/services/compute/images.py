@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from localcloud.core import access
-from localcloud.core.call import Call, Json
+from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, not_found
-from localcloud.core.tokens import ANONYMOUS
 from localcloud.services.compute import catalog
 from localcloud.services.compute.api import API
 from localcloud.services.compute.links import last, path_of, shown, url_of

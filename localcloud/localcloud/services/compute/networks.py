@@ -7,8 +7,7 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.core.operations import effect
-from localcloud.core.store import Record
+from localcloud.core.store import Record, effect
 from localcloud.services.compute import catalog, shared_vpc, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp

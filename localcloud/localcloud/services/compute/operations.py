@@ -9,8 +9,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
-from localcloud.core.operations import Work
-from localcloud.core.store import Record
+from localcloud.core.store import Record, Work
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.links import last, shown, url_of
 from localcloud.services.compute.paging import page

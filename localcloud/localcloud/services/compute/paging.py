@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, cut
 from localcloud.core.errors import invalid
 from localcloud.services.compute.links import shown, url_of
-from localcloud.services.paging import cut
 
 _MOST = 500
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import not_found
-from localcloud.core.hooks import service_enabled
-from localcloud.core.operations import Work
-from localcloud.services import policies
+from localcloud.core.store import Work
+from localcloud.services import iam_policy
 from localcloud.services.compute import catalog, networks, operations, shared_vpc
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
@@ -88,14 +87,14 @@ def _begin(cloud: Cloud, project: str) -> None:
     _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():
-        key = enablement.key(publisher, API.service)
-        cloud.store.put(enablement.ENABLED, key, {"effective": 0.0})
+        key = projects.service_key(publisher, API.service)
+        cloud.store.put(projects.ENABLED_SERVICE, key, {"effective": 0.0})
 
 
 def _add_default_account(cloud: Cloud, project: str) -> None:
     number = str(cloud.operations.number())
     # Google gives it the role of an editor unless an organization's policy forbids it.
-    policies.add_account(
+    iam_policy.add_account(
         cloud,
         project,
         default_service_account(project),

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, Hook
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.hooks import Hook
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
+from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import catalog, operations, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels

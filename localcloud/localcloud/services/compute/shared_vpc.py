@@ -9,8 +9,7 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.operations import Work
-from localcloud.core.store import Record
+from localcloud.core.store import Record, Work
 from localcloud.services.compute import operations
 from localcloud.services.compute.api import API
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.operations import Work
+from localcloud.core.store import Work
 from localcloud.services.compute import disks, operations
 from localcloud.services.compute.api import API
 from localcloud.services.compute.kinds import Kind, place_of

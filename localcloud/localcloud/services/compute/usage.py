@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, Hook
 from localcloud.core.errors import ApiError
-from localcloud.core.hooks import Hook
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, cut
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api
-from localcloud.machines.serial_logs import RETENTION
+from localcloud.machines.machines import RETENTION
 from localcloud.services.logging import filters
 from localcloud.services.logging.lines import entries_of
 from localcloud.services.monitoring import mail
-from localcloud.services.paging import cut
 
 API = Api("logging", ("v2",))
 ENTRY = "log-entry"

@@ -12,7 +12,7 @@ from itertools import count
 
 from localcloud.core.call import Json
 from localcloud.core.clock import rfc3339
-from localcloud.core.machines import SerialLog
+from localcloud.core.cloud import SerialLog
 
 _LOG = "projects/{}/logs/serialconsole.googleapis.com%2Fserial_port_1_output"
 # Seconds since the boot, before each line that is not the firmware's.

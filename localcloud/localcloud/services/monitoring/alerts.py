@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
@@ -10,7 +10,6 @@ from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services.logging import filters
 from localcloud.services.monitoring.channels import API, CHANNEL, POLICY
-from localcloud.services.paging import page
 
 _POLICIES = Collection(API, "projects.alertPolicies", "monitoring.alertPolicies")
 _FIELDS = (

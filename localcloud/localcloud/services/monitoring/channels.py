@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services.paging import page
 
 API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"

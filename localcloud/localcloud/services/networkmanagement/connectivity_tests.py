@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.core.store import Record, Work, effect
+from localcloud.services import iam_policy
 from localcloud.services.networkmanagement import ends, operations, steps, trace
 from localcloud.services.networkmanagement.api import TEST, TESTS, place, test_name
-from localcloud.services.paging import page
 
 # The reference says at most 40 characters; Google takes longer ones (47 in an answer of 2025).
 _ID = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -83,7 +81,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
     return operations.start(cloud, call, work, verb="delete", target=name)
 
 
-policies.serve(TESTS, lambda cloud, call: str(_load(cloud, test_name(call))["name"]))
+iam_policy.serve(TESTS, lambda cloud, call: str(_load(cloud, test_name(call))["name"]))
 
 
 def _run(cloud: Cloud, call: Call, name: str, verb: str) -> Json:

@@ -14,7 +14,7 @@ from localcloud.services.networkmanagement import machines
 from localcloud.services.networkmanagement.firewall import EGRESS, INGRESS, judge
 from localcloud.services.networkmanagement.machines import Machine
 from localcloud.services.networkmanagement.packets import Packet, Place
-from localcloud.services.tpu import hosts, nodes, ports
+from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import NODE
 
 
@@ -49,5 +49,5 @@ def _is_open(cloud: Cloud, host: Machine, known: list[Machine]) -> bool:
 
 
 def _reaches(cloud: Cloud, client: Machine, host: Machine) -> bool:
-    packet = Packet(Place.of(client), Place.of(host), "tcp", ports.STANDARD)
+    packet = Packet(Place.of(client), Place.of(host), "tcp", hosts.STANDARD)
     return all(judge(cloud, host.network, way, packet).allowed for way in (EGRESS, INGRESS))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.operations import Work
-from localcloud.core.store import Record
-from localcloud.services.long_running import shown
+from localcloud.core.store import Record, Work, show_operation
 from localcloud.services.networkmanagement.api import API, place
-from localcloud.services.paging import page
 
 _PREFIX = "networkmanagement/"
 _TYPE = "type.googleapis.com/google.cloud.networkmanagement.v1"
@@ -33,7 +30,7 @@ def _show(name: str, record: Record) -> Json:
         "apiVersion": "v1",
         "cancelRequested": False,
     }
-    return shown(
+    return show_operation(
         name, metadata, record, lambda made: {"@type": f"{_TYPE}.ConnectivityTest", **made}
     )
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 from localcloud.core import projects
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.services import policies
-from localcloud.services.paging import page
+from localcloud.services import iam_policy
 
 API = Api("orgpolicy", ("v2",))
 POLICY = "org-policy"
@@ -43,7 +42,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     if not _CONSTRAINT.fullmatch(constraint):
         raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
     key = f"projects/{call.project}/policies/{constraint}"
-    written = {"etag": policies.etag(cloud), "updateTime": rfc3339(cloud.clock.now())}
+    written = {"etag": iam_policy.etag(cloud), "updateTime": rfc3339(cloud.clock.now())}
     policy: Json = {field: {**spec, **written} for field, spec in call.sent(_SPECS).items()}
     policy["etag"] = written["etag"]
     cloud.store.add(POLICY, key, policy, ApiError(409, "Requested entity already exists"))

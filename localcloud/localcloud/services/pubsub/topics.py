@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from localcloud.core.access import POLICY
-from localcloud.core.call import Call, Json
+from localcloud.core.body import plain
+from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.reading import plain
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
-from localcloud.services import policies
-from localcloud.services.paging import page
+from localcloud.core.store import POLICY, Record
+from localcloud.services import iam_policy
 
 API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
@@ -104,7 +102,7 @@ def publish(cloud: Cloud, call: Call) -> Json:
     return {"messageIds": [str(cloud.operations.number()) for _ in messages]}
 
 
-policies.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
+iam_policy.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
 
 
 def _load(cloud: Cloud, call: Call) -> Record:

@@ -8,10 +8,8 @@ from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.operations import Work, effect
 from localcloud.core.projects import PROJECT
-from localcloud.core.store import Record
-from localcloud.services.long_running import shown
+from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services.resourcemanager.projects import API, shown_as
 
 # cloud.google.com/resource-manager/docs/creating-managing-projects
@@ -77,6 +75,6 @@ def _view(call: Call, name: str, record: Record) -> Json:
         return {"@type": f"{package}.Project", **shown_as(made, version)}
 
     status = {"@type": f"{package}.{metadata}", "gettable": True, "ready": True}
-    operation = shown(name, status, record, response)
+    operation = show_operation(name, status, record, response)
     status.pop("endTime")
     return operation

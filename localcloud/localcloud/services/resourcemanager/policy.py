@@ -5,7 +5,7 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.resourcemanager.projects import PROJECTS, found, name_of
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
@@ -34,4 +34,4 @@ def _require_owner(bindings: list[Json]) -> None:
     raise invalid("A project outside an organization must have at least one owner (roles/owner).")
 
 
-policies.serve(PROJECTS, _find, _require)
+iam_policy.serve(PROJECTS, _find, _require)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from localcloud.core import access
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.projects import PROJECT
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services.paging import page
 
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
 _FIELDS = {

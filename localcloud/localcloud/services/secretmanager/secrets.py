@@ -10,15 +10,13 @@ from collections.abc import Sequence
 import google_crc32c
 
 from localcloud.core import projects
-from localcloud.core.access import POLICY
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
-from localcloud.services import policies
-from localcloud.services.paging import page
+from localcloud.core.store import POLICY, Record
+from localcloud.services import iam_policy
 
 API = Api("secretmanager", ("v1",))
 SECRET, VERSION = "secret", "secret-version"
@@ -124,7 +122,7 @@ def get_version(cloud: Cloud, call: Call) -> Json:
     return _shown(_version(cloud, call))
 
 
-policies.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
+iam_policy.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
 
 
 def _made(cloud: Cloud, name: str) -> Json:

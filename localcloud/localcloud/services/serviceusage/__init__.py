@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localcloud.core import enablement, projects
-from localcloud.core.call import Call, Json
+from localcloud.core import projects
+from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info, failed_precondition, invalid, not_found
-from localcloud.core.operations import Work, effect
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
-from localcloud.services.long_running import EMPTY
-from localcloud.services.paging import page
+from localcloud.core.store import EMPTY, Record, Work, effect
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
 _TYPE = "type.googleapis.com/google.api.serviceusage"
@@ -39,7 +36,7 @@ def _service(call: Call) -> str:
 
 
 def _known(service: str) -> str:
-    if service in enablement.catalog():
+    if service in projects.known_services():
         return service
     reason, domain = "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED", "serviceusage.googleapis.com"
     message = f"Not found or permission denied for service(s): {service}."
@@ -48,11 +45,14 @@ def _known(service: str) -> str:
 
 def _view(cloud: Cloud, project: str, service: str) -> Json:
     number = projects.number(project)
-    enabled = cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
+    enabled = (
+        cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, service))
+        is not None
+    )
     return {
         "name": f"projects/{number}/services/{service}",
         "parent": f"projects/{number}",
-        "config": {"name": service, "title": enablement.catalog()[service]["title"]},
+        "config": {"name": service, "title": projects.known_services()[service]["title"]},
         "state": "ENABLED" if enabled else "DISABLED",
     }
 
@@ -67,7 +67,7 @@ def get(cloud: Cloud, call: Call) -> Json:
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
     project = _project(cloud, call)
-    views = [_view(cloud, project, service) for service in sorted(enablement.catalog())]
+    views = [_view(cloud, project, service) for service in sorted(projects.known_services())]
     wanted = call.arg("filter")
     if wanted:
         field, _, state = wanted.partition(":")
@@ -107,9 +107,10 @@ def disable(cloud: Cloud, call: Call) -> Json:
     project, service = _project(cloud, call), _service(call)
     needing = [
         name
-        for name, about in enablement.catalog().items()
+        for name, about in projects.known_services().items()
         if service in about.get("needs", [])
-        and cloud.store.get(enablement.ENABLED, enablement.key(project, name)) is not None
+        and cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, name))
+        is not None
     ]
     if not call.body.get("disableDependentServices") and needing:
         raise failed_precondition(
@@ -118,7 +119,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
             "to proceed with disabling all services."
         )
     for name in [*needing, service]:
-        cloud.store.delete(enablement.ENABLED, enablement.key(project, name))
+        cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(project, name))
     response = {
         "@type": f"{_TYPE}.v1.DisableServiceResponse",
         "service": _view(cloud, project, service),
@@ -132,7 +133,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     service = _service(call)
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
-    agent = enablement.catalog()[service].get("agent", f"gcp-sa-{short}")
+    agent = projects.known_services()[service].get("agent", f"gcp-sa-{short}")
     identity = {"@type": f"{_TYPE}.v1beta1.ServiceIdentity"}
     if agent:
         identity["email"] = f"service-{number}@{agent}.iam.gserviceaccount.com"
@@ -159,13 +160,16 @@ def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> 
 
 
 def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    stands = [cloud.store.get(enablement.ENABLED, enablement.key(project, s)) for s in services]
+    stands = [
+        cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, s))
+        for s in services
+    ]
     if all(stands):
         response = tell_enabled(cloud, project, services, kind)
         return {"name": _NOTHING_TO_DO, "done": True, "response": response}
     # The operation ends first; calls are let through only after as long again.
     seconds = cloud.seconds("service.enable")
-    enablement.enable(cloud, project, services, after=2 * seconds)
+    projects.enable_services(cloud, project, services, after=2 * seconds)
     arguments = {"project": project, "services": services, "kind": kind}
     work = Work("service.enabled", arguments, seconds)
     names = [_view(cloud, project, service)["name"] for service in services]

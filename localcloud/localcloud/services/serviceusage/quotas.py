@@ -5,10 +5,9 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from localcloud.core import projects
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.registry import Collection
-from localcloud.services.paging import page
 from localcloud.services.serviceusage import API, resources_of
 from localcloud.services.tpu import catalog
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localcloud.core import access, projects
-from localcloud.core.call import Call
+from localcloud.core.call import ANONYMOUS, Call, Principal
 from localcloud.core.cloud import Cloud
 from localcloud.core.registry import Api, Collection, Resources
-from localcloud.core.tokens import ANONYMOUS, Principal
 from localcloud.services.storage import records
 
 API = Api("storage", ("v1",), hosts=("www.googleapis.com",), anonymous=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from localcloud.core import access, projects
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import POLICY
 from localcloud.services.storage import (
     bucket_policy,
     bucket_settings,

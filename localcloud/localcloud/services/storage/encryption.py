@@ -11,8 +11,8 @@ import re
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.kms import crypto
-from localcloud.services.kms.api import KEY
+from localcloud.services import kms
+from localcloud.services.kms import KEY
 from localcloud.services.storage.records import Bucket, Version
 
 _NAME = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
@@ -63,7 +63,7 @@ def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
             f"The Cloud KMS key location '{named.group(1)}' is not compatible with the bucket's "
             f"location '{bucket.location}'."
         )
-    _require_use(cloud, bucket, key, crypto.ENCRYPT)
+    _require_use(cloud, bucket, key, kms.ENCRYPT)
 
 
 def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
@@ -75,8 +75,8 @@ def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
     key = default_key(bucket.settings)
     if not key:
         return None
-    _require_use(cloud, bucket, key, crypto.ENCRYPT)
-    return str(crypto.primary(cloud, key)["name"])
+    _require_use(cloud, bucket, key, kms.ENCRYPT)
+    return str(kms.primary(cloud, key)["name"])
 
 
 def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
@@ -88,13 +88,13 @@ def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
     if version.kms_version is None:
         return
     key = version.kms_version.partition("/cryptoKeyVersions/")[0]
-    _require_use(cloud, bucket, key, crypto.DECRYPT)
-    crypto.enabled(cloud, version.kms_version)
+    _require_use(cloud, bucket, key, kms.DECRYPT)
+    kms.enabled(cloud, version.kms_version)
 
 
 def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> None:
     member = f"serviceAccount:{agent(bucket.project_number)}"
-    if cloud.store.get(KEY, key) is None or not crypto.may_use(cloud, member, key, permission):
+    if cloud.store.get(KEY, key) is None or not kms.may_use(cloud, member, key, permission):
         raise ApiError(
             403,
             "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from localcloud.core import data
+from localcloud import data
 from localcloud.core.call import Json
 from localcloud.core.errors import invalid
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 from weakref import WeakValueDictionary
 
-from localcloud.core.call import Call, Json, Response, Stream
+from localcloud.core.call import Call, Json, Principal, Response, Stream
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.core.tokens import Principal
 from localcloud.services.storage import records, render
 from localcloud.services.storage.api import API, HOSTS
 from localcloud.services.storage.conditions import Conditions

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from localcloud.core.call import Json
-from localcloud.core.cloud import Cloud
-from localcloud.core.hooks import cloud_started
+from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.services.storage import lifecycle_rules, records, resumable, versions
 from localcloud.services.storage.content import Contents
 from localcloud.services.storage.records import Bucket, Version

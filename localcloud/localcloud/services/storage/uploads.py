@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from localcloud.core import schema
+from localcloud.core import body as schema
 from localcloud.core.call import Call, Json, Response, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
@@ -72,7 +72,9 @@ def _body(call: Call) -> Json:
 
 
 def _check_object(call: Call, body: object) -> None:
-    problems = schema.problems(document(call.method.api, call.method.version), "Object", body)
+    problems = schema.schema_problems(
+        document(call.method.api, call.method.version), "Object", body
+    )
     if problems:
         raise ApiError(400, "\n".join(problems))
 

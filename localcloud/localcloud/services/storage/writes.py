@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localcloud.core.call import Json
+from localcloud.core.call import Json, Principal
 from localcloud.core.cloud import Cloud
-from localcloud.core.tokens import Principal
 from localcloud.services.storage import api, encryption, object_fields, records, versions
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Checksums, Contents, Hashes

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from localcloud.core import data
+from localcloud import data
 
 # Those of classic nodes that have no version of TensorFlow in their names.
 _OTHER_NODE_VERSIONS = ("nightly", "pytorch-2.0")

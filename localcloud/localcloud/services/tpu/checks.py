@@ -1,22 +1,26 @@
-"""Checks a node before it is created."""
+"""Checks a node before it is created: type, network, addresses, account, disks, quota, stock."""
 
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network
 
-from localcloud.core import access, accounts, projects
-from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal, is_scope
+from localcloud.core import access, projects
+from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, is_scope
+from localcloud.core.cloud import SETTING, Cloud
+from localcloud.core.errors import ApiError, failed_precondition, invalid
+from localcloud.core.store import Record
+from localcloud.services.compute import disks as compute_disks
 from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import path_from, url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.links import last, path_from, url_of
+from localcloud.services.compute.networks import require_network, subnets
 from localcloud.services.compute.projects import default_service_account
+from localcloud.services.compute.resources import load
 from localcloud.services.compute.subnetworks import ranges, require_subnetwork
+from localcloud.services.compute.usage import holders, in_use
 from localcloud.services.tpu import catalog
-from localcloud.services.tpu.api import NODE
-from localcloud.services.tpu.locations import network_agent
+from localcloud.services.tpu.api import NODE, QUEUED, network_agent, project_of, zone_of
+from localcloud.services.tpu.catalog import Accelerator
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -39,6 +43,14 @@ _SCOPES = (
 )
 # The size of a TPU VM's image.
 _SMALLEST_BOOT_GB = 100
+# Source: cloud.google.com/tpu/docs/internal-ip-blocks, "Manual IP address configuration".
+_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+_AUTOMATIC = IPv4Network("10.240.0.0/12")
+_WRITE = "READ_WRITE"
+# Disks of these kinds attach to a single machine, unless their access mode says otherwise.
+_UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
+# A worker takes about 400 MiB; a machine that runs the local cloud has room for a few of them.
+_HOSTS = 16
 
 
 def require_name(name: str, what: str) -> None:
@@ -53,15 +65,14 @@ def require_name(name: str, what: str) -> None:
 def accelerator(zone: str, body: Json) -> catalog.Accelerator:
     """Return the TPU type that a new node asks for, by `acceleratorType` or `acceleratorConfig`.
 
-    Raises:
-        ApiError: 400 for both, or a type that the zone does not have.
+    Raises ApiError: 400 for both, or a type that the zone does not have.
     """
-    here = catalog.in_zone(zone)
+    offered = catalog.in_zone(zone)
     config = body.get("acceleratorConfig")
     if config and body.get("acceleratorType"):
         raise invalid("Only one of accelerator_type and accelerator_config may be given.")
     wanted = body.get("acceleratorType") or _DEFAULT_TYPE
-    for candidate in here:
+    for candidate in offered:
         fits = (candidate.type, candidate.topology) == (
             (config or {}).get("type"),
             (config or {}).get("topology"),
@@ -69,7 +80,7 @@ def accelerator(zone: str, body: Json) -> catalog.Accelerator:
         if fits if config else candidate.name == wanted:
             return candidate
     asked = f"{config.get('type')} {config.get('topology')}" if config else wanted
-    known = ", ".join(one.name for one in here)
+    known = ", ".join(one.name for one in offered)
     raise invalid(
         f'Cloud TPU received an invalid AcceleratorType, "{asked}" for zone "{zone}". Accepted '
         f"values are {known}."
@@ -143,7 +154,6 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     """Refuse hosts for which a subnetwork has no addresses left.
 
     Args:
-        cloud: the cloud.
         subnet: path of the subnetwork.
         hosts: how many addresses are wanted.
 
@@ -171,14 +181,13 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
     """Return the account and scopes of a TPU VM.
 
-    Raises:
-        ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
+    Raises ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
     """
     email = sent.get("email") or default_service_account(call.project)
-    problem = accounts.problem(cloud, email)
+    problem = access.account_problem(cloud, email)
     if problem:
         raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
-    if not accounts.may_act_as(cloud, call, email):
+    if not access.may_act_as(cloud, call, email):
         raise ApiError(
             403,
             f"The user does not have permission to act as service account '{email}': "
@@ -218,3 +227,274 @@ def scheduling(config: Json) -> Json:
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set in scheduling_config.")
     return config
+
+
+def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted: str) -> str:
+    """Return the range that a new node gets.
+
+    Args:
+        accelerator: the node's type, which says how large the range must be.
+        network: path of the network that it is peered with.
+        wanted: in CIDR notation, or an address alone, or empty.
+
+    Raises:
+        ApiError: 400 for a range that is malformed, too small, not private, or taken.
+    """
+    taken = _taken_ranges(cloud, network)
+    if not wanted:
+        for candidate in _AUTOMATIC.subnets(new_prefix=accelerator.prefix):
+            if not any(candidate.overlaps(other) for other, _ in taken):
+                return str(candidate)
+        raise ApiError(400, f"Network '{network}' has no free range for the node.")
+    block = _parse_range(wanted, accelerator)
+    if block.prefixlen > accelerator.prefix:
+        raise invalid(
+            f'Cloud TPU received an invalid CIDR block, "{wanted}": {accelerator.name} needs a '
+            f"range of at least /{accelerator.prefix}."
+        )
+    if not any(block.subnet_of(private) for private in _PRIVATE):
+        raise invalid(
+            f'Cloud TPU received an invalid CIDR block, "{wanted}": it must be within '
+            f"{', '.join(map(str, _PRIVATE))}."
+        )
+    for other, holder in taken:
+        if block.overlaps(other):
+            raise invalid(
+                f'Cloud TPU received an invalid CIDR block, "{wanted}": it conflicts with '
+                f"{other} of {holder}."
+            )
+    return str(block)
+
+
+def _parse_range(text: str, accelerator: Accelerator) -> IPv4Network:
+    try:
+        return IPv4Network(text if "/" in text else f"{text}/{accelerator.prefix}")
+    except ValueError as error:
+        raise invalid(f'Cloud TPU received an invalid CIDR block, "{text}": {error}.') from None
+
+
+def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
+    found = [
+        (block, f"subnetwork '{subnet['name']}'")
+        for subnet in subnets(cloud, network)
+        for block in ranges(subnet)
+    ]
+    found += [
+        (IPv4Network(node["cidrBlock"]), f"TPU node '{node['name']}'")
+        for _, node in cloud.store.items(NODE, f"projects/{project_of(network)}/")
+        if node.get("cidrBlock") and node["_network"] == network
+    ]
+    return found
+
+
+# Source of what follows on data disks: cloud.google.com/tpu/docs/attach-durable-block-storage.
+
+
+def accepted_disks(
+    cloud: Cloud,
+    call: Call,
+    zone: str,
+    accelerator: Accelerator,
+    sent: list[Json],
+    *,
+    slices: int = 1,
+    node: str = "",
+) -> list[Json]:
+    """Return the data disks as a node has them.
+
+    Args:
+        call: names the project.
+        zone: of the node.
+        accelerator: the node's type.
+        sent: the request's `dataDisks`.
+        slices: how many nodes get them.
+        node: full name of a node that has some of them already.
+
+    Raises:
+        ApiError: 404 for a disk that does not exist, 400 for one that the node cannot have.
+    """
+    if len(sent) > accelerator.disk_count:
+        raise invalid(
+            f"{accelerator.name} takes at most {accelerator.disk_count} data disks a host, got "
+            f"{len(sent)}."
+        )
+    paths = [
+        compute_disks.require_disk(cloud, call.project, disk.get("sourceDisk", "")) for disk in sent
+    ]
+    machines = accelerator.hosts * slices
+    for path, disk in zip(paths, sent, strict=True):
+        if f"/zones/{zone}/" not in path:
+            raise invalid(f"Disk '{path}' is not in zone {zone}.")
+        if paths.count(path) > 1:
+            raise invalid(f"Disk '{path}' is given more than once.")
+        _require_disk_kind(load(cloud, path), path, accelerator)
+        if disk.get("mode", _WRITE) == _WRITE and machines > 1:
+            raise invalid(
+                f"Disk '{path}' cannot be attached in READ_WRITE mode: there are {machines} TPU "
+                "workers, and only one may write. Use READ_ONLY."
+            )
+        _require_free_disk(cloud, path, disk, machines, node)
+    return [{"mode": _WRITE} | disk for disk in sent]
+
+
+def _require_disk_kind(record: Json, path: str, accelerator: Accelerator) -> None:
+    kind = last(record["type"])
+    if kind not in accelerator.disks:
+        raise invalid(
+            f"Disk '{path}' is a {kind}; {accelerator.name} takes {', '.join(accelerator.disks)}."
+        )
+
+
+def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node: str) -> None:
+    record = load(cloud, path)
+    others = [user for user in holders(cloud, path) if user != node]
+    if disk.get("mode", _WRITE) == _WRITE and others:
+        raise in_use(path, others[0])
+    for other in others:
+        if _writes(cloud, other, path):
+            raise in_use(path, other)
+    shared = machines > 1 or bool(others)
+    if (
+        shared
+        and last(record["type"]) in _UNSHARED
+        and record.get("accessMode") != "READ_ONLY_MANY"
+    ):
+        raise invalid(
+            f"Disk '{path}' can be attached to one machine only: its access mode is "
+            f"{record.get('accessMode', 'READ_WRITE_SINGLE')}, not READ_ONLY_MANY."
+        )
+
+
+def _writes(cloud: Cloud, user: str, path: str) -> bool:
+    """Return whether a node or an instance may write to a disk that it has."""
+    node = cloud.store.get(NODE, user)
+    if node is not None:
+        return any(
+            disk.get("mode", _WRITE) == _WRITE
+            for disk in node.get("dataDisks", [])
+            if last(disk["sourceDisk"]) == last(path)
+        )
+    instance = cloud.store.get(STORE, user) or {}
+    return any(
+        disk["mode"] == _WRITE
+        for disk in instance.get("disks", [])
+        if disk.get("source") == url_of(path)
+    )
+
+
+# Stock, quota and the refusal of classic nodes follow settings: `stockout` {zone or `*`: [TPU types
+# or `*`]}, `quota` {metric: limit in cores or chips per zone}, `deny-tpu-nodes` {"on": false} for a
+# project on Google's list, `reservations` {zone: [TPU types]} (without it every request finds its
+# reservation), `tpu-hosts` {"limit": n}: how many hosts may run.
+
+
+def preemptible(record: Record) -> bool:
+    """Return whether a node may be preempted."""
+    scheduling = record.get("schedulingConfig", {})
+    spot = scheduling.get("spot") or scheduling.get("provisioningModel") == "SPOT"
+    return bool(scheduling.get("preemptible") or spot)
+
+
+def require_nodes_allowed(cloud: Cloud) -> None:
+    """Refuse a classic node, as Google does since 2025-04-15 to projects not on its list."""
+    if cloud.setting("deny-tpu-nodes").get("on", True):
+        raise ApiError(
+            400,
+            "Your request to provision TPU Node has been denied. Please migrate to TPU VM "
+            "Architecture or contact Cloud TPU team to gain TPU Node access.",
+        )
+
+
+def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -> None:
+    """Refuse nodes that would exceed a quota; 429 naming the quota."""
+    limits = cloud.setting("quota")
+    needed: dict[str, int] = {}
+    for record in wanted:
+        metric, amount = _held(record)
+        needed[metric] = needed.get(metric, 0) + amount
+    for metric, amount in needed.items():
+        limit = limits.get(metric)
+        if limit is not None and _quota_used(cloud, project, zone, metric) + amount > limit:
+            raise _quota_exceeded(metric, limit, project, zone)
+
+
+def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
+    """Return whether the zone has room for one more slice of this type."""
+    stockout = cloud.setting("stockout")
+    out = [*stockout.get(zone, ()), *stockout.get("*", ())]
+    return accelerator not in out and "*" not in out
+
+
+def require_stock(cloud: Cloud, record: Record) -> None:
+    """Refuse a slice that finds no room; 429 (code 8 in an operation) naming the zone."""
+    zone = zone_of(record["name"])
+    if not in_stock(cloud, zone, record["acceleratorType"]):
+        raise stocked_out(zone)
+    if record.get("schedulingConfig", {}).get("reserved"):
+        _require_reservation(cloud, zone, record["acceleratorType"])
+    hosts = catalog.accelerators()[record["acceleratorType"]].hosts
+    free = free_hosts(cloud, besides=record["name"])
+    if hosts > free:
+        own = f"the local cloud has room for {free} more TPU hosts (setting tpu-hosts)"
+        raise ApiError(429, f"{stocked_out(zone).message} [{own}]")
+
+
+def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
+    reserved = cloud.store.get(SETTING, "reservations")
+    if reserved is not None and accelerator not in reserved.get(zone, []):
+        raise failed_precondition(
+            "Insufficient reserved capacity. Contact customer support to increase your reservation."
+        )
+
+
+def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
+    """Return how many more hosts the local cloud would run, not counting the node `besides`."""
+    limit = int(cloud.setting("tpu-hosts").get("limit", _HOSTS))
+    running = sum(
+        catalog.accelerators()[other["acceleratorType"]].hosts
+        for name, other in cloud.store.items(NODE)
+        if name != besides and other["state"] in ("CREATING", "READY", "STARTING")
+    )
+    return limit - running
+
+
+def stocked_out(zone: str) -> ApiError:
+    """Return what Google answers when a zone has no room."""
+    return ApiError(
+        429,
+        f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud '
+        "TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions)",
+    )
+
+
+def _quota_used(cloud: Cloud, project: str, zone: str, metric: str) -> int:
+    prefix = f"projects/{project}/locations/{zone}/"
+    # Every node counts until it is deleted, also a preempted or stopped one.
+    held = [record for _, record in cloud.store.items(NODE, prefix)]
+    for _, queued in cloud.store.items(QUEUED, prefix):
+        # So does what a queued resource asks for, also after it failed or was suspended.
+        standing = {record["name"] for record in held}
+        held += [node for node in queued["_nodes"] if node["name"] not in standing]
+    return sum(amount for counted, amount in map(_held, held) if counted == metric)
+
+
+def _held(record: Record) -> tuple[str, int]:
+    """Return the quota that a node counts against, and with how much."""
+    accelerator = catalog.accelerators()[record["acceleratorType"]]
+    takes_spot = preemptible(record) or bool(record.get("_flexStart"))
+    return accelerator.metric(preemptible=takes_spot), accelerator.size
+
+
+def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiError:
+    """Return what Google answers (in a user's notes of 2025-08-25)."""
+    violation = {
+        "subject": f"project:{projects.number(project)}",
+        "description": f"Quota '{metric}' exhausted. Limit {limit} in zone {zone}",
+    }
+    return ApiError(
+        429,
+        f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}.",
+        details=[
+            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+        ],
+    )

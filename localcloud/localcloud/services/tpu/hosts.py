@@ -1,4 +1,8 @@
-"""The machines behind a TPU slice: one for each host, with TensorFlow's gRPC server on it."""
+"""The machines behind a TPU slice: one a host, with TensorFlow's gRPC server on it.
+
+The hosts' addresses in the TPU's network exist on paper: a TPU VM's are of its subnetwork, a
+classic node's of its own block. Clients reach all of them at `ADDRESS`.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,37 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from importlib.util import find_spec
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from localcloud.core import projects
-from localcloud.core.cloud import Cloud
+from localcloud.core.call import CLOUD_PLATFORM
+from localcloud.core.cloud import Cloud, MachineSpec
 from localcloud.core.errors import ApiError, failed_precondition
-from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
-from localcloud.core.tokens import CLOUD_PLATFORM
-from localcloud.machines import guest
-from localcloud.services.compute.links import last
-from localcloud.services.tpu import addresses, catalog, ports
+from localcloud.machines import tpu_worker
+from localcloud.services.compute import ipam
+from localcloud.services.compute.api import STORE
+from localcloud.services.compute.links import last, path_from
+from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, project_of, zone_of
-from localcloud.services.tpu.capacity import preemptible
+from localcloud.services.tpu.checks import preemptible
 
-_WORKER = Path(guest.__file__).parent / "tpu_worker.py"
+_WORKER = Path(tpu_worker.__file__)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
 _PATIENCE = 60.0
 _STEP = 0.02
 _AT_ONCE = 16
+ADDRESS = "127.0.0.1"
+STANDARD = 8470
+# Google keeps the first two addresses of every range for itself.
+_FIRST = 2
 
 
 def require_tensorflow(record: Record) -> None:
     """Refuse a node whose hosts serve gRPC where TensorFlow, which serves it, is not installed.
 
-    Raises:
-        ApiError: 400 naming the extra that brings it.
+    Raises ApiError: 400 naming the extra that brings it.
     """
     if serves(record) and find_spec("tensorflow") is None:
         raise failed_precondition(
@@ -47,8 +56,7 @@ def require_tensorflow(record: Record) -> None:
 def boot(cloud: Cloud, record: Record) -> list[Record]:
     """Boot all hosts of a node, wait until they serve, and return their endpoints.
 
-    Raises:
-        ApiError: 500 when a worker does not come up.
+    Raises ApiError: 500 when a worker does not come up.
     """
     chosen = _reserve_ports(cloud, record)
     for index in range(_count(record)):
@@ -79,7 +87,7 @@ def serves(record: Record) -> bool:
 def is_deaf(cloud: Cloud, record: Record) -> bool:
     """Return whether no other machine gets to its port, by the setting `grpc`.
 
-    Nobody has shown that TPU VMs with a runtime of these names let others in.
+    No source shows that TPU VMs with a runtime of these names let others in.
     """
     patterns = cloud.setting("grpc").get("deaf", [])
     return any(fnmatch(record.get("runtimeVersion", ""), pattern) for pattern in patterns)
@@ -111,7 +119,7 @@ def update(cloud: Cloud, record: Record) -> None:
 
 
 def shut(cloud: Cloud, record: Record, index: int, closed: bool) -> None:
-    """Close or open the port of a host's worker; one that serves already looks at it anew."""
+    """Close or open the port of a host's worker; one that serves already notices soon."""
     gate = _gate_file(cloud, record, index)
     if closed:
         gate.touch()
@@ -137,7 +145,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         f"--gate={_gate_file(cloud, record, index)}",
     ]
     classic = isinstance(account, str)
-    interface = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
+    interface = {"ip": ADDRESS, "network": record["_network"], "accessConfigs": []}
     return MachineSpec(
         key=keys(record)[index],
         project=project_of(record["name"]),
@@ -160,7 +168,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
 def _attributes(record: Record, index: int) -> dict[str, str]:
     project, zone = project_of(record["name"]), zone_of(record["name"])
     # The address comes third on Google, behind two ids of the host.
-    endpoints = ",".join([f"unknown:unknown:{ports.ADDRESS}"] * _count(record))
+    endpoints = ",".join([f"unknown:unknown:{ADDRESS}"] * _count(record))
     known = {
         "ACCELERATOR_TYPE": record["acceleratorType"],
         "CONSUMER_PROJECT_ID": project,
@@ -184,11 +192,11 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
 
 
 def _megascale(record: Record) -> dict[str, str]:
-    """Return what a slice of several is told of the others, as JAX and libtpu read it."""
+    """Return what a slice of several learns of the others, as JAX and libtpu read it."""
     if "_slices" not in record:
         return {}
     return {
-        "MEGASCALE_COORDINATOR_ADDRESS": ports.ADDRESS,
+        "MEGASCALE_COORDINATOR_ADDRESS": ADDRESS,
         "MEGASCALE_NUM_SLICES": str(record["_slices"]),
         "MEGASCALE_SLICE_ID": str(record["_slice"]),
     }
@@ -206,24 +214,24 @@ def _programs(worker: list[str]) -> dict[str, str]:
 
 
 def _reserve_ports(cloud: Cloud, record: Record) -> list[int]:
-    # The record holds the ports from now on, so that no other node that boots meanwhile gets them.
+    # The record holds the ports from now on, so that no other node gets them while this one boots.
     with cloud.store.locked():
         wish = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
-        chosen = ports.choose(cloud, _count(record), wish)
+        chosen = _choose_ports(cloud, _count(record), wish)
         current = cloud.store.get(NODE, record["name"])
         if current is not None:
             held = {
                 "networkEndpoints": [_endpoint(record, port) for port in chosen],
-                "_addresses": addresses.reserve(cloud, current, _count(record)),
+                "_addresses": _reserve_addresses(cloud, current, _count(record)),
             }
             cloud.store.put(NODE, record["name"], current | held)
     return chosen
 
 
 def _endpoint(record: Record, port: int) -> Record:
-    endpoint: Record = {"ipAddress": ports.ADDRESS, "port": port}
+    endpoint: Record = {"ipAddress": ADDRESS, "port": port}
     if record.get("networkConfig", {}).get("enableExternalIps"):
-        endpoint["accessConfig"] = {"externalIp": ports.ADDRESS}
+        endpoint["accessConfig"] = {"externalIp": ADDRESS}
     return endpoint
 
 
@@ -234,10 +242,10 @@ def _await(cloud: Cloud, record: Record, index: int) -> int:
     while time.monotonic() < deadline:
         port = _read(ready)
         if port:
-            with socket.create_connection((ports.ADDRESS, port), timeout=_PATIENCE):
+            with socket.create_connection((ADDRESS, port), timeout=_PATIENCE):
                 return port
         if (cloud.store.get(NODE, record["name"]) or record)["state"] == "PREEMPTED":
-            return ports.STANDARD
+            return STANDARD
         time.sleep(_STEP)
     log, _ = cloud.machines.serial(keys(record)[index])
     raise ApiError(500, f"TPU host {index} does not serve after {_PATIENCE:g} s: {log[-500:]}")
@@ -265,3 +273,74 @@ def _count(record: Record) -> int:
 def _each(record: Record, action: Callable[[str], None]) -> None:
     with ThreadPoolExecutor(max_workers=min(_count(record), _AT_ONCE)) as pool:
         list(pool.map(action, keys(record)))
+
+
+def _choose_ports(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
+    """Return free ports for `count` hosts.
+
+    Args:
+        cloud: the cloud, whose nodes keep their ports.
+        count: how many.
+        wish: the ports that the hosts had before, in order.
+    """
+    taken = {
+        endpoint["port"]
+        for _, node in cloud.store.items(NODE)
+        for endpoint in node.get("networkEndpoints", [])
+    } - set(wish)
+    chosen: list[int] = []
+    for index in range(count):
+        candidates = [*wish[index : index + 1], STANDARD]
+        free = (p for p in candidates if p not in taken and p not in chosen and _free(p))
+        chosen.append(next(free, None) or _any_free(taken | set(chosen)))
+    return chosen
+
+
+def _free(port: int) -> bool:
+    # Without SO_REUSEADDR or SO_REUSEPORT, on the wildcard as TensorFlow's server does.
+    if socket.has_ipv6 and _binds(socket.AF_INET6, "::", 0):
+        return _binds(socket.AF_INET6, "::", port)
+    return _binds(socket.AF_INET, "", port)
+
+
+def _binds(family: socket.AddressFamily, wildcard: str, port: int) -> bool:
+    try:
+        with socket.socket(family) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind((wildcard, port))
+    except OSError:
+        return False
+    return True
+
+
+def _any_free(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
+
+
+def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:
+    """Return the addresses of a node's hosts: those that it has, or new ones.
+
+    Raises ApiError: 400 when its subnetwork has none left.
+    """
+    if "_addresses" in record:
+        known: list[str] = record["_addresses"]
+        return known
+    if "cidrBlock" in record:
+        block = IPv4Network(record["cidrBlock"])
+        return [str(block[_FIRST + index]) for index in range(count)]
+    for url in record["_uses"]:
+        subnet = cloud.store.get(STORE, path_from(url))
+        if subnet and "ipCidrRange" in subnet:
+            return [ipam.reserve(cloud, subnet, record["name"]) for _ in range(count)]
+    return []
+
+
+def release_addresses(cloud: Cloud, record: Record) -> None:
+    """Give a deleted node's addresses back."""
+    ipam.release(cloud, record["name"])

@@ -1,18 +1,33 @@
-"""The life of a node: what both architectures and all versions of the API have in common."""
+"""The life of a node, the same for both architectures, and classic nodes (version 1).
+
+Version 1 also sees, stops and deletes TPU VMs.
+"""
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json
+from localcloud.core import projects
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
-from localcloud.core.hooks import Hook, cloud_started, machine_powered_off
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
+from localcloud.core.cloud import Cloud, Hook, cloud_started, machine_powered_off
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import usage
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
-from localcloud.services.tpu import addresses, capacity, checks, hosts, operations
-from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.resources import identity
+from localcloud.services.tpu import api, catalog, checks, hosts
+from localcloud.services.tpu.api import (
+    NODE,
+    NODES,
+    bad_state,
+    load,
+    node_name,
+    node_view,
+    place,
+    service_identity,
+    zone_of,
+)
 
 served: Hook[[Cloud], None] = Hook()
 """Runs when the hosts of a node serve."""
@@ -24,6 +39,8 @@ GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
 _DAY = 86400.0
+_V1 = ("v1",)
+_FIREWALL_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
 
 
 def new_name(cloud: Cloud, call: Call) -> str:
@@ -54,30 +71,29 @@ def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
     """Store a new node, if its project's quota has room for it, and start its creation."""
     with cloud.store.locked():
         record = new(cloud, name, record)
-        capacity.require_quota(cloud, call.project, zone_of(name), [record])
+        checks.require_quota(cloud, call.project, zone_of(name), [record])
         require_new(cloud, name)
         cloud.store.put(NODE, name, record)
     return _start(cloud, call, "create", name)
 
 
 def begin(
-    cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], meanwhile: str, **fields: str
+    cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], transitional: str, **fields: str
 ) -> Json:
-    """Start what a call does with a node.
+    """Start an operation on a node.
 
     Args:
-        cloud: the cloud.
         call: names the node.
         verb: of the effect and of the operation, such as `stop`.
         states: those in which the node may be.
-        meanwhile: its state until the operation ends.
+        transitional: its state until the operation ends.
         fields: what changes at once.
     """
     name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] not in states:
         raise bad_state(verb, record["state"])
-    cloud.store.put(NODE, name, record | {"state": meanwhile} | fields)
+    cloud.store.put(NODE, name, record | {"state": transitional} | fields)
     return _start(cloud, call, verb, name)
 
 
@@ -87,11 +103,32 @@ def create(cloud: Cloud, name: str) -> Record:
     record = load_present(cloud, name)
     try:
         hosts.require_tensorflow(record)
-        capacity.require_stock(cloud, record)
+        checks.require_stock(cloud, record)
     except ApiError:
         cloud.store.delete(NODE, name)
         raise
     return _with_run_limit(cloud, serve(cloud, record))
+
+
+def _view(cloud: Cloud, call: Call, record: Record) -> Json:
+    if record["state"] == "READY":
+        record["networkEndpoints"] = hosts.endpoints(cloud, record)
+    return node_view(record, call.method.version)
+
+
+@NODES.method("get")
+def get_node(cloud: Cloud, call: Call) -> Json:
+    """Describe a node."""
+    return _view(cloud, call, load(cloud, NODE, node_name(call, cloud)))
+
+
+@NODES.method("list")
+def list_nodes(cloud: Cloud, call: Call) -> Json:
+    """List the nodes of a zone, or of all zones for the location `-`."""
+    everywhere = call.params["locationsId"] == "-"
+    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/nodes/"
+    records = [record for _, record in cloud.store.items(NODE, prefix)]
+    return page(call, "nodes", [_view(cloud, call, record) for record in records])
 
 
 @NODES.method("delete")
@@ -111,7 +148,7 @@ def delete(cloud: Cloud, name: str) -> None:
     record = cloud.store.get(NODE, name)
     if record is not None:
         hosts.remove(cloud, record)
-        addresses.release(cloud, record)
+        hosts.release_addresses(cloud, record)
         cloud.store.delete(NODE, name)
         deleted.run(cloud, record)
 
@@ -144,7 +181,7 @@ def start(cloud: Cloud, name: str) -> Record:
     """Boot a stopped node's hosts, if the zone still has room."""
     record = load_present(cloud, name)
     try:
-        capacity.require_stock(cloud, record)
+        checks.require_stock(cloud, record)
     except ApiError:
         set_state(cloud, name, "STOPPED")
         raise
@@ -160,10 +197,9 @@ def reimage(cloud: Cloud, name: str) -> Record:
 
 
 def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
-    """Take a node away as Google does: it stays, useless, until somebody deletes it.
+    """Take a node away as Google does: it stays, useless, until it is deleted.
 
     Args:
-        cloud: the cloud.
         name: the node's full name.
         state: `PREEMPTED`, or `TERMINATED`, which Google's API also shows.
 
@@ -199,7 +235,7 @@ def serve(cloud: Cloud, record: Record) -> Record:
             ready = set_state(cloud, name, "READY")
             served.run(cloud)
             return ready
-    # It was preempted or deleted meanwhile, when its hosts had not all been booted.
+    # It was preempted or deleted before all of its hosts had booted.
     hosts.halt(cloud, record)
     raise bad_state("update", current["state"] if current else "DELETING")
 
@@ -237,7 +273,7 @@ def _plan_end(cloud: Cloud, record: Record) -> None:
 
 
 def load_present(cloud: Cloud, name: str) -> Record:
-    """Return a node that was not taken away."""
+    """Return a node that was neither preempted nor terminated."""
     record = load(cloud, NODE, name)
     if record["state"] in GONE:
         raise bad_state("update", record["state"])
@@ -247,7 +283,7 @@ def load_present(cloud: Cloud, name: str) -> Record:
 def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     step = "start" if verb == "reimage" else verb
     work = Work(f"tpu.node.{verb}", {"name": name}, cloud.seconds(f"tpu.{step}"))
-    return operations.start(cloud, call, work, verb=verb, target=name)
+    return api.start_operation(cloud, call, work, verb=verb, target=name)
 
 
 @usage.finders
@@ -263,3 +299,85 @@ def _went_off(cloud: Cloud, key: str) -> None:
     if record is not None and record["state"] == "READY":
         hosts.halt(cloud, record)
         set_state(cloud, name, "STOPPED")
+
+
+@NODES.method("create", versions=_V1)
+def create_classic_node(cloud: Cloud, call: Call) -> Json:
+    """Create a classic node."""
+    name = new_name(cloud, call)
+    checks.require_nodes_allowed(cloud)
+    accelerator = checks.accelerator(zone_of(name), call.body)
+    checks.require_common(call.body)
+    _require_version(call.body.get("tensorflowVersion", ""))
+    with cloud.store.locked():
+        return begin_create(cloud, call, name, _classic_record(cloud, call, accelerator))
+
+
+@NODES.method("reimage", versions=_V1)
+def reimage_node(cloud: Cloud, call: Call) -> Json:
+    """Install another TensorFlow version on a classic node."""
+    name = node_name(call, cloud)
+    version = call.body.get("tensorflowVersion", "")
+    if "tensorflowVersion" not in load(cloud, NODE, name):
+        raise invalid(f"'{name}' is a TPU VM; only TPU nodes can be reimaged.")
+    _require_version(version)
+    states = ("READY", "STOPPED")
+    return begin(cloud, call, "reimage", states, "REIMAGING", tensorflowVersion=version)
+
+
+def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Record:
+    body = call.body
+    project = call.project
+    network = require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
+    if not body.get("useServiceNetworking") and network.split("/")[1] != project:
+        raise invalid("A Shared VPC's network needs use_service_networking.")
+    record: Record = {
+        "description": body.get("description"),
+        "labels": body.get("labels"),
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
+        "tensorflowVersion": body["tensorflowVersion"],
+        "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
+        "serviceAccount": service_identity(project),
+        "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,
+        "useServiceNetworking": body.get("useServiceNetworking") or None,
+        "apiVersion": "V1",
+        "_network": network,
+        "_uses": [url_of(network)],
+    }
+    if record["useServiceNetworking"]:
+        if body.get("cidrBlock"):
+            raise invalid("cidr_block and use_service_networking exclude each other.")
+    else:
+        wanted = body.get("cidrBlock", "")
+        record["cidrBlock"] = checks.accepted_range(cloud, accelerator, network, wanted)
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _require_version(version: str) -> None:
+    if version not in catalog.tensorflow_versions():
+        raise invalid(
+            f'Cloud TPU received an invalid TensorFlowVersion, "{version}". Accepted values are '
+            f"{', '.join(catalog.tensorflow_versions())}."
+        )
+
+
+# Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and
+# roles/tpu.xpnAgent); whether they do in a network of the project, no source says.
+
+_FIREWALL_RULE |= {
+    "sourceRanges": ["10.0.0.0/8"],
+    "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}],
+}
+
+
+@served
+def _add_rule(cloud: Cloud) -> None:
+    if not cloud.setting("tpu-firewall").get("on"):
+        return
+    for _, node in cloud.store.items(NODE):
+        project, _, network = node["_network"].partition("/global/networks/")
+        name = f"tpu-{network}"[:63].rstrip("-")
+        path = f"{project}/global/firewalls/{name}"
+        rule = identity(cloud, "compute#firewall", path, name) | _FIREWALL_RULE
+        cloud.store.put(STORE, path, rule | {"network": url_of(node["_network"])})

@@ -7,12 +7,11 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
+from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute.instances.guest import attributes
 from localcloud.services.compute.links import path_from, path_of, url_of
 from localcloud.services.orgpolicy import constraints
-from localcloud.services.tpu import catalog, checks, disks, hosts, nodes, operations
+from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
 
 _ALPHA = ("v2alpha1",)
@@ -44,7 +43,7 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     checks.require_common(body)
     checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
     checks.require_boot_disk(body.get("bootDiskConfig", {}))
-    attached = disks.accepted(
+    attached = checks.accepted_disks(
         cloud, call, zone, accelerator, body.get("dataDisks", []), slices=slices
     )
     record: Record = {key: body[key] for key in _KEPT if body.get(key)}
@@ -105,13 +104,13 @@ def patch_node(cloud: Cloud, call: Call) -> Json:
     if "dataDisks" in changes:
         accelerator = catalog.accelerators()[record["acceleratorType"]]
         sent = call.body.get("dataDisks", [])
-        attached = disks.accepted(cloud, call, zone_of(name), accelerator, sent, node=name)
+        attached = checks.accepted_disks(cloud, call, zone_of(name), accelerator, sent, node=name)
         before = _disk_urls(call.project, record.get("dataDisks", []))
         kept = [url for url in record["_uses"] if url not in before]
         changes |= {"dataDisks": attached, "_uses": kept + _disk_urls(call.project, attached)}
     arguments = {"name": name, "changes": changes}
     work = Work("tpu.node.update", arguments, cloud.seconds("tpu.update"))
-    return operations.start(cloud, call, work, verb="update", target=name)
+    return api.start_operation(cloud, call, work, verb="update", target=name)
 
 
 @effect("tpu.node.update")
@@ -127,7 +126,7 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
 
 @NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Answer what the guests of some or all workers have written."""
+    """Return the guest attributes of some or all workers."""
     record = load(cloud, NODE, node_name(call, cloud))
     wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
     query = call.body.get("queryPath", "").rstrip("/")
@@ -152,7 +151,7 @@ def maintain_node(cloud: Cloud, call: Call) -> Json:
         raise bad_state("maintenance", record["state"])
     cloud.store.put(NODE, name, record | {"state": "RESTARTING"})
     work = Work("tpu.node.restart", {"name": name}, cloud.seconds("tpu.start"))
-    return operations.start(cloud, call, work, verb="maintain", target=name)
+    return api.start_operation(cloud, call, work, verb="maintain", target=name)
 
 
 @effect("tpu.node.restart")

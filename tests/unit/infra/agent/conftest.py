@@ -12,11 +12,10 @@ import pytest
 
 from infra.startup.agent.google import Call, Json, parse
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
-from localcloud.core.call import Request
+from localcloud.core import projects
+from localcloud.core.call import CLOUD_PLATFORM, Principal, Request
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Latency
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -40,7 +39,7 @@ def latency() -> Latency:
 def local_cloud(tmp_path: Path, clock: VirtualClock, latency: Latency) -> Iterator[LocalCloud]:
     running = LocalCloud(tmp_path / "home", clock=clock, latency=latency)
     running.start()
-    enablement.enable(running.cloud, PROJECT, ("tpu.googleapis.com",))
+    projects.enable_services(running.cloud, PROJECT, ("tpu.googleapis.com",))
     running.cloud.machines = machines = FakeMachines()
     yield running
     machines.suspend_all()

@@ -17,8 +17,7 @@ from infra.startup.agent.recovery import Recovery
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Latency
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault, Latency
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client

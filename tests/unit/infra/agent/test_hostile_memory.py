@@ -12,7 +12,7 @@ import pytest
 from infra.startup.agent.google import Json
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 from localcloud.testing import Client
 
 from .conftest import PARENT, TPU, Killed, state

@@ -12,7 +12,7 @@ from infra.startup.agent.limits import LimitEnforcer
 from infra.startup.agent.memory import birth
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 

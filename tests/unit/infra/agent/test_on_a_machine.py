@@ -10,8 +10,8 @@ import pytest
 
 from infra.startup.agent.bundle import program
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
-from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.core import projects
+from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
@@ -41,7 +41,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     running = LocalCloud(tmp_path / "home")
     running.start()
     apis = ("tpu.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
-    enablement.enable(running.cloud, PROJECT, apis)
+    projects.enable_services(running.cloud, PROJECT, apis)
     yield running
     running.stop()
 

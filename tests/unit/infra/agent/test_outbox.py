@@ -11,7 +11,7 @@ from infra.startup.agent.messages import Send, senders
 from infra.startup.agent.outbox import Outbox
 from infra.startup.agent.webhook import MessageError
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.services.logging.entries import ENTRY
 from localcloud.testing import Client
 
@@ -99,7 +99,7 @@ def test_where_the_disk_is_full_everybody_is_told_all_the_same(world: World) -> 
 def test_what_the_agent_writes_and_publishes_is_what_google_takes(
     local_cloud: LocalCloud, google: Client
 ) -> None:
-    enablement.enable(local_cloud.cloud, PROJECT, ("pubsub.googleapis.com",))
+    projects.enable_services(local_cloud.cloud, PROJECT, ("pubsub.googleapis.com",))
     topic, log = f"projects/{PROJECT}/topics/messages", f"projects/{PROJECT}/logs/messages"
     google.put(f"pubsub.googleapis.com/v1/{topic}", {})
     said = json.dumps({"topic": topic, "log": log})

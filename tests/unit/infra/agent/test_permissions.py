@@ -14,7 +14,7 @@ from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.recovery import Recovery
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
@@ -37,7 +37,7 @@ BODY = {
 @pytest.fixture
 def account(google: Client, local_cloud: LocalCloud) -> str:
     """The machines' account with what identity.py and limits.py grant it; the role's name."""
-    enablement.enable(local_cloud.cloud, PROJECT, ("iam.googleapis.com",))
+    projects.enable_services(local_cloud.cloud, PROJECT, ("iam.googleapis.com",))
     google.post(f"{IAM}/serviceAccounts", {"accountId": "machines"})
     role = {"title": "agent", "includedPermissions": permissions_of_role(creates=True)}
     name = google.post(f"{IAM}/roles", {"roleId": "agent", "role": role})["name"]

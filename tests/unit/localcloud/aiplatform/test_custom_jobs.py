@@ -11,8 +11,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Cloud, Latency
-from localcloud.core.hooks import machine_powered_off
+from localcloud.core.cloud import Cloud, Latency, machine_powered_off
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 

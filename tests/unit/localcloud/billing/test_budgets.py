@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from localcloud.core import projects
-from localcloud.core.call import Json
+from localcloud.core.call import Json, Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 PROJECT = projects.DEFAULT_PROJECT

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.cli import lock
+from localcloud import lifecycle
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).parents[4]
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 def home(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "cloud"
     yield path
-    pid = lock.holder(path)
+    pid = lifecycle.lock_holder(path)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import requests
 
-from localcloud.cli.client import run_file, running
+from localcloud.lifecycle import run_file, running
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

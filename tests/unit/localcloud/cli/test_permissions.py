@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from localcloud import cli
 from localcloud.app import LocalCloud
-from localcloud.cli import main
 from localcloud.testing import Client
 
 PROJECT = "projects/tpu-stack-local"
@@ -23,10 +23,10 @@ def ask(
     """Runs `permissions` against the test's own cloud; its output."""
     home = local_cloud.cloud.home
     run = {"pid": 1, "port": local_cloud.listener.port}
-    monkeypatch.setattr("localcloud.cli.client.running", lambda _: run)
+    monkeypatch.setattr("localcloud.lifecycle.running", lambda _: run)
 
     def command(*arguments: str) -> str:
-        assert main.main(["permissions", *arguments, "--home", str(Path(home))]) == 0
+        assert cli.main(["permissions", *arguments, "--home", str(Path(home))]) == 0
         return capsys.readouterr().out
 
     return command

@@ -18,9 +18,9 @@ import pytest
 import requests
 import trustme
 
+from localcloud import cli
 from localcloud.app import LocalCloud
-from localcloud.cli import environment, main
-from localcloud.server import trust
+from localcloud.server import authority
 from localcloud.server.authority import Authority
 
 CREDENTIALS = {"project": "tpu-stack-local", "access_token": "t", "refresh_token": "r"}
@@ -83,7 +83,7 @@ def company(tmp_path: Path) -> Iterator[Company]:
 def shell(local_cloud: LocalCloud, own: dict[str, str]) -> dict[str, str]:
     """The environment of a shell that has set `own`, after `env`."""
     cloud = local_cloud.cloud
-    return own | environment.of(cloud.home, local_cloud.listener.port, CREDENTIALS, own)
+    return own | cli.variables_of(cloud.home, local_cloud.listener.port, CREDENTIALS, own)
 
 
 def pip(variables: dict[str, str], company: Company, folder: Path) -> str:
@@ -148,15 +148,17 @@ def test_unset_gives_the_users_own_back(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in trust.VARIABLES:
+    for name in authority.BUNDLE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in shell(local_cloud, {"SSL_CERT_FILE": str(company.authority)}).items():
         monkeypatch.setenv(name, value)
     with contextlib.suppress(SystemExit):
-        main.main(["env", "--unset"])
+        cli.main(["env", "--unset"])
     lines = capsys.readouterr().out.splitlines()
     assert f"export SSL_CERT_FILE={company.authority}" in lines
-    assert {"unset CURL_CA_BUNDLE", "unset HTTPS_PROXY", f"unset {trust.OURS}"} <= set(lines)
+    assert {"unset CURL_CA_BUNDLE", "unset HTTPS_PROXY", f"unset {authority.OWN_BUNDLE}"} <= set(
+        lines
+    )
 
 
 def test_machines_trust_what_the_clouds_own_user_does(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client, machine
@@ -87,7 +87,7 @@ def test_the_flow_logs_of_a_subnetwork_are_shown_in_both_places(net: Client, swi
 
 def test_auto_mode_leaves_out_regions_that_google_does_not_open(api: Client, cloud: Cloud) -> None:
     projects.ensure(cloud, "new-project", owner="user:o@example.com")
-    enablement.enable(cloud, "new-project", ("compute.googleapis.com",))
+    projects.enable_services(cloud, "new-project", ("compute.googleapis.com",))
     other = api.as_member("user:o@example.com")
     base = f"{ROOT}/v1/projects/new-project"
     regions = {

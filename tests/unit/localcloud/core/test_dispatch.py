@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localcloud.app import LocalCloud
-from localcloud.core import fields
+from localcloud.core import call
 from localcloud.testing import Client
 
 PROJECT = "cloudresourcemanager.googleapis.com/v1/projects/tpu-stack-local"
@@ -105,10 +105,10 @@ def test_a_partial_response_has_only_the_fields_asked_for(api: Client) -> None:
 )
 def test_masks_reach_into_lists_and_objects(mask: str, shown: dict[str, object]) -> None:
     value = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}]}
-    assert fields.apply(fields.parse(mask), value) == shown
+    assert call.apply_mask(call.parse_mask(mask), value) == shown
 
 
 @pytest.mark.parametrize("mask", ["a(", "a)", "a,,b", "/a", "a/"])
 def test_a_malformed_mask_is_an_error(mask: str) -> None:
     with pytest.raises(ValueError, match="Invalid field selection"):
-        fields.parse(mask)
+        call.parse_mask(mask)

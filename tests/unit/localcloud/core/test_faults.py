@@ -5,8 +5,7 @@ import requests
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Cloud
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Cloud, Fault
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 

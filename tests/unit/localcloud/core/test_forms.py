@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.core import data
+from localcloud import data
 from localcloud.core.discovery import document
 from localcloud.testing import Client
 

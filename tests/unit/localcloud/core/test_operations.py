@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.core import operations
+from localcloud.core import store
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
@@ -14,18 +14,18 @@ from localcloud.core.store import Record
 @pytest.fixture(autouse=True)
 def effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Effects of this module's own, gone after each test."""
-    monkeypatch.setattr(operations, "_EFFECTS", {})
+    monkeypatch.setattr(store, "_EFFECTS", {})
 
-    @operations.effect("test.note")
+    @store.effect("test.note")
     def note(cloud: Cloud, text: str) -> dict[str, str]:
         cloud.store.put("note", text, {"at": cloud.clock.now()})
         return {"noted": text}
 
-    @operations.effect("test.refuse")
+    @store.effect("test.refuse")
     def refuse(cloud: Cloud) -> None:
         raise ApiError(429, "no room", reason="stockout")
 
-    @operations.effect("test.crash")
+    @store.effect("test.crash")
     def crash(cloud: Cloud) -> None:
         raise RuntimeError("oops")
 
@@ -36,7 +36,7 @@ def clock() -> VirtualClock:
 
 
 def start(cloud: Cloud, effect: str, seconds: float, **arguments: str) -> Record:
-    work = operations.Work(effect, dict(arguments), seconds)
+    work = store.Work(effect, dict(arguments), seconds)
     return cloud.operations.start("op", work, {"verb": "x"})
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.cloud import DEVELOPER, Cloud
 
 
@@ -22,5 +22,5 @@ def test_a_project_that_exists_is_left_alone(cloud: Cloud) -> None:
 
 
 def test_a_new_project_has_storage_enabled_but_not_compute(cloud: Cloud) -> None:
-    assert enablement.enabled(cloud, "tpu-stack-local", "storage.googleapis.com")
-    assert not enablement.enabled(cloud, "tpu-stack-local", "compute.googleapis.com")
+    assert projects.is_service_enabled(cloud, "tpu-stack-local", "storage.googleapis.com")
+    assert not projects.is_service_enabled(cloud, "tpu-stack-local", "compute.googleapis.com")

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from localcloud.core.body import reading, tracked
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.operations import Work, effect
-from localcloud.core.reading import reading, tracked
 from localcloud.core.registry import Route
+from localcloud.core.store import Work, effect
 from localcloud.services.pubsub.topics import API, TOPIC
 from localcloud.testing import Client
 

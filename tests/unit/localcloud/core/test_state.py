@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core.body import schema_problems
 from localcloud.core.clock import VirtualClock
 from localcloud.core.discovery import document
-from localcloud.core.schema import problems
 from localcloud.core.store import Store
 from localcloud.testing import Client
 
@@ -111,7 +111,7 @@ def test_what_was_made_is_there_after_a_restart(
         ({"cidrBlock": "10.0.0.0/29"}, None),
         ({"cidrBlock": 5}, "TYPE_STRING"),
         ({"useServiceNetworking": "yes"}, "TYPE_BOOL"),
-        ({"state": "BROKEN"}, "none of"),
+        ({"state": "BROKEN"}, "not one of"),
         ({"schedulingConfig": []}, "expected an object"),
         ({"networkEndpoints": {}}, "expected a list"),
         ({"networkEndpoints": [{"port": "x"}]}, "networkEndpoints[0].port"),
@@ -122,7 +122,7 @@ def test_what_was_made_is_there_after_a_restart(
 def test_bodies_are_checked_against_googles_schema(
     value: dict[str, object], said: str | None
 ) -> None:
-    found = problems(document("tpu", "v1"), "Node", value)
+    found = schema_problems(document("tpu", "v1"), "Node", value)
     if said is None:
         assert found == []
     else:

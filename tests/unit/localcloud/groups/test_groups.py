@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.services.policies import grant
+from localcloud.services.iam_policy import grant
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups
@@ -214,7 +214,7 @@ def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> Non
 def test_a_manager_alone_can_not_delete_its_group_or_change_what_is_kept(
     groups: Groups, cloud: Cloud
 ) -> None:
-    enablement.enable(cloud, DEFAULT_PROJECT, ("iam.googleapis.com",))
+    projects.enable_services(cloud, DEFAULT_PROJECT, ("iam.googleapis.com",))
     groups.insert()
     groups.create("vm")
     member = "user:operator@example.com"

@@ -9,8 +9,8 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 
 Channel = Callable[..., grpc.Channel]
 

@@ -10,12 +10,13 @@ import pytest
 from google.cloud.kms_v1 import GenerateRandomBytesRequest
 from google.cloud.tpu_v2 import ListNodesRequest
 
+from localcloud import data
 from localcloud.app import LocalCloud
-from localcloud.core import data
 from localcloud.core.call import Response
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError
-from localcloud.server.grpc import calls, methods
+from localcloud.server import grpc as calls
+from localcloud.server import grpc as methods
 from tests.unit.localcloud.grpc.conftest import Channel
 
 TPU = "tpu.googleapis.com"

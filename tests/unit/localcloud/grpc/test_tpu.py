@@ -21,8 +21,7 @@ from google.cloud import tpu_v2, tpu_v2alpha1
 from google.cloud.common import OperationMetadata
 
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Cloud
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Cloud, Fault
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.grpc.conftest import Channel
 

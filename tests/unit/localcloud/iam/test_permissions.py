@@ -7,8 +7,8 @@ import pytest
 from infra import deployer
 from infra.components import limits
 from localcloud.app import LocalCloud
-from localcloud.core import access, permissions, projects
-from localcloud.core.tokens import Principal
+from localcloud.core import access, projects
+from localcloud.core.call import Principal
 from localcloud.services import all_apis
 from localcloud.testing import Client
 
@@ -100,14 +100,14 @@ def test_every_permission_that_a_method_or_a_role_names_is_one_of_googles() -> N
     asked = {name for api in all_apis() for name in api.permissions()}
     held = {name for names in access.predefined_roles().values() for name in names}
     named = {name for name in held if "*" not in name}
-    assert (asked | named) - permissions.known() == set()
+    assert (asked | named) - access.known_permissions() == set()
 
 
 def test_every_permission_that_a_deployer_or_a_machine_gets_is_one_of_googles() -> None:
     entries = [*deployer.groups().values(), deployer._catalog()["billingAccount"]]
     listed = {n for entry in entries for kind in deployer.ALL for n in entry.get(kind, ())}
     mine = {*listed, *deployer.sweeper(), *limits.permissions_of_role(creates=True)}
-    assert mine - permissions.known() == set()
+    assert mine - access.known_permissions() == set()
 
 
 def test_a_handler_that_asks_for_a_permission_that_google_does_not_have_fails(

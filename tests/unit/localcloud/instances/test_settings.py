@@ -4,7 +4,7 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
-from localcloud.core.accounts import ACCOUNT
+from localcloud.core.access import ACCOUNT
 from localcloud.testing import Client
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 

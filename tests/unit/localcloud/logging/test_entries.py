@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock, rfc3339
-from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.machines import SerialLog
+from localcloud.core.cloud import DEVELOPER, Cloud, SerialLog
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -129,7 +128,7 @@ def test_the_caller_needs_the_permission_on_the_project_that_the_body_names(
     projects.ensure(cloud, "theirs", owner=VIEWER)
     assert viewer.post(LIST, {"resourceNames": ["projects/theirs"]}) == {}
     url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
-    enablement.enable(cloud, PROJECT, ["cloudresourcemanager.googleapis.com"])
+    projects.enable_services(cloud, PROJECT, ["cloudresourcemanager.googleapis.com"])
     policy = api.post(f"{url}:getIamPolicy")
     policy["bindings"].append({"role": "roles/logging.viewer", "members": [VIEWER]})
     api.post(f"{url}:setIamPolicy", {"policy": policy})
@@ -142,7 +141,9 @@ def test_the_project_may_be_named_by_its_number_and_its_api_must_be_enabled(
 ) -> None:
     number = projects.number(PROJECT)
     assert len(api.post(LIST, {"projectIds": [number]})["entries"]) == 5
-    cloud.store.delete(enablement.ENABLED, enablement.key(PROJECT, "logging.googleapis.com"))
+    cloud.store.delete(
+        projects.ENABLED_SERVICE, projects.service_key(PROJECT, "logging.googleapis.com")
+    )
     refused = api.post(LIST, {"projectIds": [number]}, status=403)
     assert "it is disabled" in refused["error"]["message"]
 

@@ -9,7 +9,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import Clock
-from localcloud.core.machines import MachineSpec
+from localcloud.core.cloud import MachineSpec
 
 DEADLINE = 20.0
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from localcloud.admin import breakage
+from localcloud import faults
 from localcloud.app import LocalCloud
+from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
-from localcloud.machines.metadata import tokens
+from localcloud.machines import metadata
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
@@ -42,11 +42,11 @@ def test_a_machine_that_hangs_stands_still_until_it_is_let_go_on(
 ) -> None:
     key = guest.boot(spec(_COUNTING))
     guest.sees(key, "beat")
-    breakage.hang(cloud, "m", on=True)
+    faults.hang(cloud, "m", on=True)
     before = output(cloud, key)
     time.sleep(0.4)
     assert output(cloud, key).count("beat") - before.count("beat") <= 1
-    breakage.hang(cloud, "m", on=False)
+    faults.hang(cloud, "m", on=False)
     until(lambda: output(cloud, key).count("beat") > before.count("beat") + 1)
 
 
@@ -55,28 +55,28 @@ def test_nothing_can_be_written_to_a_full_disk_also_by_what_starts_later(
 ) -> None:
     key = guest.boot(spec(_WRITING))
     guest.sees(key, " can\n")
-    breakage.fill_disk(cloud, "?", on=True)
+    faults.fill_disk(cloud, "?", on=True)
     until(lambda: output(cloud, key).endswith(" cannot\n"))
-    breakage.fill_disk(cloud, "m", on=False)
+    faults.fill_disk(cloud, "m", on=False)
     until(lambda: output(cloud, key).endswith(" can\n"))
 
 
 def test_processes_are_killed_by_their_command_line(cloud: Cloud, guest: Guest) -> None:
     key = guest.boot(spec("systemd-run --unit=stays -p Restart=always sleep 1234\necho up\n"))
     guest.sees(key, "startup-script: up")
-    breakage.kill(cloud, "m", "sleep 1234")
+    faults.kill(cloud, "m", "sleep 1234")
     guest.sees(key, "killed, signal=9")
     with pytest.raises(ApiError, match="no process of m has a command line with 'no such'"):
-        breakage.kill(cloud, "m", "no such")
+        faults.kill(cloud, "m", "no such")
 
 
 def test_a_machine_that_is_off_or_unknown_can_not_be_broken(cloud: Cloud, guest: Guest) -> None:
     key = guest.boot(spec("true"))
     with pytest.raises(ApiError, match="no machine is called other"):
-        breakage.hang(cloud, "other", on=True)
+        faults.hang(cloud, "other", on=True)
     cloud.machines.halt(key)
     with pytest.raises(ApiError, match="is off: only what runs can fail"):
-        breakage.hang(cloud, "m", on=True)
+        faults.hang(cloud, "m", on=True)
 
 
 def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
@@ -96,13 +96,13 @@ def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
         caller.session.headers["Authorization"] = f"Bearer {token}"
         return caller.get(f"{BUCKET}/none", status=status)
 
-    old = tokens.access_token(cloud, machine, [])["access_token"]
+    old = metadata.access_token(cloud, machine, [])["access_token"]
     elsewhere = cloud.token(Principal(f"serviceAccount:{email}"))
     ask(old, 404)
-    breakage.expire_tokens(cloud, "m")
+    faults.expire_tokens(cloud, "m")
     assert ask(old, 401)["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
     ask(elsewhere, 404)
-    ask(tokens.access_token(cloud, machine, [])["access_token"], 404)
+    ask(metadata.access_token(cloud, machine, [])["access_token"], 404)
 
 
 def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> None:
@@ -111,11 +111,11 @@ def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> 
     for name in ("jobs/a/lease", "jobs/b/lease", "jobs/b/model"):
         upload = f"https://storage.googleapis.com/upload/storage/v1/b/chaos-bucket/o?name={name}"
         owner.session.post(f"{upload}&uploadType=media", data=b"x").raise_for_status()
-    assert breakage.objects(cloud, "gs://chaos-*/jobs/b/*") == [
+    assert faults.objects(cloud, "gs://chaos-*/jobs/b/*") == [
         "chaos-bucket/jobs/b/lease",
         "chaos-bucket/jobs/b/model",
     ]
-    breakage.delete_objects(cloud, "*/lease")
-    assert breakage.objects(cloud, "*") == ["chaos-bucket/jobs/b/model"]
+    faults.delete_objects(cloud, "*/lease")
+    assert faults.objects(cloud, "*") == ["chaos-bucket/jobs/b/model"]
     with pytest.raises(ApiError, match=re.escape("no object is called */lease")):
-        breakage.delete_objects(cloud, "*/lease")
+        faults.delete_objects(cloud, "*/lease")

@@ -9,7 +9,7 @@ import pytest
 
 from infra.components.machine import startup_script
 from localcloud.core import projects
-from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until

@@ -6,7 +6,7 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
-from localcloud.core.machines import SerialLog
+from localcloud.core.cloud import SerialLog
 from tests.unit.localcloud.machines.conftest import Guest, spec
 
 pytestmark = pytest.mark.server

@@ -102,7 +102,7 @@ def ask(google: Client) -> Ask:
 @pytest.fixture
 def reach(local_cloud: LocalCloud, google: Client) -> Ask:
     """Asks as `local reach` does: `reach("a", "b:80")`."""
-    from localcloud.admin.reach import answer
+    from localcloud.reach import answer
 
     def question(source: str, destination: str, protocol: str = "tcp") -> Json:
         return answer(local_cloud.cloud, source, destination, protocol)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localcloud import cli
 from localcloud.app import LocalCloud
-from localcloud.cli import main
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
@@ -149,16 +149,16 @@ def test_the_command_says_which_rule_decides_and_ends_with_its_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = {"pid": 1, "port": local_cloud.listener.port}
-    monkeypatch.setattr("localcloud.cli.client.running", lambda _: run)
+    monkeypatch.setattr("localcloud.lifecycle.running", lambda _: run)
     home = str(Path(local_cloud.cloud.home))
     vm("a")
     vm("b")
     rule("web", "80")
-    assert main.main(["reach", "a", "b:80", "--home", home]) == 0
+    assert cli.main(["reach", "a", "b:80", "--home", home]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "a (10.0.0.2) reaches b (10.0.0.3) by tcp 80"
     assert "ingress allowed by rule web, priority 1000" in out[-1]
-    assert main.main(["reach", "a", "b:81", "--json", "--home", home]) == 1
+    assert cli.main(["reach", "a", "b:81", "--json", "--home", home]) == 1
     assert json.loads(capsys.readouterr().out)["result"] == "UNREACHABLE"
-    assert main.main(["reach", "a", "b", "--home", home]) == 2
+    assert cli.main(["reach", "a", "b", "--home", home]) == 2
     assert "error: destination 'b' is not NAME:PORT" in capsys.readouterr().err

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import localcloud
-from localcloud.cli.scenarios.kinds import KINDS
-from localcloud.cli.scenarios.parse import Event, ScenarioError, read
+from localcloud.scenario import KINDS, Event, ScenarioError, read
 
 README = Path(localcloud.__file__).parents[1] / "README.md"
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from localcloud.cli.client import CommandError
-from localcloud.cli.scenarios.parse import Event
-from localcloud.cli.scenarios.run import Run
+from localcloud.lifecycle import CommandError
+from localcloud.scenario import Event, Run
 
 Told = list[tuple[float, str, str]]
 

@@ -13,7 +13,7 @@ import pytest
 
 from localcloud.core.call import Request, Response
 from localcloud.server.authority import Authority
-from localcloud.server.listener import Listener
+from localcloud.server.proxy import Listener
 
 Connect = Callable[..., socket.socket]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.server.listener import Listener
+from localcloud.server.proxy import Listener
 
 Connect = Callable[..., socket.socket]
 STORAGE = "storage.googleapis.com"

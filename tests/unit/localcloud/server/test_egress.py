@@ -10,7 +10,7 @@ import requests
 
 from localcloud.core.call import Response
 from localcloud.server.authority import Authority
-from localcloud.server.listener import Listener
+from localcloud.server.proxy import Listener
 
 Connect = Callable[..., socket.socket]
 SIZE = 3 << 20

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from localcloud.server import peer
-from localcloud.server.listener import Listener
+from localcloud.server import proxy
+from localcloud.server.proxy import Listener
 
 NOBODY = 65534
 ASK = """
@@ -24,7 +24,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20) as th
         print(0)
 """
 
-pytestmark = pytest.mark.skipif(not peer.is_known(), reason="this system says whose to nobody")
+pytestmark = pytest.mark.skipif(not proxy.knows_users(), reason="this system says whose to nobody")
 
 
 def heard(port: int, user: int = os.geteuid()) -> int:
@@ -46,7 +46,7 @@ def test_a_process_of_this_user_is_not_where_the_listener_is_another_ones(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
-    monkeypatch.setattr(peer, "_ROOT", -1)
+    monkeypatch.setattr(proxy, "_ROOT", -1)
     assert heard(listener.port) == 0
 
 
@@ -56,11 +56,11 @@ def test_what_nobody_holds_any_more_is_not_let_in() -> None:
         with socket.create_connection(here) as client:
             there = client.getsockname()
             accepted, _ = server.accept()
-            assert peer.may_enter(there, here)
+            assert proxy.may_enter(there, here)
         # Its owner has closed it: the kernel shows it, of user 0 and without a file.
-        assert not peer.may_enter(there, here)
+        assert not proxy.may_enter(there, here)
         accepted.close()
-    assert not peer.may_enter(("127.0.0.1", 1), here)
+    assert not proxy.may_enter(("127.0.0.1", 1), here)
 
 
 def test_a_client_that_speaks_ipv6_is_known_too() -> None:
@@ -69,4 +69,4 @@ def test_a_client_that_speaks_ipv6_is_known_too() -> None:
         client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         with client:
             client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
-            assert peer.may_enter(("127.0.0.1", client.getsockname()[1]), server.getsockname())
+            assert proxy.may_enter(("127.0.0.1", client.getsockname()[1]), server.getsockname())

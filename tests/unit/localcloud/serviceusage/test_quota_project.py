@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from localcloud.admin import settings
+from localcloud import faults
 from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 OURS, OTHERS = projects.DEFAULT_PROJECT, "other-project"
@@ -108,7 +108,7 @@ def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
 
 def test_whether_vertex_ai_asks_people_for_one_is_a_setting(person: Client, cloud: Cloud) -> None:
     assert person.get(JOBS) == {}
-    settings.change(cloud, "vertex-quota-project", {"on": True})
+    faults.change_setting(cloud, "vertex-quota-project", {"on": True})
     assert "requires a quota project" in person.get(JOBS, status=403)["error"]["message"]
     person.session.headers["X-Goog-User-Project"] = OURS
     assert person.get(JOBS) == {}

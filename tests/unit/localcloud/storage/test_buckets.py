@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from localcloud.admin import resources
-from localcloud.core import access, projects
+from localcloud import admin
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.store import POLICY
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -139,10 +140,10 @@ def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
     bucket = Bucket(api, softDeletePolicy={"retentionDurationSeconds": "604800"})
     bucket.put("object", b"12345")
     bucket.put("object", b"123")
-    assert resources.soft_deleted_bytes(cloud) == 5
+    assert admin.soft_deleted_bytes(cloud) == 5
     api.delete(f"{bucket.url}/o/object", status=204)
     api.delete(bucket.url, status=204)
-    assert resources.soft_deleted_bytes(cloud) == 8
+    assert admin.soft_deleted_bytes(cloud) == 8
     (kept,) = api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")["items"]
     assert (kept["name"], "softDeleteTime" in kept) == (bucket.name, True)
     api.get(bucket.url, status=404)
@@ -150,7 +151,7 @@ def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
     again = Bucket(api)
     assert again.names(softDeleted="true") == []
     clock.advance(8 * 86400)
-    assert resources.soft_deleted_bytes(cloud) == 0
+    assert admin.soft_deleted_bytes(cloud) == 0
     assert "items" not in api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")
 
 
@@ -165,7 +166,7 @@ def test_nothing_of_a_deleted_bucket_stays_behind(api: Client, cloud: Cloud) -> 
     left = cloud.store.counts()
     assert not [kind for kind in left if "object" in kind or kind in ("bucket", "upload")]
     assert not [path for path in (cloud.home / "objects").rglob("*") if path.is_file()]
-    assert cloud.store.get(access.POLICY, f"buckets/{bucket.name}") is None
+    assert cloud.store.get(POLICY, f"buckets/{bucket.name}") is None
 
 
 def test_buckets_are_listed_by_project_in_pages(api: Client, cloud: Cloud) -> None:

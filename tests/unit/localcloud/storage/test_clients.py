@@ -14,8 +14,7 @@ import pytest
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage
 
-from localcloud.core.cloud import Cloud
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Cloud, Fault
 from localcloud.core.projects import DEFAULT_PROJECT
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 

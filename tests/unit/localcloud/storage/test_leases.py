@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Cloud
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Cloud, Fault
 from tests.unit.localcloud.storage.conftest import Bucket
 from tpu_training.checkpoints.lease import BucketLease, Holder
 from tpu_training.cluster.google import BucketObject, NotNow, Refused, Taken

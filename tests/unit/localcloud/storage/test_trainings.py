@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.core.cloud import Cloud
-from localcloud.core.faults import Fault
-from localcloud.core.tokens import Principal
+from localcloud.core.call import Principal
+from localcloud.core.cloud import Cloud, Fault
 from tests.unit.localcloud.storage.conftest import Bucket
 
 pytestmark = pytest.mark.training

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from localcloud.admin import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -66,7 +66,7 @@ def exchange(
     numbers = issuer.public_key().public_numbers()
     n, e = (encoded(i.to_bytes((i.bit_length() + 7) // 8, "big")) for i in (numbers.n, numbers.e))
     keys = {"keys": [{"kid": "1", "kty": "RSA", "n": n, "e": e}]}
-    settings.change(local_cloud.cloud, "oidc-issuers", {ISSUER: keys})
+    faults.change_setting(local_cloud.cloud, "oidc-issuers", {ISSUER: keys})
     api.post(POOLS, {}, workloadIdentityPoolId="pipelines")
     api.post(f"{POOLS}/pipelines/providers", PROVIDER, workloadIdentityPoolProviderId="github")
 
@@ -196,7 +196,7 @@ def test_a_token_that_somebody_else_signed_is_refused(
 ) -> None:
     other = generate_private_key(65537, 2048).public_key().public_numbers()
     key = {"kid": "1", "n": encoded(other.n.to_bytes(256, "big")), "e": "AQAB"}
-    settings.change(local_cloud.cloud, "oidc-issuers", {ISSUER: {"keys": [key]}})
+    faults.change_setting(local_cloud.cloud, "oidc-issuers", {ISSUER: {"keys": [key]}})
     assert "signed" in exchange().json()["error_description"]
 
 

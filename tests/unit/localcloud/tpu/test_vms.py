@@ -9,7 +9,7 @@ import pytest
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.services.orgpolicy.policies import POLICY
-from localcloud.services.tpu import nodes, ports
+from localcloud.services.tpu import hosts, nodes
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_training.errors.catalog import find_known_error
@@ -190,7 +190,7 @@ def test_stopping_ends_the_host_and_starting_brings_it_back_at_its_port(
     tpu: Client, machines: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Machines of other tests, which really run, take ports meanwhile.
-    monkeypatch.setattr(ports, "_free", lambda port: True)
+    monkeypatch.setattr(hosts, "_free", lambda port: True)
     tpu.post(f"{ALPHA}/nodes", VM, nodeId="t")
     port = tpu.get(f"{ALPHA}/nodes/t")["networkEndpoints"][0]["port"]
     tpu.post(f"{ALPHA}/nodes/t:stop")

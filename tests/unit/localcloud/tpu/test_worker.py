@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from localcloud import cli
 from localcloud.app import LocalCloud
-from localcloud.cli import environment
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 from localcloud.services.oauth2 import refresh_token
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, machine
@@ -78,7 +78,7 @@ def run_client(local_cloud: LocalCloud, name: str) -> str:
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        **environment.of(cloud.home, local_cloud.listener.port, credentials, {}),
+        **cli.variables_of(cloud.home, local_cloud.listener.port, credentials, {}),
     }
     done = subprocess.run(
         [sys.executable, "-c", _CLIENT, name],
@@ -170,7 +170,7 @@ def test_only_this_machine_reaches_the_worker(running: Client) -> None:
 
 
 def test_a_taken_port_is_left_to_its_owner_and_a_shut_one_lets_nobody_in(tmp_path: Path) -> None:
-    worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/guest/tpu_worker.py"
+    worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/tpu_worker.py"
     with socket.create_server(("127.0.0.1", 0)) as owner:
         taken = owner.getsockname()[1]
         ready, gate = tmp_path / "port", tmp_path / "shut"
@@ -208,7 +208,7 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
     home = tmp_path / "home"
     first = LocalCloud(home)
     first.start()
-    enablement.enable(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
+    projects.enable_services(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
     Client(first).post(f"{V2}/nodes", body, nodeId="t")
     port = Client(first).get(f"{V2}/nodes/t")["networkEndpoints"][0]["port"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -28,7 +28,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made = LocalCloud(tmp_path / "home", clock=VirtualClock(), latency="none")
     made.cloud.machines = FakeMachines()
     made.start()
-    enablement.enable(made.cloud, DEFAULT_PROJECT, ("tpu.googleapis.com",))
+    projects.enable_services(made.cloud, DEFAULT_PROJECT, ("tpu.googleapis.com",))
     who = session(made)
     monkeypatch.setattr(google, "_session", lambda: who)
     monkeypatch.setattr("tpustack.ci.limits.time.time", made.cloud.clock.now)

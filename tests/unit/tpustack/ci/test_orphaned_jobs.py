@@ -7,7 +7,7 @@ import pytest
 from infra.catalog.vertex import regions
 from infra.names import mark_of
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.localcloud.aiplatform.test_custom_jobs import V2, body
@@ -126,7 +126,7 @@ def test_a_disabled_api_has_no_jobs_and_the_account_goes(
     cloud: LocalCloud,  # noqa: F811
 ) -> None:
     email = account(api, "pr-7-vx", "pr-7")
-    cloud.cloud.store.delete(enablement.ENABLED, enablement.key(PROJECT, VERTEX_API))
+    cloud.cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(PROJECT, VERTEX_API))
     (removed,) = sweep(api, "pr-8", remove=True)
     assert (removed.outcome, len(removed.notes)) == (Outcome.CHANGES, 1)
     assert email not in accounts(api)

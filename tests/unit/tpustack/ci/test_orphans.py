@@ -13,7 +13,7 @@ import pytest
 from infra.deployer import sweeper
 from infra.names import mark_of
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, machine
 from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS
@@ -61,7 +61,7 @@ def cloud(tmp_path: Path, clock: VirtualClock) -> LocalCloud:
 @pytest.fixture
 def api(cloud: LocalCloud) -> Iterator[Client]:
     cloud.start()
-    enablement.enable(cloud.cloud, PROJECT, [TPU_API, VERTEX_API, "iam.googleapis.com"])
+    projects.enable_services(cloud.cloud, PROJECT, [TPU_API, VERTEX_API, "iam.googleapis.com"])
     cloud.cloud.machines = fake = FakeMachines()
     yield Client(cloud)
     fake.suspend_all()

@@ -19,7 +19,7 @@ from bench.jobs import serving
 from infra.names import names_of
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
-from localcloud.admin.breakage import preemptions
+from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.jobs.queue import Queue
-from localcloud.admin.breakage import preemptions
 from localcloud.core import projects
+from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu

@@ -12,7 +12,7 @@ import pytest
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import Store
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
@@ -89,7 +89,7 @@ def grant(client: Client, member: str, *roles: str) -> None:
 @pytest.fixture
 def deployed(cloud: LocalCloud, client: Client, project: Path) -> Path:
     """What `pulumi up` makes of a stack with managed training."""
-    enablement.enable(cloud.cloud, PROJECT, (API, "iam.googleapis.com"))
+    projects.enable_services(cloud.cloud, PROJECT, (API, "iam.googleapis.com"))
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
     client.post(accounts, {"accountId": "tpu-stack-dev-vx"})
     grant(client, f"serviceAccount:{EMAIL}", "roles/storage.objectUser")

@@ -13,7 +13,7 @@ import pytest
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import QUEUED, Spec
 from localcloud.app import LocalCloud
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run

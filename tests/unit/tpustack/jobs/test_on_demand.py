@@ -12,7 +12,7 @@ from infra.names import names_of
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Done, Run
@@ -80,7 +80,7 @@ def machine(queue: Queue) -> None:
 @pytest.fixture
 def tpu(cloud: LocalCloud, submit: Callable[..., Done]) -> str:
     """The stack's TPU is there."""
-    enablement.enable(cloud.cloud, projects.DEFAULT_PROJECT, ("tpu.googleapis.com",))
+    projects.enable_services(cloud.cloud, projects.DEFAULT_PROJECT, ("tpu.googleapis.com",))
     settings = load("local")
     short = names_of(settings, "local").tpu
     name = f"projects/{settings.project}/locations/{settings.zone}/nodes/{short}"

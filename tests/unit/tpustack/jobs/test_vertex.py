@@ -12,11 +12,11 @@ from infra import credentials
 from infra.credentials import Given
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from localcloud.admin import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
-from localcloud.core.hooks import machine_powered_off
-from localcloud.core.tokens import Principal
+from localcloud.core import projects
+from localcloud.core.call import Principal
+from localcloud.core.cloud import machine_powered_off
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
@@ -80,7 +80,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def peered(cloud: LocalCloud, state: str = "ACTIVE") -> str:
     """Have the project's network peered with Google's services, and return its name."""
-    enablement.enable(cloud.cloud, PROJECT, ("compute.googleapis.com",))
+    projects.enable_services(cloud.cloud, PROJECT, ("compute.googleapis.com",))
     path = f"projects/{PROJECT}/global/networks/default"
     peering = {"name": "servicenetworking-googleapis-com", "state": state}
     record = cloud.cloud.store.load("compute", path, KeyError(path))
@@ -241,7 +241,7 @@ def test_a_stack_without_managed_training_and_a_bucket_alone_are_refused(
 
 
 def disabled(cloud: LocalCloud, client: Client, project: Path) -> None:
-    cloud.cloud.store.delete(enablement.ENABLED, enablement.key(PROJECT, API))
+    cloud.cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(PROJECT, API))
 
 
 def no_quota(cloud: LocalCloud, client: Client, project: Path) -> None:
@@ -307,7 +307,7 @@ def test_who_may_not_submit_is_told_which_role_is_missing(
     asks: bool, says: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     grant(client, "user:ada@x.org", *roles)
-    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
+    faults.change_setting(cloud.cloud, "vertex-quota-project", {"on": asks})
     ada = Client(cloud, "user:ada@x.org")
     # As gcloud gives it.
     token = cloud.cloud.token(Principal("user:ada@x.org"))

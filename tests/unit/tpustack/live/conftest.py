@@ -13,7 +13,7 @@ import yaml
 from infra import credentials
 from infra.credentials import Given
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
@@ -34,7 +34,7 @@ Live = Callable[..., tuple[int, dict[str, tuple[str, str]]]]
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     made = LocalCloud(tmp_path_factory.mktemp("home"), clock=VirtualClock())
     made.start()
-    enablement.enable(made.cloud, DEFAULT_PROJECT, APIS)
+    projects.enable_services(made.cloud, DEFAULT_PROJECT, APIS)
     yield made
     made.stop()
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 
-from localcloud.core.call import Call, Json, Request
+from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
-from localcloud.core.tokens import Principal
+from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import instance_templates, operations
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.groups.records import (

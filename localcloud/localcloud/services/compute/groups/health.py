@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from localcloud.core.cloud import Cloud
-from localcloud.core.hooks import cloud_started
+from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.store import Record
 from localcloud.services.compute import health_checks
 from localcloud.services.compute.api import STORE

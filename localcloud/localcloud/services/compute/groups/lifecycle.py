@@ -8,8 +8,7 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.operations import effect
-from localcloud.core.store import Record
+from localcloud.core.store import Record, effect
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match
 from localcloud.services.compute.groups import actions, health

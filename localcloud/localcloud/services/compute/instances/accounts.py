@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from localcloud.core import accounts
-from localcloud.core.call import Call, Json
+from localcloud.core import access
+from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
 from localcloud.services.compute.projects import default_service_account
 
 
@@ -41,8 +40,8 @@ def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
 
 
 def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
-    may_act = accounts.may_act_as(cloud, call, email)
-    if accounts.problem(cloud, email) or not may_act:
+    may_act = access.may_act_as(cloud, call, email)
+    if access.account_problem(cloud, email) or not may_act:
         raise ApiError(
             400,
             f"The user does not have access to service account '{email}'. User: "

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.operations import effect
-from localcloud.core.store import Record
+from localcloud.core.store import POLICY, Record, effect
 from localcloud.services.compute import addresses, catalog, instance_templates, ipam
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp_labels

@@ -7,8 +7,7 @@ from typing import Any
 
 from localcloud.core import projects
 from localcloud.core.call import Json
-from localcloud.core.cloud import Cloud
-from localcloud.core.machines import MachineSpec
+from localcloud.core.cloud import Cloud, MachineSpec
 from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from

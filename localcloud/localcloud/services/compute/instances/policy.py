@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.compute.api import API
 from localcloud.services.compute.instances.records import INSTANCES, KIND
 from localcloud.services.compute.instances.records import policies as resources_of
@@ -16,7 +16,7 @@ def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Return the policy that is set on the instance itself."""
     path = KIND.path(call)
     load(cloud, path)
-    return policies.shown(policies.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
+    return iam_policy.shown(iam_policy.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
 
 
 @INSTANCES.method("setIamPolicy")
@@ -26,9 +26,9 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     load(cloud, path)
     bindings = call.body.get("policy", call.body).get("bindings", [])
     right = "compute.instances.setIamPolicy"
-    known = policies.read(cloud, path)["bindings"]
-    policies.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
-    return policies.write(cloud, path, call.body)
+    known = iam_policy.read(cloud, path)["bindings"]
+    iam_policy.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
+    return iam_policy.write(cloud, path, call.body)
 
 
 @API.method("instances.testIamPermissions")
@@ -36,4 +36,4 @@ def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     """Return which of the named permissions the caller has on the instance."""
     load(cloud, KIND.path(call))
     wanted = call.body.get("permissions", [])
-    return policies.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
+    return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, machine_powered_off
 from localcloud.core.errors import ApiError
-from localcloud.core.hooks import machine_powered_off
-from localcloud.core.operations import effect
-from localcloud.core.store import Record
+from localcloud.core.store import Record, effect
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.instances import capacity, lifecycle, machine
 from localcloud.services.compute.instances.records import INSTANCES, KIND, ended, set_status

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, Hook
 from localcloud.core.errors import ApiError
-from localcloud.core.hooks import Hook
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services.compute.api import API, STORE

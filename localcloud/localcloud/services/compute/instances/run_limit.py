@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from localcloud.core.clock import seconds_of
-from localcloud.core.cloud import Cloud
-from localcloud.core.hooks import cloud_started
+from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.instances import power

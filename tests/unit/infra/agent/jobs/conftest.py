@@ -14,8 +14,8 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
 from infra.startup.agent.jobs.store import Store
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
-from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.core import projects
+from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
@@ -126,7 +126,7 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     running = LocalCloud(tmp_path / "home")
     running.start()
-    enablement.enable(running.cloud, PROJECT, APIS)
+    projects.enable_services(running.cloud, PROJECT, APIS)
     made = Site(running)
     made.make()
     yield made

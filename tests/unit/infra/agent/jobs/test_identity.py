@@ -21,7 +21,7 @@ from infra.startup.agent.jobs.identity import Identity
 from infra.startup.agent.jobs.metadata import JobMetadata
 from infra.startup.agent.jobs.record import Spec
 from infra.startup.agent.jobs.supervisor import Supervisor
-from localcloud.core import enablement
+from localcloud.core import projects
 from tests.unit.infra.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpustack.jobs.job import job_log
@@ -76,7 +76,7 @@ print(json.dumps({
 
 def apart(site: Site) -> None:
     """Grant what infra/components/identity.py declares for jobs, and what it lets machines do."""
-    enablement.enable(site.cloud.cloud, PROJECT, ["iamcredentials.googleapis.com"])
+    projects.enable_services(site.cloud.cloud, PROJECT, ["iamcredentials.googleapis.com"])
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
     site.client.post(accounts, {"accountId": "tpu-job"})
     tokens = {

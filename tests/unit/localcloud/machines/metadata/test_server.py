@@ -9,9 +9,9 @@ import requests
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
-from localcloud.core.accounts import ACCOUNT
-from localcloud.core.machines import MachineSpec
-from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.core.access import ACCOUNT
+from localcloud.core.call import CLOUD_PLATFORM
+from localcloud.core.cloud import MachineSpec
 from tests.unit.localcloud.machines.conftest import spec, until
 
 pytestmark = pytest.mark.server

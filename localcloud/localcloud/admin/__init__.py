@@ -1,1 +1,0 @@
-"""The emulator's own API: it looks into the cloud and breaks it on purpose."""

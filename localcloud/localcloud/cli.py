@@ -1,0 +1,408 @@
+"""The command line: `localcloud`, `python -m localcloud` and `tpustack local`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localcloud import __version__, lifecycle
+from localcloud.core.cloud import Fault
+from localcloud.lifecycle import CommandError, ask, command_name, home_option
+from localcloud.scenario import Run, ScenarioError, read
+from localcloud.server import authority
+
+_LOCAL = "127.0.0.1,localhost,::1"
+_LOGS = {"cloud": "localcloud.log", "requests": "requests.log"}
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _json_object(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{value!r} is not a JSON object")
+    return found
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f'Point this shell\'s clients at it: eval "$({command_name()} env)"',
+)
+@click.version_option(__version__, message="%(version)s")
+def cli() -> None:
+    """Google Cloud on localhost, with VMs and TPUs that really run."""
+
+
+for _command in lifecycle.COMMANDS:
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
+    name = os.environ.get("LOCALCLOUD_PROG") or "localcloud"
+    try:
+        code: int | None = cli.main(arguments, prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return code or 0
+
+
+@cli.command()
+@home_option
+@json_option
+@click.option("--unset", is_flag=True, help="Unset them again.")
+def env(home: Path, as_json: bool, unset: bool) -> None:
+    """Print the variables that a shell needs."""
+    if as_json and unset:
+        raise click.UsageError("--json and --unset exclude each other")
+    if unset:
+        print("\n".join(_unset_lines(os.environ)))
+        return
+    found = variables(home)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print("\n".join(_export(name, value) for name, value in found.items()))
+    back = f'eval "$({command_name()} env --unset)" takes that back'
+    print(f"for this shell: {', '.join(found)}; {back}", file=sys.stderr)
+
+
+def variables(home: Path) -> dict[str, str]:
+    """Return the variables by name; the files that they name are written next to the state."""
+    port = ask(home, "GET", "status")["port"]
+    return variables_of(home, port, ask(home, "GET", "credentials"), os.environ)
+
+
+def variables_of(
+    home: Path, port: int, credentials: dict[str, Any], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables for a shell.
+
+    Args:
+        home: of the local cloud.
+        port: where it listens.
+        credentials: as its own API gives them.
+        environment: of the shell, whose own authorities stay trusted.
+    """
+    file = str(_write_credentials(home, credentials))
+    tls = home / "tls"
+    bundle = authority.write_bundle(tls, (tls / "ca.pem").read_bytes(), environment)
+    about = credentials["access_token"], file, credentials["project"]
+    kept = authority.kept_variables(environment)
+    return _pointing(port, *about) | _trusting(str(bundle)) | kept
+
+
+def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
+    proxy = f"http://127.0.0.1:{port}"
+    return {
+        # Every client: the proxy.
+        "HTTPS_PROXY": proxy,
+        "https_proxy": proxy,
+        "NO_PROXY": _LOCAL,
+        "no_proxy": _LOCAL,
+        # Who calls: the provider, gcloud, TensorFlow, and Google's Python and Go libraries.
+        "GOOGLE_OAUTH_ACCESS_TOKEN": token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
+        "GOOGLE_APPLICATION_CREDENTIALS": file,
+        "NO_GCE_CHECK": "true",
+        # Where: the project; TensorFlow asks a metadata server, for the zone too.
+        "GCE_METADATA_IP": f"127.0.0.1:{port}",
+        "GOOGLE_PROJECT": project,
+        "GOOGLE_CLOUD_PROJECT": project,
+        "CLOUDSDK_CORE_PROJECT": project,
+    }
+
+
+def _trusting(bundle: str) -> dict[str, str]:
+    """Return the variables by which each client finds the authorities."""
+    return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
+
+
+def _unset_lines(environment: Mapping[str, str]) -> list[str]:
+    """Return the lines that unset everything and give the user's own authorities back."""
+    users = authority.users_variables(environment)
+    kept = authority.kept_variables(environment)
+    names = [*_pointing(0, "", "", ""), *_trusting(""), *kept]
+    return [_export(name, users[name]) if name in users else f"unset {name}" for name in names]
+
+
+def _export(name: str, value: str) -> str:
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
+    """Write a user's application default credentials, whose tokens the local cloud renews."""
+    path = home / "application_default_credentials.json"
+    path.touch(mode=0o600)
+    content = {
+        "type": "authorized_user",
+        "client_id": "local.apps.googleusercontent.com",
+        "client_secret": "local",
+        "refresh_token": credentials["refresh_token"],
+        "quota_project_id": credentials["project"],
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+@cli.command()
+@home_option
+@click.argument("source", default="cloud")
+@click.option("-f", "--follow", is_flag=True, help="Follow until Ctrl-C.")
+def logs(home: Path, source: str, follow: bool) -> None:
+    """Print the emulator's log, its requests, or a machine's serial port.
+
+    SOURCE is `cloud` (the default), `requests`, or the name of a VM or TPU.
+    """
+    file = _LOGS.get(source)
+    for piece in _pieces(home / file) if file else _serial(home, source):
+        print(piece, end="", flush=True)
+        if not piece:
+            if not follow:
+                break
+            time.sleep(0.3)
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    path.touch()
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            yield file.read()
+
+
+def _serial(home: Path, machine: str) -> Iterator[str]:
+    start = 0
+    while True:
+        answer = ask(home, "POST", "serial", {"machine": machine, "start": start})
+        start = answer["next"]
+        yield answer["contents"]
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@home_option
+@click.argument("seconds", type=float)
+def forward(home: Path, seconds: float) -> None:
+    """Set the cloud's clock ahead by SECONDS, until it stops.
+
+    What is due by then happens now; tokens grow older, too.
+    """
+    print(ask(home, "POST", "forward", {"seconds": seconds})["now"])
+
+
+@cli.command()
+@home_option
+@json_option
+@click.argument("member", required=False)
+@click.option("--clear", is_flag=True, help="Forget them afterwards.")
+def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> None:
+    """Show which permissions calls have asked for since the start: what a least role needs.
+
+    MEMBER is such as user:… or serviceAccount:…; all are shown without one.
+    """
+    asked = ask(home, "GET", "permissions")
+    if clear:
+        ask(home, "DELETE", "permissions")
+    if member:
+        asked = {member: asked.get(member, {})}
+    if as_json:
+        print(json.dumps(asked, indent=2, sort_keys=True))
+        return
+    for one, names in sorted(asked.items()):
+        print(one)
+        for name, granted in sorted(names.items()):
+            print(f"  {name}{'' if granted else '  (refused)'}")
+
+
+@cli.command()
+@home_option
+@json_option
+@click.argument("source")
+@click.argument("destination")
+@click.option("--protocol", default="tcp", show_default=True, help="tcp, udp, icmp, …")
+def reach(home: Path, as_json: bool, source: str, destination: str, protocol: str) -> int:
+    """Say whether SOURCE reaches DESTINATION, and by which route and rules.
+
+    SOURCE is a VM, a TPU, TPU/HOST or an address; DESTINATION the same with :PORT, such as
+    my-tpu/1:8470. Exit code 0: it does; 1: it does not.
+    """
+    asked = {"source": source, "destination": destination, "protocol": protocol}
+    answer = ask(home, "POST", "reach", asked)
+    details = answer["reachabilityDetails"]
+    print(json.dumps(details, indent=2) if as_json else _reach_lines(answer))
+    return 0 if details["result"] == "REACHABLE" else 1
+
+
+def _reach_lines(answer: dict[str, Any]) -> str:
+    details = answer["reachabilityDetails"]
+    word = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
+    port = f" {answer['port']}" if answer["port"] else ""
+    head = (
+        f"{answer['source']} {word.get(details['result'], 'may or may not reach')} "
+        f"{answer['destination']} by {answer['protocol']}{port}"
+    )
+    steps = details["traces"][0]["steps"]
+    return "\n".join([head, *(f"  {line}" for line in map(_reach_line, steps) if line)])
+
+
+def _reach_line(step: dict[str, Any]) -> str:
+    if "firewall" in step:
+        rule = step["firewall"]
+        by = f"rule {rule['displayName']}" if "uri" in rule else "the implied rule"
+        verb = "allowed" if rule["action"] == "ALLOW" else "denied"
+        return f"{rule['direction'].lower():8}{verb} by {by}, priority {rule['priority']}"
+    if "route" in step:
+        route = step["route"]
+        hop = route["nextHopType"].removeprefix("NEXT_HOP_").replace("_", " ").lower()
+        return f"route   {route['displayName']}, {route['destIpRange']} by way of {hop}"
+    if "nat" in step:
+        return f"nat     {step['nat']['natGatewayName']}"
+    for end in ("drop", "abort"):
+        if end in step:
+            return f"{end:8}{step[end]['cause']}"
+    return "forward into Google's own network" if "forward" in step else ""
+
+
+@cli.group()
+def faults() -> None:
+    """Make calls fail, preempt machines, or run out of capacity."""
+
+
+@faults.command("list")
+@home_option
+def list_faults(home: Path) -> None:
+    """Print what is in force."""
+    settings = ask(home, "GET", "status")["settings"]
+    print(json.dumps({"calls": ask(home, "GET", "faults"), **settings}, indent=2))
+
+
+@faults.command()
+@home_option
+def clear(home: Path) -> None:
+    """Lift everything."""
+    ask(home, "DELETE", "faults")
+
+
+@faults.command()
+@home_option
+@click.argument("method")
+@click.option("--resource", default="*", help="Pattern over request paths (default: all).")
+@click.option("--status", type=int, default=503, help="0: none, only slow or lost (default: 503).")
+@click.option("--message", default="", help="The error's message.")
+@click.option("--delay", type=float, default=0.0, help="Seconds to hold the call back.")
+@click.option("--count", type=int, default=0, help="How many calls it hits (default: all).")
+@click.option("--skip", type=int, default=0, help="How many calls pass first.")
+@click.option("--probability", type=float, default=1.0, help="0 to 1 (default: 1).")
+@click.option("--carried-out", is_flag=True, help="The call takes effect first.")
+def add(home: Path, **fault: Any) -> None:
+    """Make calls of METHOD, a pattern such as storage.objects.*, fail, hang or be slow."""
+    print(ask(home, "POST", "faults", vars(Fault(**fault)))["id"])
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+@click.option("--after", type=float, default=0.0, help="Seconds from now.")
+def preempt(home: Path, name: str, after: float) -> None:
+    """Take the TPU or spot VM called NAME away."""
+    ask(home, "POST", "preempt", {"name": name, "after": after})
+
+
+@faults.command()
+@home_option
+@click.argument("zone")
+@click.argument("types", nargs=-1, required=True)
+def stockout(home: Path, zone: str, types: tuple[str, ...]) -> None:
+    """Let ZONE (* for all) have no TPU of TYPES, such as v2-8; * for all, none to lift it."""
+    listed = [] if types == ("none",) else list(types)
+    _set(home, "stockout", {zone: listed})
+
+
+@faults.command()
+@home_option
+@click.argument("metric")
+@click.argument("limit", type=int)
+def quota(home: Path, metric: str, limit: int) -> None:
+    """Limit the TPU quota METRIC, such as TPUV2sPerProjectPerZoneForTPUAPI."""
+    _set(home, "quota", {metric: limit})
+
+
+@faults.command("set")
+@home_option
+@click.argument("name")
+@click.argument("value", callback=_json_object)
+def set_option(home: Path, name: str, value: dict[str, Any]) -> None:
+    """Set an option: a fact about a project, or behaviour that no source shows.
+
+    NAME is such as deny-tpu-nodes, VALUE a JSON object such as '{"on": false}'.
+    """
+    _set(home, name, value)
+
+
+def _set(home: Path, name: str, value: dict[str, Any]) -> None:
+    ask(home, "POST", "setting", {"name": name, "value": value})
+
+
+def _breaks(what: str, text: str, *parameters: Any) -> None:
+    """Add a command that breaks the machine or object called NAME at once."""
+
+    def command(home: Path, name: str, off: bool | None = None, **more: str) -> None:
+        lifted = {} if off is None else {"on": not off}
+        ask(home, "POST", "break", {"what": what, "name": name, **lifted, **more})
+
+    for parameter in (*parameters, click.argument("name"), home_option):
+        command = parameter(command)
+    faults.command(what, help=text)(command)
+
+
+_off = click.option("--off", is_flag=True, help="Lift it.")
+_breaks("dead", "Let the TPU called NAME be dead while the API says READY.")
+_breaks("hang", "Let the VM or TPU called NAME stand still.", _off)
+_breaks("full-disk", "Let processes on the VM called NAME write no file.", _off)
+_breaks(
+    "kill",
+    "Kill processes of the VM called NAME whose command lines match the expression PROCESS.",
+    click.argument("process"),
+)
+_breaks("expire-tokens", "Let the tokens of the VM or TPU called NAME be expired.")
+_breaks("delete-objects", "Delete objects of a bucket; NAME is BUCKET/NAME.")
+
+
+@faults.command()
+@home_option
+@json_option
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Only read it.")
+def run(home: Path, as_json: bool, file: Path, check: bool) -> int:
+    """Play the scenario FILE to its end; exit code 1 if an event failed or never happened."""
+    try:
+        events = read(file)
+    except ScenarioError as error:
+        raise CommandError(str(error), 2) from None
+    if check:
+        print(f"{file}: {len(events)} events")
+        return 0
+
+    def tell(seconds: float, what: str, text: str) -> None:
+        line = json.dumps({"seconds": seconds, "what": what, "event": text})
+        print(line if as_json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    playing = Run(events, partial(ask, home), time, tell)
+    playing.play()
+    return 1 if playing.failed else 0

@@ -1,1 +1,0 @@
-"""Scenario files: what goes wrong when, from one YAML file."""

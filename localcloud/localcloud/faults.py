@@ -1,0 +1,303 @@
+"""What goes wrong on request: what runs or is in buckets is broken, resources run out.
+
+Machines and TPUs are named as people call them, and objects as BUCKET/NAME; `*` and `?` stand for
+any text. Scarcity and refusals are settings: records of the store's kind `setting`, checked here
+and read by the modules that they concern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from localcloud.core.call import TOKENS, Json
+from localcloud.core.cloud import SETTING, Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.services import aiplatform as training_pools
+from localcloud.services.compute import catalog as compute_catalog
+from localcloud.services.compute.instances import power
+from localcloud.services.federation import ISSUERS
+from localcloud.services.storage import records, versions
+from localcloud.services.tpu import catalog as tpu_catalog
+from localcloud.services.tpu import hosts, nodes
+from localcloud.services.tpu.api import NODE
+
+_HOSTS = "/hosts/"
+Check = Callable[[Json], "list[str]"]
+
+
+def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
+    """Return what takes TPUs and running VMs of that name away, TPUs before VMs.
+
+    Raises ApiError: 400 when it is off, 404 when nothing is called so.
+    """
+    tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
+    if tpus:
+        return [partial(nodes.preempt, cloud, key) for key in tpus]
+    vms = [key for key in _running(cloud, name) if _HOSTS not in key]
+    return [partial(power.preempt, cloud, key) for key in vms]
+
+
+def die(cloud: Cloud, name: str) -> None:
+    """Let TPUs be dead while the API keeps saying READY, as in tensorflow/tpu#609."""
+    for key in _named(cloud.store.keys(NODE), name):
+        hosts.halt(cloud, nodes.load_present(cloud, key))
+
+
+def hang(cloud: Cloud, name: str, on: bool) -> None:
+    """Let machines or TPUs stand still, as a kernel that hangs does, or continue.
+
+    A client's connection is taken and never answered.
+    """
+    for key in _running(cloud, name):
+        _signal(cloud.machines.guests(key), signal.SIGSTOP if on else signal.SIGCONT)
+
+
+def kill(cloud: Cloud, name: str, pattern: str) -> None:
+    """Kill the processes of machines whose command line the regular expression finds.
+
+    Raises ApiError: 400 when none runs there.
+    """
+    keys = _running(cloud, name)
+    found = [pid for key in keys for pid in cloud.machines.guests(key) if _runs(pid, pattern)]
+    if not found:
+        raise invalid(f"no process of {name} has a command line with {pattern!r}")
+    _signal(found, signal.SIGKILL)
+
+
+def fill_disk(cloud: Cloud, name: str, on: bool) -> None:
+    """Let the disk of machines be full, or as before."""
+    for key in _running(cloud, name):
+        cloud.machines.fill_disk(key, on)
+
+
+def expire_tokens(cloud: Cloud, name: str) -> None:
+    """Let all tokens be expired that machines have got by now; new ones are good."""
+    change_setting(cloud, TOKENS, dict.fromkeys(_running(cloud, name), cloud.clock.now()))
+
+
+def objects(cloud: Cloud, pattern: str) -> list[str]:
+    """Return the live objects that fit, as BUCKET/NAME."""
+    return [f"{version.bucket}/{version.name}" for version in _versions(cloud, pattern)]
+
+
+def delete_objects(cloud: Cloud, pattern: str) -> None:
+    """Delete live objects, as a user does by mistake; 400 when none fits."""
+    with cloud.store.locked():
+        found = _versions(cloud, pattern)
+        for version in found:
+            versions.delete(cloud, records.require_bucket(cloud, version.bucket), version)
+    if not found:
+        raise invalid(f"no object is called {pattern}")
+
+
+def handlers(cloud: Cloud) -> dict[str, Callable[[Json], object]]:
+    """Return what can be broken, by name; each takes what was sent."""
+    return {
+        "preempt": lambda sent: [action() for action in preemptions(cloud, sent["name"])],
+        "dead": lambda sent: die(cloud, sent["name"]),
+        "hang": lambda sent: hang(cloud, sent["name"], sent["on"]),
+        "kill": lambda sent: kill(cloud, sent["name"], sent["process"]),
+        "full-disk": lambda sent: fill_disk(cloud, sent["name"], sent["on"]),
+        "expire-tokens": lambda sent: expire_tokens(cloud, sent["name"]),
+        "delete-objects": lambda sent: delete_objects(cloud, sent["name"]),
+    }
+
+
+def require_machines(cloud: Cloud, pattern: str) -> list[str]:
+    """Return the VMs and TPU hosts of that name, on or off; 404 if there are none."""
+    return _named(cloud.store.keys("machine"), pattern)
+
+
+def _running(cloud: Cloud, pattern: str) -> list[str]:
+    keys = require_machines(cloud, pattern)
+    running = [key for key in keys if cloud.machines.running(key)]
+    if not running:
+        raise invalid(f"{keys[0]} is off: only what runs can fail")
+    return running
+
+
+def _named(known: list[str], pattern: str) -> list[str]:
+    found = [key for key in known if _called(key, pattern)]
+    if not found:
+        listed = ", ".join(known) or "none"
+        raise ApiError(404, f"no machine is called {pattern}; there are: {listed}")
+    return found
+
+
+def _called(key: str, pattern: str) -> bool:
+    """Return whether a VM, a TPU or its host is meant, by its name or in full."""
+    whole = key.partition(_HOSTS)[0]
+    names = key, whole, whole.rpartition("/")[2]
+    return f"/{pattern}/" in f"/{key}/" or any(fnmatchcase(name, pattern) for name in names)
+
+
+def _versions(cloud: Cloud, pattern: str) -> list[records.Version]:
+    wanted = pattern.removeprefix("gs://")
+    return [
+        records.Version(**record)
+        for bucket in records.all_buckets(cloud)
+        for name, record in cloud.store.items(records.live_kind(bucket.name))
+        if fnmatchcase(f"{bucket.name}/{name}", wanted)
+    ]
+
+
+def _runs(pid: int, pattern: str) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return re.search(pattern, b" ".join(words).decode(errors="replace")) is not None
+    return False
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def all_settings(cloud: Cloud) -> dict[str, Json]:
+    """Return the settings that are set, by name."""
+    return dict(cloud.store.items(SETTING))
+
+
+def change_setting(cloud: Cloud, name: str, value: Json) -> None:
+    """Change the parts of a setting that `value` names.
+
+    Raises ApiError: 400 naming all that is wrong with the name or value.
+    """
+    if name not in _CHECKS:
+        raise invalid(f"unknown setting {name}; there are {', '.join(sorted(_CHECKS))}")
+    if found := setting_problems(name, value):
+        raise invalid(f"setting {name}: " + "; ".join(found))
+    with cloud.store.locked():
+        cloud.store.put(SETTING, name, cloud.setting(name) | value)
+
+
+def setting_problems(name: str, value: Json) -> list[str]:
+    """Return all that is wrong with the value of a setting."""
+    return _CHECKS[name](value)
+
+
+def forget_setting(cloud: Cloud, name: str, part: str) -> None:
+    """Take one part of a setting back."""
+    with cloud.store.locked():
+        left = {key: value for key, value in cloud.setting(name).items() if key != part}
+        if left:
+            cloud.store.put(SETTING, name, left)
+        else:
+            cloud.store.delete(SETTING, name)
+
+
+def clear_settings(cloud: Cloud) -> None:
+    """Take all settings back."""
+    for name in cloud.store.keys(SETTING):
+        cloud.store.delete(SETTING, name)
+
+
+def _types_by_zone(value: Json) -> list[str]:
+    problems = []
+    for zone, types in value.items():
+        if zone not in ("*", *tpu_catalog.zones()):
+            problems.append(f"{zone!r} is no zone with TPUs ({', '.join(tpu_catalog.zones())})")
+        if not isinstance(types, list):
+            problems.append(f"the value of {zone} must be a list of accelerator types, or ['*']")
+            continue
+        unknown = [name for name in types if name != "*" and name not in tpu_catalog.accelerators()]
+        problems += [f"{name!r} is no accelerator type" for name in unknown]
+    return problems
+
+
+def _limits(value: Json) -> list[str]:
+    known = {
+        accelerator.metric(preemptible=preemptible)
+        for accelerator in tpu_catalog.accelerators().values()
+        for preemptible in (False, True)
+    }
+    known |= training_pools.quota_metrics()
+    return [
+        f"{metric!r} is no TPU quota, those are {', '.join(sorted(known))}"
+        for metric in value
+        if metric not in known
+    ] + _whole(value)
+
+
+def _whole(value: Json) -> list[str]:
+    return [
+        f"{name} must be a whole number that is not negative, not {limit!r}"
+        for name, limit in value.items()
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
+    ]
+
+
+def _only(*names: str) -> Check:
+    def check(value: Json) -> list[str]:
+        return [f"unknown {name!r}, known: {', '.join(names)}" for name in value.keys() - {*names}]
+
+    return check
+
+
+def _switch(value: Json) -> list[str]:
+    problems = _only("on")(value)
+    if not isinstance(value.get("on", False), bool):
+        problems.append(f"on must be true or false, not {value['on']!r}")
+    return problems
+
+
+def _zones(value: Json) -> list[str]:
+    problems = _only("zones")(value)
+    zones = value.get("zones", [])
+    known = compute_catalog.zones()
+    problems += [f"{zone!r} is no zone" for zone in zones if zone != "*" and zone not in known]
+    return problems
+
+
+def _cpus(value: Json) -> list[str]:
+    return _only("CPUS")(value) + _whole(value.get("CPUS", {}))
+
+
+def _grace_seconds(value: Json) -> list[str]:
+    return _only("stop", "preempt")(value) + _whole(value)
+
+
+def _moments(value: Json) -> list[str]:
+    return [
+        f"the moment of {machine} must be seconds since the epoch, not {moment!r}"
+        for machine, moment in value.items()
+        if isinstance(moment, bool) or not isinstance(moment, (int, float))
+    ]
+
+
+def _hosts(value: Json) -> list[str]:
+    return _only("limit")(value) + _whole(value)
+
+
+def _issuers(value: Json) -> list[str]:
+    return [
+        f"the value of {issuer} must be a JSON Web Key Set, an object with `keys`"
+        for issuer, keys in value.items()
+        if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list)
+    ]
+
+
+_CHECKS: dict[str, Check] = {
+    "ai-zones": _switch,
+    "compute.quota": _cpus,
+    "compute.stockout": _zones,
+    "deny-tpu-nodes": _switch,
+    "grace": _grace_seconds,
+    "grpc": _only("deaf"),
+    ISSUERS: _issuers,
+    "quota": _limits,
+    "reservations": _types_by_zone,
+    "stockout": _types_by_zone,
+    TOKENS: _moments,
+    "tpu-firewall": _switch,
+    "tpu-hosts": _hosts,
+    "vertex-quota-project": _switch,
+}

@@ -1,0 +1,126 @@
+"""Programs of a machine's image: `systemctl` and its like, and Google's start-up script runner.
+
+They start without `site` and import late what few of them need, since scripts call them often.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+_TOKEN = "service-accounts/default/token"
+_SUCCESS = "exit status 0"
+_STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=media"
+
+
+def command(program: str, arguments: list[str]) -> int:
+    """Send a command to the machine's supervisor, print its answer, return its exit code."""
+    request = {
+        "program": program,
+        "arguments": arguments,
+        "path": os.environ.get("PATH", ""),
+        "cwd": os.getcwd(),
+    }
+    # The relative name keeps the socket's address short enough for every system.
+    os.chdir(os.path.join(os.environ["LOCALCLOUD_MACHINE"], "run"))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("control")
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        received = b""
+        while data := connection.recv(1 << 16):
+            received += data
+    if not received:
+        print(f"{program}: the machine is going down", file=sys.stderr)
+        return 1
+    answer = json.loads(received)
+    sys.stdout.write(answer["out"])
+    sys.stderr.write(answer["err"])
+    return int(answer["code"])
+
+
+def run_scripts(arguments: list[str]) -> int:
+    """Run the metadata's scripts of one kind, `startup` or `shutdown`, one after the other.
+
+    It prints what Google's guest agent prints, so that the serial port reads the same.
+    """
+    kind = arguments[0]
+    _say(f"Starting {kind} scripts (version local).")
+    found = 0
+    for key in (f"{kind}-script", f"{kind}-script-url"):
+        value = _metadata(f"attributes/{key}")
+        if value is None or not value.strip():
+            continue
+        found += 1
+        _say(f"Found {key} in metadata.")
+        try:
+            script = _download(value.strip()) if key.endswith("-url") else value
+        except (OSError, ValueError) as error:
+            _say(f"{key}: cannot download {value.strip()}: {error}")
+            continue
+        ended = _run(key, script)
+        # As the guest agent's google_metadata_script_runner/main.go words it.
+        failed = f'Script "{key}" failed with error: {ended}'
+        _say(f"{key} {ended}" if ended == _SUCCESS else failed)
+    if not found:
+        _say(f"No {kind} scripts to run.")
+    _say(f"Finished running {kind} scripts.")
+    return 0
+
+
+def _run(key: str, script: str) -> str:
+    """Run a script's text; how it ended, as Go's os/exec words it."""
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="metadata-scripts") as folder:
+        path = Path(folder, key)
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+        process = subprocess.Popen(
+            ["bash", "-c", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            _say(f"{key}: {text}")
+        code = process.wait()
+    return f"exit status {code}" if code >= 0 else f"signal: {-code}"
+
+
+def _metadata(path: str) -> str | None:
+    import http.client
+
+    connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"], timeout=30)
+    with contextlib.closing(connection):
+        headers = {"Metadata-Flavor": "Google"}
+        connection.request("GET", f"/computeMetadata/v1/instance/{path}", headers=headers)
+        response = connection.getresponse()
+        text = response.read().decode("utf-8")
+        return text if response.status == 200 else None
+
+
+def _download(url: str) -> str:
+    # Imported late: only scripts from a URL need an HTTPS client, and it loads slowly.
+    import urllib.request
+
+    request = urllib.request.Request(url)
+    if url.startswith("gs://"):
+        bucket, _, name = url.removeprefix("gs://").partition("/")
+        token = _metadata(_TOKEN)
+        if token is None:
+            raise ValueError("the machine has no service account")
+        target = _STORAGE.format(bucket=bucket, object=quote(name, safe=""))
+        bearer = json.loads(token)["access_token"]
+        request = urllib.request.Request(target, headers={"Authorization": f"Bearer {bearer}"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text: str = response.read().decode("utf-8")
+        return text
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

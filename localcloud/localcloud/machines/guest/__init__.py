@@ -1,1 +1,0 @@
-"""Programs of the machine's image: thin commands, and Google's start-up script runner."""

@@ -1,0 +1,383 @@
+"""The metadata server of a machine: who it is, its settings, its tokens, its guest attributes.
+
+Source: cloud.google.com/compute/docs/metadata/querying-metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import threading
+import time
+from typing import Any
+
+from localcloud.core import access, projects
+from localcloud.core.call import CLOUD_PLATFORM, Principal, Request, Response
+from localcloud.core.cloud import Cloud, MachineSpec
+from localcloud.core.errors import ApiError
+
+_ROOT = "/computeMetadata/v1"
+_HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")
+_GUEST = "instance/guest-attributes/"
+_ACCOUNT = re.compile(r"instance/service-accounts/([^/]+)/(token|identity)")
+# Seconds between two looks at the project's metadata, whose changes don't wake a waiting request.
+_LOOK = 0.5
+_REFUSED = {
+    "Metadata-Flavor": "missing required header: Metadata-Flavor:Google",
+    "X-Forwarded-For": "requests with the header X-Forwarded-For are refused",
+}
+_LIFETIME = 3599.0
+_GUEST_ATTRIBUTES = "guest-attributes"
+# Limits: cloud.google.com/compute/docs/metadata/manage-guest-attributes.
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_LONGEST = 256 * 1024
+Tree = dict[str, Any]
+# Below these, names are the user's own and not turned from camelCase into kebab-case.
+_VERBATIM = frozenset({"attributes", "serviceAccounts"})
+
+
+class MetadataServer:
+    """The metadata server of one running machine."""
+
+    def __init__(self, cloud: Cloud, spec: MachineSpec) -> None:
+        self._cloud = cloud
+        self._spec = spec
+        self._preempted = False
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def publish(self, *, spec: MachineSpec | None = None, preempted: bool | None = None) -> None:
+        """Change what the server says and wake those who wait for a change."""
+        with self._changed:
+            self._spec = spec or self._spec
+            self._preempted = self._preempted if preempted is None else preempted
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let waiting requests go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def answer(self, request: Request) -> Response:
+        """Return the response to a request that came in at the machine's own port."""
+        try:
+            response = self._answer(request)
+        except ApiError as error:
+            response = _plain(f"{error.message}\n", error.code)
+        response.headers["Metadata-Flavor"] = "Google"
+        response.headers["Server"] = "Metadata Server for VM"
+        return response
+
+    def _answer(self, request: Request) -> Response:
+        if request.host not in _HOSTS:
+            raise ApiError(502, f"a local machine reaches {request.host} by https only")
+        if request.headers.get("X-Forwarded-For"):
+            raise ApiError(403, _REFUSED["X-Forwarded-For"])
+        if request.headers.get("Metadata-Flavor", "").lower() != "google":
+            raise ApiError(403, _REFUSED["Metadata-Flavor"])
+        if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
+            return _plain("computeMetadata/\n" if request.path == "/" else "v1/\n")
+        if not request.path.startswith(f"{_ROOT}/") and request.path != _ROOT:
+            raise ApiError(404, f"the metadata server has no {request.path}")
+        path = request.path.removeprefix(_ROOT).lstrip("/")
+        if (path + "/").startswith(_GUEST):
+            return self._guest_attributes(request, path.removeprefix(_GUEST.rstrip("/")))
+        if request.verb not in ("GET", "HEAD"):
+            raise ApiError(405, f"{request.verb} is not allowed on {request.path}")
+        special = _ACCOUNT.fullmatch(path)
+        if special:
+            return self._credential(request, *special.groups())
+        return self._entry(request, path)
+
+    def _entry(self, request: Request, path: str) -> Response:
+        recursive = _arg(request, "recursive").lower() == "true"
+        node = self._node(path)
+        if is_folder(node) and not recursive and path and not path.endswith("/"):
+            location = f"http://{request.headers.get('Host', 'metadata.google.internal')}"
+            return Response(301, b"", {"Location": f"{location}{request.path}/"})
+        if _arg(request, "wait_for_change").lower() == "true":
+            node = self._wait(request, path, node)
+        headers = {"ETag": _etag(node), "Content-Type": "application/text"}
+        form = _arg(request, "alt") or ("json" if recursive else "text")
+        if form not in ("json", "text"):
+            raise ApiError(400, f"alt={form} is neither json nor text")
+        if form == "json" and (recursive or not is_folder(node)):
+            headers["Content-Type"] = "application/json"
+            body = as_json(node)
+        elif is_folder(node):
+            verbatim = verbatim_below(path)
+            body = (
+                as_lines(node, verbatim=verbatim) if recursive else listing(node, verbatim=verbatim)
+            )
+        else:
+            body = as_text(node)
+        return Response(200, body.encode(), headers)
+
+    def _node(self, path: str) -> Any:
+        everything = build_tree(self._cloud, self._spec, preempted=self._preempted)
+        if self._guests_allowed(everything):
+            everything["instance"]["guestAttributes"] = {}
+        try:
+            return find_entry(everything, path)
+        except KeyError:
+            raise ApiError(404, f"the metadata server has no {_ROOT}/{path}") from None
+
+    def _wait(self, request: Request, path: str, node: Any) -> Any:
+        """Return the entry once it differs from `last_etag`, or after `timeout_sec` as it is."""
+        last = _arg(request, "last_etag") or _etag(node)
+        limit = _arg(request, "timeout_sec")
+        if limit and not limit.isdigit():
+            raise ApiError(400, f"timeout_sec={limit} is no number of seconds")
+        deadline = time.monotonic() + (float(limit) if limit else float("inf"))
+        with self._changed:
+            node = self._node(path)
+            while _etag(node) == last and not self._closed and time.monotonic() < deadline:
+                self._changed.wait(min(_LOOK, max(0.0, deadline - time.monotonic())))
+                node = self._node(path)
+        if self._closed:
+            raise ApiError(503, "the machine is going down")
+        return node
+
+    def _credential(self, request: Request, account: str, what: str) -> Response:
+        if account not in ("default", self._spec.service_account):
+            raise ApiError(404, f"the machine has no service account '{account}'")
+        if what == "identity":
+            raise ApiError(501, "the local cloud issues no identity tokens")
+        wanted = [scope for scope in _arg(request, "scopes").split(",") if scope]
+        token = access_token(self._cloud, self._spec, wanted)
+        return Response(200, as_json(token).encode(), {"Content-Type": "application/json"})
+
+    def _guest_attributes(self, request: Request, name: str) -> Response:
+        if not self._guests_allowed(build_tree(self._cloud, self._spec, preempted=False)):
+            raise ApiError(403, "Guest attributes endpoint access is disabled.")
+        key, name = self._spec.key, name.strip("/")
+        if request.verb == "PUT":
+            put_guest_attribute(self._cloud, key, name, request.read())
+            return _plain("")
+        if request.verb == "DELETE":
+            delete_guest_attribute(self._cloud, key, name)
+            return _plain("")
+        if request.verb != "GET":
+            raise ApiError(405, f"{request.verb} is not allowed on guest attributes")
+        found = guest_attributes(self._cloud, key)
+        if name in found:
+            return _plain(found[name])
+        below = [other for other in found if other.startswith(f"{name}/" if name else "")]
+        if not below and name:
+            raise ApiError(404, f"guest attribute '{name}' was not found")
+        names = {other.removeprefix(f"{name}/").partition("/") for other in below}
+        return _plain("".join(f"{head}{slash}\n" for head, slash, _ in sorted(names)))
+
+    def _guests_allowed(self, everything: Tree) -> bool:
+        own = everything["instance"]["attributes"].get("enable-guest-attributes")
+        project = everything["project"]["attributes"].get("enable-guest-attributes", "")
+        return str(project if own is None else own).upper() == "TRUE"
+
+
+def _arg(request: Request, name: str) -> str:
+    return request.query.get(name, [""])[-1]
+
+
+def _etag(node: Any) -> str:
+    return hashlib.sha256(as_json(node).encode()).hexdigest()[:16]
+
+
+def _plain(text: str, status: int = 200) -> Response:
+    return Response(status, text.encode(), {"Content-Type": "application/text"})
+
+
+def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str, object]:
+    """Return the token endpoint's answer.
+
+    Args:
+        spec: the machine that asks.
+        wanted: scopes to narrow the token to; all of the machine's when empty.
+
+    Raises:
+        ApiError: 404 when the account is gone or disabled, 400 when the machine has none of the
+            wanted scopes.
+    """
+    email = spec.service_account
+    if email is None:
+        raise ApiError(404, "the machine has no service account")
+    problem = access.account_problem(cloud, email)
+    if problem:
+        raise ApiError(404, problem)
+    scopes = _narrow(spec.scopes, wanted)
+    principal = Principal(f"serviceAccount:{email}", scopes)
+    token = cloud.token(principal, lifetime=_LIFETIME, machine=spec.key)
+    return {"access_token": token, "expires_in": math.floor(_LIFETIME), "token_type": "Bearer"}
+
+
+def _narrow(granted: tuple[str, ...], wanted: list[str]) -> frozenset[str]:
+    if not wanted:
+        return frozenset(granted)
+    if CLOUD_PLATFORM in granted:
+        return frozenset(wanted)
+    scopes = frozenset(granted) & frozenset(wanted)
+    if not scopes:
+        raise ApiError(
+            400,
+            f"none of the scopes {', '.join(wanted)} is among the machine's: {', '.join(granted)}",
+        )
+    return scopes
+
+
+def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
+    """Return all guest attributes of the machine `key`, by `namespace/key`."""
+    return dict(sorted((cloud.store.get(_GUEST_ATTRIBUTES, key) or {}).items()))
+
+
+def put_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes) -> None:
+    """Write the attribute `namespace/key`; 400 for a name or a value that Google refuses."""
+    parts = name.split("/")
+    if len(parts) != 2 or not all(_ATTRIBUTE_NAME.fullmatch(part) for part in parts):
+        raise ApiError(400, f"guest attribute '{name}' is not of the form namespace/key")
+    if len(value) > _LONGEST:
+        raise ApiError(400, f"guest attribute '{name}' is longer than {_LONGEST} bytes")
+    with cloud.store.locked():
+        record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
+        cloud.store.put(_GUEST_ATTRIBUTES, key, record | {name: value.decode("utf-8", "replace")})
+
+
+def delete_guest_attribute(cloud: Cloud, key: str, name: str) -> None:
+    """Delete the attribute `namespace/key`; 404 when there is none."""
+    with cloud.store.locked():
+        record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
+        if record.pop(name, None) is None:
+            raise ApiError(404, f"guest attribute '{name}' was not found")
+        cloud.store.put(_GUEST_ATTRIBUTES, key, record)
+
+
+def forget_guest_attributes(cloud: Cloud, key: str) -> None:
+    """Delete all guest attributes of the machine."""
+    cloud.store.delete(_GUEST_ATTRIBUTES, key)
+
+
+def build_tree(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
+    """Return all entries, named as in the server's JSON."""
+    number = projects.number(spec.project)
+    instance: Tree = {
+        "attributes": dict(spec.attributes),
+        "cpuPlatform": "Intel Broadwell",
+        "description": "",
+        "disks": [],
+        "hostname": f"{spec.name}.{spec.zone}.c.{spec.project}.internal",
+        "id": spec.number,
+        "image": "",
+        "machineType": f"projects/{number}/machineTypes/{spec.machine_type}",
+        "maintenanceEvent": "NONE",
+        "name": spec.name,
+        "networkInterfaces": [],
+        "preempted": "TRUE" if preempted else "FALSE",
+        "scheduling": {
+            "automaticRestart": "FALSE" if spec.preemptible else "TRUE",
+            "onHostMaintenance": "TERMINATE" if spec.preemptible else "MIGRATE",
+            "preemptible": "TRUE" if spec.preemptible else "FALSE",
+        },
+        "serviceAccounts": _account_entries(spec),
+        "tags": list(spec.tags),
+        "zone": f"projects/{number}/zones/{spec.zone}",
+        **spec.details,
+    }
+    project = {
+        "attributes": {
+            item["key"]: item.get("value", "")
+            for item in projects.common_metadata(cloud, spec.project)
+        },
+        "numericProjectId": int(number),
+        "projectId": spec.project,
+    }
+    return {"instance": instance, "project": project}
+
+
+def find_entry(tree: Any, path: str) -> Any:
+    """Return the entry at `path` (kebab-case, as callers write it); KeyError when there is none."""
+    node = tree
+    verbatim = False
+    for part in path.strip("/").split("/"):
+        if not part:
+            continue
+        if isinstance(node, list):
+            # A list of plain words, such as tags, is one value.
+            if not part.isdigit() or int(part) >= len(node) or not is_folder(node):
+                raise KeyError(path)
+            node = node[int(part)]
+            continue
+        name = part if verbatim else camel(part)
+        if not isinstance(node, dict) or name not in node:
+            raise KeyError(path)
+        node, verbatim = node[name], name in _VERBATIM
+    return node
+
+
+def is_folder(node: Any) -> bool:
+    """Return whether an entry has entries below it."""
+    if isinstance(node, list):
+        return any(isinstance(item, dict) for item in node)
+    return isinstance(node, dict)
+
+
+def listing(node: Any, *, verbatim: bool) -> str:
+    """Return the names below an entry, one a line, folders with a slash."""
+    if isinstance(node, list):
+        return "".join(f"{index}/\n" for index in range(len(node)))
+    lines = []
+    for name, child in sorted(node.items()):
+        shown = name if verbatim else kebab(name)
+        lines.append(f"{shown}/\n" if is_folder(child) else f"{shown}\n")
+    return "".join(lines)
+
+
+def as_text(node: Any) -> str:
+    """Return a single value as text: words of a list are given one a line."""
+    if isinstance(node, list):
+        return "\n".join(str(item) for item in node)
+    return str(node)
+
+
+def as_lines(node: Any, path: str = "", *, verbatim: bool = False) -> str:
+    """Return an entry and all below it as lines `path value`: `recursive=true&alt=text`."""
+    if not is_folder(node):
+        return f"{path} {as_text(node)}\n"
+    pairs = enumerate(node) if isinstance(node, list) else sorted(node.items())
+    lines = []
+    for name, child in pairs:
+        shown = str(name) if verbatim or isinstance(name, int) else kebab(name)
+        below = f"{path}/{shown}" if path else shown
+        lines.append(as_lines(child, below, verbatim=name in _VERBATIM))
+    return "".join(lines)
+
+
+def as_json(node: Any) -> str:
+    """Return an entry as JSON."""
+    return json.dumps(node, separators=(",", ":"))
+
+
+def verbatim_below(path: str) -> bool:
+    """Return whether the names below `path` are the user's own."""
+    return camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
+
+
+def camel(name: str) -> str:
+    """Return `network-interfaces` as `networkInterfaces`."""
+    return re.sub(r"-(\w)", lambda found: found[1].upper(), name)
+
+
+def kebab(name: str) -> str:
+    """Return `networkInterfaces` as `network-interfaces`."""
+    return re.sub(r"([A-Z])", lambda found: f"-{found[1].lower()}", name)
+
+
+def _account_entries(spec: MachineSpec) -> Tree:
+    if spec.service_account is None:
+        return {}
+    account = {
+        "aliases": ["default"],
+        "email": spec.service_account,
+        "scopes": list(spec.scopes),
+    }
+    return {"default": account, spec.service_account: account}

@@ -1,0 +1,456 @@
+"""Scenario files: what goes wrong when. Read, check all of it, then play it event by event."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from localcloud import faults
+from localcloud.core.cloud import Fault
+from localcloud.lifecycle import CommandError
+
+LATEST = 7 * 24 * 3600.0
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+# As in Compose files: such keys are for other programs that read the file.
+_OTHERS = "x-"
+_TIMES = ("at", "when", "after", "for")
+Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
+"""(verb, name, what to send) -> the emulator's answer; raises CommandError."""
+Lift = Callable[[], object]
+"""Ends what was put in force."""
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_FAULT = {field.name: _TYPES[str(field.type)] for field in fields(Fault)}
+_LOOK = 0.25
+# So long an event waits for what it is to break: a machine that boots, a program that comes back.
+_PATIENCE = 60.0
+
+
+class ScenarioError(Exception):
+    """All that is wrong with a scenario, a line each."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: such as `preempt`.
+        value: what exactly, as the kind takes it.
+        at: seconds after the start, or after what `serial` or `found` waits for.
+        lasts: seconds until it is lifted; None: for good.
+        serial: machine whose serial port is watched, and the regular expression that it must say.
+        found: pattern of the object in a bucket, BUCKET/NAME, that must be there.
+    """
+
+    kind: str
+    value: Any
+    at: float = 0.0
+    lasts: float | None = None
+    serial: tuple[str, str] | None = None
+    found: str | None = None
+
+    def __str__(self) -> str:
+        value = self.value
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {part}" for name, part in value.items())
+        return f"{self.kind}{'' if value is True else f' {value}'}"
+
+
+def read(path: Path) -> list[Event]:
+    """Return a file's events.
+
+    Raises:
+        ScenarioError: naming everything that is wrong.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("events"), list):
+        raise ScenarioError(f"{path}: expected a list under `events`")
+    own = (name for name in content if not str(name).startswith(_OTHERS))
+    wrong = [f"unknown {name!r}; there is `events`" for name in own if name != "events"]
+    events = []
+    for number, raw in enumerate(content["events"], 1):
+        event, problems = _event(raw)
+        wrong += [f"event {number}: {problem}" for problem in problems]
+        events += [event] if event else []
+    if wrong:
+        raise ScenarioError("\n".join(f"{path}: {problem}" for problem in wrong))
+    return events
+
+
+def _event(raw: Any) -> tuple[Event | None, list[str]]:
+    if not isinstance(raw, dict):
+        return None, [f"expected a time and a fault, not {raw!r}"]
+    wrong = _check_times(raw)
+    kinds = [str(name) for name in raw if name not in _TIMES]
+    wrong += [_unknown_kind(name) for name in kinds if name not in KINDS]
+    if len(kinds) != 1:
+        wrong.append(f"expected one fault, found {', '.join(kinds) or 'none'}")
+    if wrong or kinds[0] not in KINDS:
+        return None, wrong + _values(raw)
+    [name] = kinds
+    if wrong := _values(raw):
+        return None, wrong
+    when = raw.get("when", {})
+    start, lasts = raw.get("at", raw.get("after", 0)), raw.get("for")
+    serial = (when["serial"], when["says"]) if "serial" in when else None
+    event = Event(
+        kind=name,
+        value=raw[name],
+        at=seconds(start),
+        lasts=None if lasts is None else seconds(lasts),
+        serial=serial,
+        found=when.get("object"),
+    )
+    return event, []
+
+
+def _values(raw: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the values of known faults."""
+    found = []
+    for name in raw.keys() & KINDS.keys():
+        found += [f"{name}: {problem}" for problem in KINDS[name].check(raw[name])]
+        if "for" in raw and not KINDS[name].lasts:
+            found.append(f"for: {name} happens at once and has no end")
+    return found
+
+
+def _check_times(raw: dict[str, Any]) -> list[str]:
+    wrong = []
+    if ("at" in raw) == ("when" in raw):
+        wrong.append("expected either `at` or `when`")
+    if "after" in raw and "when" not in raw:
+        wrong.append("after: it goes with `when`; the time since the start is `at`")
+    for name in ("at", "after", "for"):
+        if name in raw:
+            wrong += [f"{name}: {problem}" for problem in _time(raw[name], zero=name != "for")]
+    return wrong + (_check_when(raw["when"]) if "when" in raw else [])
+
+
+def _time(value: Any, *, zero: bool) -> list[str]:
+    try:
+        number = seconds(value)
+    except ValueError:
+        return [f"{value!r} is no time; write seconds, or 90s, 5m, 2h"]
+    if number < 0 or (number == 0 and not zero):
+        return [f"{value!r} is not {'0 or more' if zero else 'above 0'}"]
+    return [f"{value!r} is later than a week"] if number > LATEST else []
+
+
+def _check_when(when: Any) -> list[str]:
+    names = {"serial", "says"}, {"object"}
+    texts = isinstance(when, dict) and all(isinstance(text, str) for text in when.values())
+    if not texts or set(when) not in names:
+        return [f"when: expected `serial` and `says`, or `object`, each a text, not {when!r}"]
+    if "says" in when:
+        try:
+            re.compile(when["says"])
+        except re.error as error:
+            return [f"says: {when['says']!r} is no regular expression: {error}"]
+    return []
+
+
+def seconds(value: Any) -> float:
+    """Return the seconds that a time such as 90, `90s`, `5m` or `2h` stands for.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    match = re.fullmatch(r"(-?[\d.]+)\s*([smh]?)", str(value))
+    if match is None or not math.isfinite(number := float(match[1])):
+        raise ValueError
+    return number * _UNITS[match[2]]
+
+
+def _unknown_kind(name: str) -> str:
+    near = get_close_matches(name, KINDS, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"unknown fault {name!r}{hint}. Known: {', '.join(KINDS)}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault.
+
+    Attributes:
+        check: what is wrong with the fault's value, one sentence each.
+        put: puts it in force and returns what ends it.
+        lasts: whether it has an end; what doesn't, happens at once, and `for` makes no sense.
+    """
+
+    check: Callable[[Any], list[str]]
+    put: Callable[[Ask, Any], Lift]
+    lasts: bool = False
+
+
+def _check_text(value: Any) -> list[str]:
+    return [] if isinstance(value, str) and value else [f"expected a name, not {value!r}"]
+
+
+def _check_seconds(value: Any) -> list[str]:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return [] if good else [f"expected seconds above 0, not {value!r}"]
+
+
+def _nothing() -> None:
+    """Do nothing: what happens at once can't be taken back."""
+
+
+def _break(ask: Ask, value: Any, what: str, *, both: bool = False) -> Lift:
+    ask("POST", "break", {"what": what, "name": value, "on": True})
+    if not both:
+        return _nothing
+    return lambda: ask("POST", "break", {"what": what, "name": value, "on": False})
+
+
+def _fields(value: Any, wanted: dict[str, type], least: set[str]) -> list[str]:
+    """Return what is wrong with a mapping's names and types."""
+    if not isinstance(value, dict):
+        return [f"expected {', '.join(sorted(least))}, not {value!r}"]
+    found = [f"unknown {name!r}, known: {', '.join(wanted)}" for name in value.keys() - wanted]
+    found += [f"{name} is missing" for name in sorted(least - value.keys())]
+    for name in sorted(value.keys() & wanted):
+        good = (float, int) if wanted[name] is float else (wanted[name],)
+        if type(value[name]) not in good:
+            found.append(f"{name}: {value[name]!r} is no {wanted[name].__name__}")
+    return sorted(found)
+
+
+def _check_error(value: Any) -> list[str]:
+    found = _fields(value, _FAULT, {"method"})
+    return found or Fault(**value).problems()
+
+
+def _check_slow(value: Any) -> list[str]:
+    known = {name: kind for name, kind in _FAULT.items() if name != "carried_out"}
+    if found := _fields(value, {**known, "seconds": float}, {"method", "seconds"}):
+        return found
+    return _check_seconds(value["seconds"])
+
+
+def _put_error(ask: Ask, value: Any) -> Lift:
+    key = ask("POST", "faults", value)["id"]
+    return lambda: ask("DELETE", "fault", {"id": key})
+
+
+def _put_slow(ask: Ask, value: Any) -> Lift:
+    rest = {name: part for name, part in value.items() if name != "seconds"}
+    return _put_error(ask, {**rest, "status": 0, "delay": value["seconds"]})
+
+
+def _check_kill(value: Any) -> list[str]:
+    if found := _fields(value, {"machine": str, "process": str}, {"machine", "process"}):
+        return found
+    try:
+        re.compile(value["process"])
+    except re.error as error:
+        return [f"process: {value['process']!r} is no regular expression: {error}"]
+    return []
+
+
+def _put_kill(ask: Ask, value: Any) -> Lift:
+    sent = {"what": "kill", "name": value["machine"], "process": value["process"]}
+    ask("POST", "break", sent)
+    return _nothing
+
+
+def _setting(name: str, key: str, part: str, kind: type) -> Kind:
+    """Return the fault that sets one part of a setting, and takes it back in the end."""
+
+    def check(value: Any) -> list[str]:
+        found = _fields(value, {key: str, part: kind}, {key, part})
+        return found or faults.setting_problems(name, {value[key]: value[part]})
+
+    def put(ask: Ask, value: Any) -> Lift:
+        ask("POST", "setting", {"name": name, "value": {value[key]: value[part]}})
+        return lambda: ask("DELETE", "setting", {"name": name, "part": value[key]})
+
+    return Kind(check, put, lasts=True)
+
+
+def _put_clock(ask: Ask, value: Any) -> Lift:
+    ask("POST", "forward", {"seconds": value})
+    return _nothing
+
+
+KINDS = {
+    "preempt": Kind(_check_text, partial(_break, what="preempt")),
+    "dead": Kind(_check_text, partial(_break, what="dead")),
+    "hang": Kind(_check_text, partial(_break, what="hang", both=True), lasts=True),
+    "kill": Kind(_check_kill, _put_kill),
+    "full-disk": Kind(_check_text, partial(_break, what="full-disk", both=True), lasts=True),
+    "error": Kind(_check_error, _put_error, lasts=True),
+    "slow": Kind(_check_slow, _put_slow, lasts=True),
+    "stockout": _setting("stockout", "zone", "types", list),
+    "quota": _setting("quota", "metric", "limit", int),
+    "expire-tokens": Kind(_check_text, partial(_break, what="expire-tokens")),
+    "clock": Kind(_check_seconds, _put_clock),
+    "delete-objects": Kind(_check_text, partial(_break, what="delete-objects")),
+}
+
+
+class Time(Protocol):
+    """What a scenario needs of the module `time`."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+@dataclass
+class _Planned:
+    event: Event
+    due: float | None = None
+    lift: Lift | None = None
+    ends: float = 0.0
+    done: bool = False
+    problem: str = ""
+
+
+@dataclass
+class _Serial:
+    """What a machine has printed since the scenario began."""
+
+    start: int = 0
+    rest: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+class Run:
+    """One scenario on a running cloud.
+
+    Args:
+        events: what goes wrong.
+        ask: calls the emulator.
+        time: the module `time`, or a test's.
+        tell: gets each happening: seconds since the start, what (`happens`, `ends`, `fails`,
+            `never`), and the event with what there is to say.
+    """
+
+    def __init__(
+        self,
+        events: list[Event],
+        ask: Ask,
+        time: Time,
+        tell: Callable[[float, str, str], None],
+    ) -> None:
+        self._ask, self._time, self._tell = ask, time, tell
+        self._began = time.monotonic()
+        self._planned = [_Planned(event) for event in events]
+        self._serials: dict[str, _Serial] = {}
+        self.failed = 0
+        """Events that could not be put in force or never had their moment."""
+
+    def play(self) -> None:
+        """Return when everything has happened and ended; what is in force ends at any rate."""
+        try:
+            while any(not planned.done for planned in self._planned):
+                self.look()
+                self._time.sleep(_LOOK)
+        finally:
+            self._end()
+
+    def look(self) -> None:
+        """Do what is due now."""
+        now = self._time.monotonic()
+        self._listen()
+        for planned in self._planned:
+            if planned.done:
+                continue
+            if planned.lift is not None:
+                if now >= planned.ends:
+                    self._lift(planned)
+                continue
+            if planned.due is None and (moment := self._moment(planned.event, now)) is not None:
+                planned.due = moment + planned.event.at
+            if planned.due is not None and now >= planned.due:
+                self._put(planned, now)
+        for serial in self._serials.values():
+            serial.lines.clear()
+
+    def _moment(self, event: Event, now: float) -> float | None:
+        if event.serial is not None:
+            machine, text = event.serial
+            matched = any(re.search(text, line) for line in self._serials[machine].lines)
+            return now if matched else None
+        if event.found is not None:
+            return now if self._ask("POST", "objects", {"name": event.found})["objects"] else None
+        return self._began
+
+    def _listen(self) -> None:
+        """Read on at every serial port that an event waits for."""
+        for planned in self._planned:
+            if planned.event.serial is None or planned.due is not None or planned.done:
+                continue
+            machine = planned.event.serial[0]
+            serial = self._serials.setdefault(machine, _Serial())
+            if not serial.lines:
+                self._read(machine, serial)
+
+    def _read(self, machine: str, serial: _Serial) -> None:
+        try:
+            answer = self._ask("POST", "serial", {"machine": machine, "start": serial.start})
+        except CommandError as error:
+            if error.exit_code == 3:
+                raise
+            return  # It isn't there yet.
+        serial.start = answer["next"]
+        *serial.lines, serial.rest = (serial.rest + answer["contents"]).split("\n")
+
+    def _put(self, planned: _Planned, now: float) -> None:
+        event = planned.event
+        try:
+            planned.lift = KINDS[event.kind].put(self._ask, event.value)
+        except CommandError as error:
+            if error.exit_code == 3:
+                raise
+            planned.problem = str(error)
+            if planned.due is None or now >= planned.due + _PATIENCE:
+                self._fail(planned)
+            return
+        self._say("happens", str(event))
+        # What has no end stays for good, and doesn't hold the scenario up.
+        planned.done = event.lasts is None
+        planned.ends = now + (event.lasts or 0.0)
+
+    def _fail(self, planned: _Planned) -> None:
+        planned.done, self.failed = True, self.failed + 1
+        if planned.problem:
+            self._say("fails", f"{planned.event}: {planned.problem}")
+        else:
+            self._say("never", str(planned.event))
+
+    def _lift(self, planned: _Planned) -> None:
+        if planned.lift is not None:
+            # What was broken may be gone by now.
+            with contextlib.suppress(CommandError):
+                planned.lift()
+        planned.done = True
+        self._say("ends", str(planned.event))
+
+    def _end(self) -> None:
+        for planned in self._planned:
+            if planned.done:
+                continue
+            if planned.lift is not None:
+                self._lift(planned)
+            else:
+                self._fail(planned)
+
+    def _say(self, what: str, text: str) -> None:
+        self._tell(round(self._time.monotonic() - self._began, 2), what, text)

@@ -1,1 +1,0 @@
-"""gRPC calls, each answered as the REST call that it stands for."""

@@ -1,0 +1,458 @@
+"""The HTTPS proxy on loopback: it answers for Google's hosts and passes all others through.
+
+A listener is the cloud's front door, or the network of one machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import logging
+import os
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Protocol, cast
+from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from localcloud.core.call import Request, Response, Stream
+
+Answer = Callable[[Request], Response]
+_SUFFIXES = (".googleapis.com", ".google.internal")
+_HOSTS = frozenset({"googleapis.com", "accounts.google.com", "metadata", "169.254.169.254"})
+log = logging.getLogger(__name__)
+_CHUNK = 1 << 16
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+# How a client that speaks IPv6 shows an address of IPv4.
+_MAPPED = f"{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"
+_UID, _INODE = 7, 9
+_NOBODY = "0"
+_ROOT = 0
+_CONNECT_SECONDS = 20.0
+_IDLE_SECONDS = 600.0
+_EGRESS_CHUNK = 1 << 16
+# Headers that are for one connection only (RFC 9110, section 7.6.1).
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+class Listener(ThreadingHTTPServer):
+    """Serves API calls through CONNECT, and direct requests to the owner of the port.
+
+    Args:
+        port: 0 for any free one.
+        tls: the TLS settings shown to clients of Google's hosts.
+        apis: answers calls to Google's API hosts.
+        direct: answers requests to the port itself and to the metadata server's names.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+    # Machines keep connections open; a stop must not wait for them.
+    block_on_close = False
+
+    def __init__(self, port: int, *, tls: ssl.SSLContext, apis: Answer, direct: Answer) -> None:
+        super().__init__(("127.0.0.1", port), Connection)
+        self.tls = tls
+        self.egress = Egress(self.port)
+        self._apis = apis
+        self._direct = direct
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Begin to serve in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop accepting connections and free the port."""
+        if self._thread.is_alive():
+            # Wakes the thread at once, where the system can; else it looks again soon.
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+            self.shutdown()
+        self.server_close()
+
+    def verify_request(self, request: object, client_address: tuple[str, int]) -> bool:
+        """Let in this user's processes alone, where the system says whose they are."""
+        return may_enter(client_address, (str(self.server_address[0]), self.port))
+
+    @staticmethod
+    def emulates(host: str) -> bool:
+        """Return whether the emulator answers for `host`; all other hosts are passed through."""
+        return host.endswith(_SUFFIXES) or host in _HOSTS
+
+    def answer(self, request: Request) -> Response:
+        """Return the response to a request that came in here."""
+        if request.host.endswith("googleapis.com") or request.host == "accounts.google.com":
+            return self._apis(request)
+        return self._direct(request)
+
+
+class Owner(Protocol):
+    """The listener that accepted a connection, and knows what its requests mean."""
+
+    tls: ssl.SSLContext
+    egress: Egress
+
+    def emulates(self, host: str) -> bool:
+        """Return whether the emulator answers for `host`; all other hosts are passed through."""
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request to a host that the emulator answers for."""
+
+
+class Connection(BaseHTTPRequestHandler):
+    """Reads requests and writes responses; its listener decides what they mean."""
+
+    protocol_version = "HTTP/1.1"
+    # Small responses must leave at once: a write is a packet, and headers and body are one write.
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    # Seconds without a byte after which a connection is given up; its thread ends then.
+    timeout = 600
+    tunnel_host = ""
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        # BaseHTTPRequestHandler looks for do_GET, do_POST, …; all verbs are served alike.
+        if name.startswith("do_"):
+            return self._serve
+        raise AttributeError(name)
+
+    def do_CONNECT(self) -> None:
+        """Open a tunnel: into the emulator for Google's hosts, through to all others."""
+        listener = self._listener()
+        try:
+            target = urlsplit(f"//{self.path}")
+            host, port = target.hostname or "", target.port or 443
+        except ValueError as error:
+            self.send_error(400, f"CONNECT {self.path}: {error}")
+            return
+        if not listener.emulates(host):
+            self._pass_through(host, port)
+            return
+        self.send_response(200, "Connection established")
+        self.end_headers()
+        self.wfile.flush()
+        try:
+            tls = listener.tls.wrap_socket(self.connection, server_side=True)
+        except (ssl.SSLError, OSError) as error:
+            log.warning("TLS with a client of %s failed: %s", host, error)
+            self.close_connection = True
+            return
+        if tls.selected_alpn_protocol() == "h2":
+            self._serve_grpc(tls, host)
+            return
+        self.connection = tls
+        self.rfile = tls.makefile("rb")
+        self.wfile = cast(io.BufferedIOBase, tls.makefile("wb"))
+        self.tunnel_host = host
+        self.close_connection = False
+
+    def finish(self) -> None:
+        """Flush and close, also a TLS connection that took the place of the plain one."""
+        with contextlib.suppress(OSError):
+            super().finish()
+        if self.tunnel_host:
+            with contextlib.suppress(OSError):
+                self.connection.close()
+
+    def handle_one_request(self) -> None:
+        """Serve a request; a client that goes away ends the connection without a traceback."""
+        try:
+            super().handle_one_request()
+        except (ConnectionError, ssl.SSLError, TimeoutError):
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: requests are logged where they are answered."""
+
+    def _serve_grpc(self, tls: ssl.SSLSocket, host: str) -> None:
+        # Imported late: most sessions have no client of gRPC.
+        from localcloud.server.grpc import Http2, answer
+
+        self.close_connection = True
+        apis = self._listener().answer
+        with tls, contextlib.suppress(OSError):
+            Http2(tls, lambda headers, body: answer(host, headers, body, apis)).serve()
+
+    def _listener(self) -> Owner:
+        return cast(Owner, self.server)
+
+    def _serve(self) -> None:
+        try:
+            target = urlsplit(self.path)
+            host = self.tunnel_host or target.hostname or ""
+            stream, length = self._body()
+        except ValueError as error:
+            self.close_connection = True
+            self.send_error(400, str(error))
+            return
+        request = Request(
+            verb=self.command,
+            host=host,
+            path=target.path or "/",
+            query=parse_qs(target.query, keep_blank_values=True),
+            headers=cast("Mapping[str, str]", self.headers),
+            stream=stream,
+            length=length,
+        )
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.wfile.flush()
+        response = self._answer(request, target)
+        # Read what the handler left, or it would be taken for the next request.
+        while stream.read(_CHUNK):
+            pass
+        self._write(response)
+
+    def _answer(self, request: Request, target: SplitResult) -> Response:
+        listener = self._listener()
+        if target.scheme != "http" or listener.emulates(request.host):
+            return listener.answer(request)
+        try:
+            return listener.egress.fetch(request, self.path)
+        except OSError as error:
+            return Response(502, f"cannot reach {request.host}: {error}\n".encode())
+
+    def _body(self) -> tuple[Stream, int]:
+        # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length; only "chunked"
+        # changes how a body is read (RFC 9112, section 6.1).
+        self._acknowledge()
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            return ChunkedBody(self.rfile), -1
+        announced = self.headers.get("Content-Length", "0").strip()
+        if not announced.isdecimal():
+            raise ValueError(f"Content-Length {announced!r} is no number of bytes")
+        length = int(announced)
+        return LimitedBody(self.rfile, length), length
+
+    def _acknowledge(self) -> None:
+        # urllib3, under Google's Python clients, turns Nagle's algorithm on for proxies: it sends
+        # a body only once its head is acknowledged, which Linux puts off for 40 ms otherwise.
+        quick = getattr(socket, "TCP_QUICKACK", None)
+        if quick is not None:
+            self.connection.setsockopt(socket.IPPROTO_TCP, quick, 1)
+
+    def _write(self, response: Response) -> None:
+        body = response.body
+        length = len(body) if isinstance(body, bytes) else response.length
+        self.log_request(response.status)
+        self.send_response_only(response.status)
+        usual = {"Server": self.version_string(), "Date": self.date_time_string()}
+        for name, value in (usual | response.headers).items():
+            self.send_header(name, value)
+        if response.status != 204 and "Content-Length" not in response.headers:
+            self.send_header("Content-Length", str(length or 0))
+        self.end_headers()
+        if self.command != "HEAD":
+            for chunk in [body] if isinstance(body, bytes) else body:
+                self.wfile.write(chunk)
+        self.wfile.flush()
+
+    def _pass_through(self, host: str, port: int) -> None:
+        self.close_connection = True
+        try:
+            remote = self._listener().egress.tunnel(host, port)
+        except OSError as error:
+            self.send_error(502, f"cannot reach {host}:{port}: {error}")
+            return
+        self.send_response(200, "Connection established")
+        self.end_headers()
+        self.wfile.flush()
+        with remote:
+            shuttle(self.connection, remote)
+
+
+class LimitedBody:
+    """The next `length` bytes of a stream."""
+
+    def __init__(self, stream: io.BufferedIOBase, length: int) -> None:
+        self._stream = stream
+        self._left = length
+
+    def read(self, size: int = -1, /) -> bytes:
+        """See `Stream.read`."""
+        want = self._left if size < 0 else min(size, self._left)
+        data = self._stream.read(want) if want else b""
+        self._left -= len(data)
+        # Hand out what came before the end; the next read raises for the missing rest.
+        if want and not data:
+            raise ConnectionError(f"the client closed with {self._left} bytes still to send")
+        return data
+
+
+class ChunkedBody:
+    """A body in chunked transfer coding (RFC 9112, section 7.1), decoded while it is read."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream = stream
+        self._left = 0
+        self._ended = False
+
+    def read(self, size: int = -1, /) -> bytes:
+        """See `Stream.read`."""
+        parts = bytearray()
+        while not self._ended and (size < 0 or len(parts) < size):
+            if not self._left:
+                self._next_chunk()
+                continue
+            want = self._left if size < 0 else min(self._left, size - len(parts))
+            data = self._stream.read(want)
+            if len(data) < want:
+                raise ConnectionError("the client closed inside a chunk")
+            parts += data
+            self._left -= want
+            if not self._left:
+                self._stream.readline()
+        return bytes(parts)
+
+    def _next_chunk(self) -> None:
+        line = self._stream.readline().split(b";")[0].strip()
+        try:
+            self._left = int(line, 16)
+        except ValueError:
+            raise ConnectionError(f"{line!r} is no chunk size") from None
+        if self._left == 0:
+            self._ended = True
+            while self._stream.readline().strip():
+                pass
+
+
+# Loopback is shared by all users of a machine. Linux says in `/proc/net/tcp` which user a socket
+# belongs to (Documentation/networking/proc_net_tcp.rst); other systems say it to root alone.
+
+
+def knows_users() -> bool:
+    """Return whether this system says whose a connection is."""
+    return _TABLES[0].exists()
+
+
+def may_enter(client: tuple[str, int], server: tuple[str, int]) -> bool:
+    """Return whether a connection on loopback is of this process' user, or of root.
+
+    A socket that no process holds any longer has no user, and is not let in either.
+    """
+    return not knows_users() or _user_of(_shown(client), _shown(server)) in (_ROOT, os.geteuid())
+
+
+def _user_of(client: str, server: str) -> int | None:
+    mapped = "0" * 16 + _MAPPED
+    for table, before in zip(_TABLES, ("", mapped), strict=True):
+        wanted = f" {before}{client} {before}{server} "
+        try:
+            text = table.read_text(encoding="ascii")
+        except OSError:
+            continue
+        found = text.find(wanted)
+        if found >= 0:
+            row = text[text.rfind("\n", 0, found) + 1 :].partition("\n")[0].split()
+            return None if row[_INODE] == _NOBODY else int(row[_UID])
+    return None
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host = int.from_bytes(socket.inet_aton(address[0]), sys.byteorder)
+    return f"{host:08X}:{address[1]:04X}"
+
+
+class Egress:
+    """Connects to other hosts, through the user's own proxy where there is one.
+
+    Args:
+        own_port: of the listener; a proxy variable that names it comes from `localcloud env` and
+            would lead back here.
+    """
+
+    def __init__(self, own_port: int) -> None:
+        own = (f"127.0.0.1:{own_port}", f"localhost:{own_port}")
+        proxies = {kind: urlsplit(url).netloc for kind, url in getproxies().items()}
+        self._proxies = {kind: proxy for kind, proxy in proxies.items() if proxy not in own}
+
+    def tunnel(self, host: str, port: int) -> socket.socket:
+        """Return a connection to a host's port; OSError when it can't be reached."""
+        proxy = self._proxy("https", host)
+        if proxy is None:
+            return socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+        return _through(proxy, host, port)
+
+    def fetch(self, request: Request, url: str) -> Response:
+        """Return the answer of a plain HTTP server; OSError when it can't be reached."""
+        target = urlsplit(url)
+        host = target.hostname or ""
+        proxy = self._proxy("http", host)
+        path = f"{target.path or '/'}{'?' if target.query else ''}{target.query}"
+        if proxy is None:
+            connection = http.client.HTTPConnection(
+                host, target.port or 80, timeout=_CONNECT_SECONDS
+            )
+        else:
+            connection, path = http.client.HTTPConnection(proxy, timeout=_CONNECT_SECONDS), url
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
+        body = request.stream if request.length else None
+        connection.request(request.verb, path, body, headers)
+        answer = connection.getresponse()
+        kept = {k.title(): v for k, v in answer.getheaders() if k.lower() not in _HOP_BY_HOP}
+        length = answer.length
+        if length is None:
+            # The length must be known first; pages without one are generated and small.
+            content = answer.read()
+            return Response(answer.status, content, kept)
+        return Response(answer.status, _pieces(answer), kept, length)
+
+    def _proxy(self, kind: str, host: str) -> str | None:
+        return None if proxy_bypass(host) else self._proxies.get(kind)
+
+
+def shuttle(left: socket.socket, right: socket.socket) -> None:
+    """Copy in both directions until both sides have sent everything."""
+    for side in (left, right):
+        side.settimeout(_IDLE_SECONDS)
+    back = threading.Thread(target=_copy, args=(right, left), daemon=True)
+    back.start()
+    _copy(left, right)
+    back.join()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(_EGRESS_CHUNK):
+            sink.sendall(data)
+    # Tell the other side that this was all; it may still answer.
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while data := answer.read(_EGRESS_CHUNK):
+        yield data
+
+
+def _through(proxy: str, host: str, port: int) -> socket.socket:
+    connection = http.client.HTTPConnection(proxy, timeout=_CONNECT_SECONDS)
+    connection.set_tunnel(f"[{host}]" if ":" in host else host, port)
+    connection.connect()
+    tunnel: socket.socket = connection.sock
+    return tunnel

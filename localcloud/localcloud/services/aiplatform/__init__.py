@@ -1,1 +1,0 @@
-"""The Vertex AI API: custom jobs, whose containers run as processes of a machine each."""

@@ -1,0 +1,445 @@
+"""The IAM API: service accounts, their policies and tokens, predefined and custom roles.
+
+Accounts have no keys: a caller who asks for one is refused. A deleted role can be brought back for
+7 days. Then it is gone, and its ID is free after 30 more
+(docs.cloud.google.com/iam/docs/creating-custom-roles).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from localcloud.core import access, projects
+from localcloud.core.access import ACCOUNT
+from localcloud.core.body import plain
+from localcloud.core.call import Call, Json, Principal, camel, cut, page
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, failed_precondition, invalid
+from localcloud.core.registry import Api, Collection
+from localcloud.core.store import Record, public
+from localcloud.services import iam_policy
+
+API = Api("iam", ("v1",))
+CREDENTIALS_API = Api("iamcredentials", ("v1",))
+
+
+DELETED = "deleted-service-account"
+_ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
+# The discovery document's; the words of the refusal are the local cloud's.
+_LONGEST_NAME = 100
+_LONGEST_TOKEN = 3600.0
+_SECONDS = re.compile(r"\d+(\.\d+)?s")
+_ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
+_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
+_DAY = 24 * 3600.0
+_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
+_ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
+
+
+def account_key(cloud: Cloud, call: Call) -> str:
+    """Return the account's full name; its project may be `-`, and its id its number."""
+    project = projects.identifier(cloud, call.params["projectsId"])
+    account = call.params["serviceAccountsId"]
+    if "@" in account:
+        found = access.find_account(cloud, account)
+        known = [found[0]] if found else []
+    else:
+        records = [*cloud.store.items(ACCOUNT), *cloud.store.items(DELETED)]
+        known = [key for key, record in records if record.get("uniqueId") == account]
+    matching = (key for key in known if project in ("-", key.split("/")[1]))
+    return next(matching, f"projects/{project}/serviceAccounts/{account}")
+
+
+def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Return the account's own policy and its project's."""
+    key = account_key(cloud, call)
+    return (key, "/".join(key.split("/")[:2]))
+
+
+_ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
+_KEYS = Collection(
+    API, "projects.serviceAccounts.keys", "iam.serviceAccountKeys", account_resources
+)
+
+
+def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
+    """Return the account that the path names; 404 when there is none."""
+    key = account_key(cloud, call)
+    record = cloud.store.get(ACCOUNT, key)
+    if record is not None and access.is_account_visible(cloud, record):
+        return key, record
+    if record is None and cloud.store.get(DELETED, key) is None:
+        raise ApiError(404, "Unknown service account")
+    raise ApiError(404, f"Service account {key} does not exist.")
+
+
+def _account_view(record: Record) -> Json:
+    project = record["name"].split("/")[1]
+    number = record.get("uniqueId") or projects.number(record["email"])
+    own = {"projectId": project, "uniqueId": number, "oauth2ClientId": number}
+    return own | public(record)
+
+
+def _account_etag(cloud: Cloud) -> str:
+    return base64.b64encode(str(cloud.operations.number()).encode()).decode()
+
+
+@API.method("projects.serviceAccounts.create", permission="iam.serviceAccounts.create")
+def create_account(cloud: Cloud, call: Call) -> Json:
+    """Create a account."""
+    project = projects.identifier(cloud, call.project)
+    account_id = call.body.get("accountId", "")
+    if not _ACCOUNT_ID.fullmatch(account_id):
+        raise invalid(
+            f'Invalid service account id "{account_id}": it must have 6 to 30 lower-case letters, '
+            "digits and hyphens, and begin with a letter."
+        )
+    email = f"{account_id}@{project}.iam.gserviceaccount.com"
+    name = f"projects/{project}/serviceAccounts/{email}"
+    sent = call.body.get("serviceAccount", {})
+    if len(sent.get("displayName", "").encode()) > _LONGEST_NAME:
+        raise invalid(f"A display name has at most {_LONGEST_NAME} bytes.")
+    record = {
+        "name": name,
+        "projectId": project,
+        "email": email,
+        "uniqueId": str(100_000_000_000_000_000_000 + cloud.operations.number()),
+        "etag": _account_etag(cloud),
+        "_created": cloud.clock.now(),
+        "_visible": cloud.clock.now() + cloud.seconds("account.visible"),
+        **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
+    }
+    taken = f"Service account {account_id} already exists within project projects/{project}."
+    cloud.store.add(ACCOUNT, name, record, ApiError(409, taken))
+    return _account_view(record)
+
+
+@_ACCOUNTS.method("get")
+def get_account(cloud: Cloud, call: Call) -> Json:
+    """Return one account, by e-mail address or number."""
+    return _account_view(load_account(cloud, call)[1])
+
+
+@API.method("projects.serviceAccounts.list", permission="iam.serviceAccounts.list")
+def list_accounts(cloud: Cloud, call: Call) -> Json:
+    """Return the project's accounts."""
+    project = projects.identifier(cloud, call.project)
+    found = cloud.store.items(ACCOUNT, f"projects/{project}/")
+    # Google's own service agents are not listed.
+    shown = [
+        _account_view(record) for _, record in found if not access.is_service_agent(record["email"])
+    ]
+    return page(call, "accounts", shown)
+
+
+@_ACCOUNTS.method("patch", "update", verb="update")
+def patch_account(cloud: Cloud, call: Call) -> Json:
+    """Change display name or description."""
+    with cloud.store.locked():
+        key, record = load_account(cloud, call)
+        if call.method.verb == "PATCH":
+            sent = plain(call.body.get("serviceAccount", {}))
+            mask = call.body.get("updateMask", "").split(",")
+        else:
+            sent, mask = plain(call.body), ["displayName", "description"]
+        for field in mask:
+            name = camel(field)
+            if name not in ("displayName", "description"):
+                raise invalid(f"Invalid updateMask {field}: displayName and description only")
+            record[name] = sent.get(name, "")
+        record["etag"] = _account_etag(cloud)
+        cloud.store.put(ACCOUNT, key, record)
+    if call.method.verb == "PATCH":
+        return {field: record[field] for field in ("name", *map(camel, mask))}
+    return _account_view(record)
+
+
+@_ACCOUNTS.method("delete")
+def delete_account(cloud: Cloud, call: Call) -> Json:
+    """Delete the account; policies that name it show it as deleted."""
+    with cloud.store.locked():
+        key, record = load_account(cloud, call)
+        cloud.store.delete(ACCOUNT, key)
+        cloud.store.put(DELETED, key, record)
+        cloud.store.delete("policy", key)
+        member = f"serviceAccount:{record['email']}"
+        iam_policy.forget_member(cloud, member, _account_view(record)["uniqueId"])
+    return {}
+
+
+@_ACCOUNTS.method("undelete")
+def undelete_account(cloud: Cloud, call: Call) -> Json:
+    """Bring a deleted account back."""
+    with cloud.store.locked():
+        key = account_key(cloud, call)
+        record = cloud.store.get(DELETED, key)
+        if record is None or cloud.store.get(ACCOUNT, key) is not None:
+            raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
+        cloud.store.delete(DELETED, key)
+        cloud.store.put(ACCOUNT, key, record)
+        iam_policy.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
+    return {"restoredAccount": _account_view(record)}
+
+
+@_ACCOUNTS.method("disable")
+@_ACCOUNTS.method("enable")
+def switch_account(cloud: Cloud, call: Call) -> Json:
+    """Disable the account, whose tokens stop working, or enable it again."""
+    with cloud.store.locked():
+        key, record = load_account(cloud, call)
+        record.pop("disabled", None)
+        if call.method.name.endswith(".disable"):
+            record["disabled"] = True
+        cloud.store.put(ACCOUNT, key, record)
+    return {}
+
+
+iam_policy.serve(_ACCOUNTS, lambda cloud, call: load_account(cloud, call)[0])
+
+
+@_KEYS.method("create", "upload")
+def refuse_key(cloud: Cloud, call: Call) -> Json:
+    """Refuse a key, as an organization policy against keys does."""
+    raise ApiError(
+        400,
+        "Key creation is not allowed on this service account.",
+        status="FAILED_PRECONDITION",
+        reason="failedPrecondition",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.PreconditionFailure",
+                "violations": [
+                    {
+                        "type": "constraints/iam.disableServiceAccountKeyCreation",
+                        "subject": account_key(cloud, call),
+                        "description": "The local cloud signs no keys: use the metadata server or "
+                        "generateAccessToken.",
+                    }
+                ],
+            }
+        ],
+    )
+
+
+@_KEYS.method("list")
+def list_keys(cloud: Cloud, call: Call) -> Json:
+    """Return the key pair that Google manages; there are no others."""
+    key, record = load_account(cloud, call)
+    if "USER_MANAGED" in call.request.query.get("keyTypes", []):
+        return {}
+    number = hashlib.sha256(key.encode()).hexdigest()[:40]
+    managed = {
+        "name": f"{key}/keys/{number}",
+        "keyType": "SYSTEM_MANAGED",
+        "keyAlgorithm": "KEY_ALG_RSA_2048",
+        "keyOrigin": "GOOGLE_PROVIDED",
+        "validAfterTime": rfc3339(record.get("_created", 0.0)),
+        "validBeforeTime": "9999-12-31T23:59:59Z",
+    }
+    return {"keys": [managed]}
+
+
+@CREDENTIALS_API.method(
+    "projects.serviceAccounts.generateAccessToken",
+    permission="iam.serviceAccounts.getAccessToken",
+    resources=account_resources,
+)
+def generate_access_token(cloud: Cloud, call: Call) -> Json:
+    """Return an access token with the scopes asked for, for at most an hour."""
+    _, record = load_account(cloud, call)
+    if record.get("disabled"):
+        raise ApiError(400, f"Service account {record['email']} is disabled.")
+    scopes = call.body.get("scope", [])
+    if not scopes:
+        raise invalid("scope must name at least one OAuth scope")
+    wanted = call.body.get("lifetime", "3600s")
+    lifetime = float(wanted[:-1]) if _SECONDS.fullmatch(wanted) else 0.0
+    if not 0 < lifetime <= _LONGEST_TOKEN:
+        raise invalid(
+            f"lifetime must be more than 0s and at most {_LONGEST_TOKEN:.0f}s, not {wanted!r}"
+        )
+    principal = Principal(f"serviceAccount:{record['email']}", frozenset(scopes))
+    return {
+        "accessToken": cloud.token(principal, lifetime=lifetime),
+        # In whole seconds: Google's own library for Python reads no fraction here.
+        "expireTime": rfc3339(int(cloud.clock.now() + lifetime)).replace(".000", ""),
+    }
+
+
+def _predefined(name: str) -> Json:
+    patterns = access.predefined_roles()[name]
+    included = {
+        permission
+        for permission in access.known_permissions()
+        if any(fnmatchcase(permission, pattern) for pattern in patterns)
+    }
+    return {
+        "name": name,
+        "title": name.removeprefix("roles/"),
+        "stage": "GA",
+        "includedPermissions": sorted(included),
+    }
+
+
+def _role_page(call: Call, roles: list[Json]) -> Json:
+    """Return a page of roles; their permissions are left out unless the caller asks for them."""
+    if call.arg("view") != "FULL":
+        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
+    return page(call, "roles", roles, size=300)
+
+
+def _check_permissions(role: Json) -> None:
+    # Google's words: github.com/hashicorp/terraform-provider-google/issues/14033.
+    wrong = [name for name in role.get("includedPermissions", []) if not access.is_testable(name)]
+    if wrong:
+        raise invalid(f"Permission {', '.join(sorted(wrong))} is not valid.")
+
+
+@API.method("roles.get")
+def get_predefined(cloud: Cloud, call: Call) -> Json:
+    """Return one of Google's roles."""
+    name = f"roles/{call.params['rolesId']}"
+    if name not in access.predefined_roles():
+        raise ApiError(404, f"The role named {name} was not found.")
+    return _predefined(name)
+
+
+@API.method("roles.list")
+def list_predefined(cloud: Cloud, call: Call) -> Json:
+    """List Google's roles, as far as the local cloud knows them."""
+    return _role_page(call, [_predefined(name) for name in sorted(access.predefined_roles())])
+
+
+@API.method("permissions.queryTestablePermissions")
+def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
+    """List the permissions that a resource, here a project, can be tested for."""
+    resource = call.body.get("fullResourceName", "")
+    project = resource.removeprefix(_PROJECTS)
+    if project == resource or projects.find(cloud, project) is None:
+        raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
+    names = filter(access.is_testable, sorted(access.known_permissions()))
+    items = [{"name": name, "stage": "GA"} for name in names]
+    size = min(call.body.get("pageSize") or 100, 1000)
+    return cut("permissions", items, call.body.get("pageToken", ""), size)
+
+
+def _role_key(call: Call) -> str:
+    return f"projects/{call.project}/roles/{call.params['rolesId']}"
+
+
+def _load_role(cloud: Cloud, call: Call) -> Record:
+    missing = ApiError(404, f"The role named {_role_key(call)} was not found.")
+    record = cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
+    if _is_gone(cloud, record):
+        raise missing
+    return record
+
+
+def _is_gone(cloud: Cloud, record: Record) -> bool:
+    return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
+
+
+def _age(cloud: Cloud, record: Record) -> float:
+    """Return for how long a role has been deleted."""
+    since: float = record.get("_deleted", 0.0)
+    return cloud.clock.now() - since
+
+
+def _require_free(cloud: Cloud, name: str) -> None:
+    """Raise what Google answers when a role has this name, or had it not long ago."""
+    record = cloud.store.get(access.CUSTOM_ROLE, name)
+    if record is None:
+        return
+    short = name.rpartition("/")[2]
+    if not record.get("deleted"):
+        project = name.partition("/roles/")[0]
+        raise ApiError(409, f"A role named {short} in {project} already exists.")
+    if not _is_gone(cloud, record):
+        raise failed_precondition(
+            f"You can't create a role with role_id ({short}) where there is an existing role with "
+            "that role_id in a deleted state."
+        )
+    if _age(cloud, record) < _RESERVED:
+        raise failed_precondition(
+            f"You can't create a role_id ({short}) which has been marked for deletion."
+        )
+
+
+def _role_etag(cloud: Cloud) -> str:
+    return f"Bw{cloud.operations.number()}="
+
+
+@API.method("projects.roles.create", permission="iam.roles.create")
+def create_role(cloud: Cloud, call: Call) -> Json:
+    """Create a role of the project's own."""
+    role_id = call.body.get("roleId", "")
+    if not _ROLE_ID.fullmatch(role_id):
+        raise invalid(f'Invalid role id "{role_id}": 3 to 64 letters, digits, _ and .')
+    name = f"projects/{call.project}/roles/{role_id}"
+    sent = call.body.get("role", {})
+    _check_permissions(sent)
+    record = {"name": name, "etag": _role_etag(cloud)}
+    record |= {field: sent[field] for field in _ROLE_FIELDS if field in sent}
+    with cloud.store.locked():
+        _require_free(cloud, name)
+        cloud.store.put(access.CUSTOM_ROLE, name, record)
+    return record
+
+
+@API.method("projects.roles.get", permission="iam.roles.get")
+def get_role(cloud: Cloud, call: Call) -> Json:
+    """Return one of the project's roles."""
+    return public(_load_role(cloud, call))
+
+
+@API.method("projects.roles.list", permission="iam.roles.list")
+def list_roles(cloud: Cloud, call: Call) -> Json:
+    """Return the project's roles."""
+    found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
+    shown = [
+        public(role)
+        for _, role in found
+        if not role.get("deleted") or (call.flag("showDeleted") and not _is_gone(cloud, role))
+    ]
+    return _role_page(call, shown)
+
+
+@API.method("projects.roles.patch", permission="iam.roles.update")
+def patch_role(cloud: Cloud, call: Call) -> Json:
+    """Change a role."""
+    mask = call.mask() or list(_ROLE_FIELDS)
+    _check_permissions(call.body)
+    record = _load_role(cloud, call)
+    if record.get("deleted"):
+        raise failed_precondition(f"The role {_role_key(call)} is deleted: undelete it first.")
+    if call.body.get("etag", record["etag"]) != record["etag"]:
+        raise ApiError(409, "There were concurrent changes of the role.", status="ABORTED")
+    record |= {field: call.body[field] for field in mask if field in call.body}
+    return _put_role(cloud, call, record)
+
+
+@API.method("projects.roles.delete", permission="iam.roles.delete")
+def delete_role(cloud: Cloud, call: Call) -> Json:
+    """Delete a role; it can be brought back, and its ID stays taken."""
+    gone = {"deleted": True, "_deleted": cloud.clock.now()}
+    return _put_role(cloud, call, _load_role(cloud, call) | gone)
+
+
+@API.method("projects.roles.undelete", permission="iam.roles.undelete")
+def undelete_role(cloud: Cloud, call: Call) -> Json:
+    """Bring a deleted role back."""
+    record = _load_role(cloud, call)
+    for field in ("deleted", "_deleted"):
+        record.pop(field, None)
+    return _put_role(cloud, call, record)
+
+
+def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:
+    record["etag"] = _role_etag(cloud)
+    cloud.store.put(access.CUSTOM_ROLE, _role_key(call), record)
+    return public(record)

@@ -1,1 +1,0 @@
-"""The IAM API: service accounts, their policies and tokens, predefined and custom roles."""

@@ -1,0 +1,292 @@
+"""Reading and changing IAM policies, the same for every kind of resource."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+
+from localcloud.core import access, conditions
+from localcloud.core.call import Call, Json, Principal, same_bytes
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Collection
+from localcloud.core.store import POLICY
+
+KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
+_CONDITIONAL = 3
+"""The version of policies with conditions."""
+_BASIC = ("roles/owner", "roles/editor", "roles/viewer")
+_PUBLIC = ("allUsers", "allAuthenticatedUsers")
+# "Resource types that accept this attribute" (`conditions.MODIFIED_GRANTS`) are projects and above.
+_PROJECT = re.compile(r"projects/[^/]+")
+_EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
+_DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
+_AGENT = re.compile(r"service-\d+@")
+_ASKED = "options.requestedPolicyVersion"
+_OWN_DOMAIN = ".iam.gserviceaccount.com"
+
+
+def read(cloud: Cloud, resource: str) -> Json:
+    """Return the policy in the form of the API's response."""
+    return access.policy(cloud, resource)
+
+
+def write(cloud: Cloud, resource: str, sent: Json) -> Json:
+    """Replace the policy of `resource` by the one in the request body `sent`.
+
+    Raises:
+        ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
+            changed since the caller read it.
+    """
+    # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
+    policy = sent.get("policy", sent)
+    with cloud.store.locked():
+        known = read(cloud, resource)
+        sent_etag = policy.get("etag")
+        if sent_etag and not same_bytes(sent_etag, known["etag"]):
+            raise ApiError(
+                409,
+                "There were concurrent policy changes. Please retry the whole read-modify-write "
+                f"with exponential backoff. The request's ETag '{sent_etag}' did not match the "
+                f"current policy's ETag '{known['etag']}'.",
+                status="ABORTED",
+                reason="aborted",
+            )
+        bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
+        if "bindings" not in (sent.get("updateMask") or "bindings"):
+            bindings = known["bindings"]
+        for binding in bindings:
+            # Of what a project has, conditions know buckets and objects by their names.
+            stores = binding.get("role", "").startswith("roles/storage.")
+            known_there = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
+        require_version(policy, bindings, known["bindings"])
+        return _put(cloud, resource, bindings)
+
+
+def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
+    """Add a member to a role, as Google does for the accounts that it makes itself."""
+    with cloud.store.locked():
+        bindings = read(cloud, resource)["bindings"]
+        _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
+
+
+def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
+    known = read(cloud, resource)
+    merged = _merged(bindings)
+    if merged == known["bindings"]:
+        return known
+    version = _CONDITIONAL if any(map(condition_of, merged)) else 1
+    written = {"version": version, "etag": etag(cloud), "bindings": merged}
+    cloud.store.put(POLICY, resource, written)
+    return written
+
+
+def granted(
+    cloud: Cloud, principal: Principal, resources: Sequence[str], wanted: list[str], service: str
+) -> Json:
+    """Return which permissions the caller has on one of `resources`, which are of a service."""
+    for name in wanted:
+        if not access.is_testable(name, service):
+            raise invalid(f"Permission {name} is not valid for this resource.")
+    have = [name for name in wanted if access.has(cloud, principal, name, resources)]
+    return {"permissions": have} if have else {}
+
+
+def serve(
+    collection: Collection,
+    find: Callable[[Cloud, Call], str],
+    require: Callable[[list[Json]], None] = lambda bindings: None,
+) -> None:
+    """Register the three methods for the IAM policies of a collection's resources.
+
+    Args:
+        collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
+        find: gets the full name of the resource in the path, which must exist.
+        require: refuses bindings that the resource can't have.
+    """
+
+    def get(cloud: Cloud, call: Call) -> Json:
+        asked = call.body.get("options", {}).get("requestedPolicyVersion")
+        return shown(read(cloud, find(cloud, call)), asked or call.arg(_ASKED))
+
+    def set_(cloud: Cloud, call: Call) -> Json:
+        name = find(cloud, call)
+        bindings = call.body.get("policy", {}).get("bindings", [])
+        require(bindings)
+        right = f"{collection.permissions}.setIamPolicy"
+        known = read(cloud, name)["bindings"]
+        require_modified(cloud, call, right, collection.resources(cloud, call), known, bindings)
+        return shown(write(cloud, name, call.body), _CONDITIONAL)
+
+    def test(cloud: Cloud, call: Call) -> Json:
+        resources = collection.resources(cloud, call)
+        service = collection.permissions.partition(".")[0]
+        return granted(cloud, call.principal, resources, call.body.get("permissions", []), service)
+
+    collection.method("getIamPolicy")(get)
+    collection.method("setIamPolicy")(set_)
+    collection.api.method(f"{collection.path}.testIamPermissions")(test)
+
+
+def require_modified(
+    cloud: Cloud,
+    call: Call,
+    permission: str,
+    resources: Sequence[str],
+    known: list[Json],
+    bindings: list[Json],
+) -> None:
+    """Refuse a change of a policy that the caller's own grant, with its condition, leaves out.
+
+    Raises ApiError (403).
+    """
+    modified = sorted({role for role, _, _ in _grants(known) ^ _grants(bindings)})
+    attributes = {conditions.MODIFIED_GRANTS: modified}
+    access.require(cloud, call.principal, permission, resources, attributes)
+
+
+def require_version(policy: Json, *bindings: list[Json]) -> None:
+    """Refuse a policy of another version than 3 where it has, or had, conditions.
+
+    Source: "Specify a policy version when setting a policy", docs.cloud.google.com/iam/docs/
+    allow-policies#specify-version-set.
+
+    Raises:
+        ApiError: 400.
+    """
+    version = int(policy.get("version") or 1)
+    conditional = any(condition_of(binding) for each in bindings for binding in each)
+    if conditional and version < _CONDITIONAL:
+        raise invalid("Conditional role bindings take policy version 3.")
+
+
+def shown(policy: Json, asked: int | str | None) -> Json:
+    """Return a policy as a caller that asks for this version sees it.
+
+    Below version 3 a conditional role gets another name, so that no
+    caller writes it back without its condition.
+    """
+    if not policy["bindings"]:
+        return {field: value for field, value in policy.items() if field != "bindings"}
+    if int(asked or 1) >= _CONDITIONAL or not any(map(condition_of, policy["bindings"])):
+        return policy
+    return {**policy, "version": 1, "bindings": list(map(_without_condition, policy["bindings"]))}
+
+
+def condition_of(binding: Json) -> tuple[tuple[str, str], ...]:
+    """Return a binding's condition in a form that can be compared; empty without one."""
+    return tuple(sorted((binding.get("condition") or {}).items()))
+
+
+def _without_condition(binding: Json) -> Json:
+    if not condition_of(binding):
+        return binding
+    mark = hashlib.sha256(repr(condition_of(binding)).encode()).hexdigest()[:20]
+    return {"role": f"{binding['role']}_withcond_{mark}", "members": binding["members"]}
+
+
+def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
+    return {
+        (binding.get("role", ""), member, condition_of(binding))
+        for binding in bindings
+        for member in binding.get("members", [])
+    }
+
+
+def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
+    """Make an account that Google gives to a project, once, with its role."""
+    name = f"projects/{project}/serviceAccounts/{email}"
+    if cloud.store.get(access.ACCOUNT, name) is None:
+        record = {"name": name, "projectId": project, "email": email, **fields}
+        cloud.store.put(access.ACCOUNT, name, record)
+        grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
+
+
+def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
+    """Mark a deleted account in every policy that names it, as IAM does."""
+    _rename(cloud, member, f"deleted:{member}?uid={unique_id}")
+
+
+def recall_member(cloud: Cloud, member: str, unique_id: str) -> None:
+    """Take back `forget_member` for an account that is there again."""
+    _rename(cloud, f"deleted:{member}?uid={unique_id}", member)
+
+
+def _rename(cloud: Cloud, member: str, renamed: str) -> None:
+    for resource, policy in cloud.store.items(POLICY):
+        for binding in policy.get("bindings", []):
+            if member in binding["members"]:
+                names = [renamed if name == member else name for name in binding["members"]]
+                binding["members"] = names
+                cloud.store.put(POLICY, resource, policy)
+
+
+def check(
+    cloud: Cloud,
+    binding: Json,
+    kinds: Sequence[str] = KINDS,
+    attributes: Sequence[str] = (),
+) -> None:
+    """Refuse a binding with a role, member or account that does not exist.
+
+    Args:
+        binding: with `role` and `members`.
+        kinds: what a member may begin with.
+        attributes: what its condition may read.
+
+    Raises:
+        ApiError: 400.
+    """
+    role = binding.get("role", "")
+    if binding.get("condition"):
+        if role in _BASIC:
+            raise invalid("Conditions can't be set on primitive roles.")
+        conditions.check_binding(binding["condition"].get("expression", ""), attributes)
+    custom = cloud.store.get(access.CUSTOM_ROLE, role)
+    if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
+        raise invalid(f"Role {role} is not supported for this resource.")
+    for member in binding["members"]:
+        kind, _, name = member.partition(":")
+        if member in _PUBLIC:
+            continue
+        if kind not in kinds or not name:
+            raise invalid(
+                f"Invalid value for member {member}: it must be allUsers, allAuthenticatedUsers "
+                f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
+            )
+        if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
+            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
+        if kind == "deleted" and not _DELETED.fullmatch(name):
+            raise invalid(
+                f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."
+            )
+        if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
+            raise invalid(f"Service account {name} does not exist.")
+
+
+def _exists(cloud: Cloud, email: str) -> bool:
+    if _AGENT.match(email):
+        # The accounts in whose name Google's services act are Google's own.
+        return True
+    return access.find_account(cloud, email) is not None
+
+
+def _merged(bindings: list[Json]) -> list[Json]:
+    merged: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = {}
+    for binding in bindings:
+        about = binding["role"], condition_of(binding)
+        merged.setdefault(about, set()).update(binding["members"])
+    return [
+        {"role": role, "members": sorted(members)}
+        | ({"condition": dict(condition)} if condition else {})
+        for (role, condition), members in sorted(merged.items())
+    ]
+
+
+def etag(cloud: Cloud) -> str:
+    """Return the etag of what is written now."""
+    # In the form of Google's: a byte 7, then a time.
+    return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

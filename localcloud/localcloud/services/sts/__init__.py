@@ -1,1 +1,0 @@
-"""The Security Token Service: it exchanges other issuers' tokens for Google's."""
