@@ -104,9 +104,9 @@ def _misfit(settings: StackSettings) -> Iterator[str]:
     """Yield that the job is known not to fit into the TPU."""
     answer = answer_of(settings, manifest_of(settings, root()))
     if answer is not None:
-        from tpu_training.compile import table
+        from tpu_training.compile import misfit
 
-        if why := table(answer):
+        if why := misfit(answer):
             yield f"training.args: {why}"
 
 

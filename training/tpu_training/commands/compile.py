@@ -29,7 +29,7 @@ from tpu_training.compile.tpus import Tpu, tpus, unknown_tpu
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
 from tpu_training.models.params import Params
-from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, built_in_models
+from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition
 from tpu_training.monitoring.terminal import ProgressBar
 from tpu_training.tasks import check_targets, identity
 
@@ -152,7 +152,7 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
     parser.add_argument(
         "--model",
-        help=f"{', '.join(built_in_models())}, or a file NAME.py of your own (default: "
+        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
         f"{DEFAULT_MODEL})",
     )
     add_task(parser)

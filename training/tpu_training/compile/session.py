@@ -28,7 +28,7 @@ from tpu_training.compile.tpus import Tpu, tpus
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError, LoweringError, ParamsError
 from tpu_training.models.params import Params, build_params, read_config, split_overrides
-from tpu_training.models.registry import DEFAULT_MODEL, built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, load_model
 
 if TYPE_CHECKING:
     from tpu_training.compile.programs import JobPrograms
@@ -238,7 +238,7 @@ def described(
 def _params(model: str, given: Mapping[str, Any]) -> Params:
     """Return the parameters; of a user's model only those that every model has."""
     given = {name: value for name, value in given.items() if name != "task"}
-    if model in built_in_models():
+    if model in BUILT_IN:
         return build_params(given, (), (), load_model(model).params)
     common = Params.__dataclass_fields__.keys()
     names = {str(name).replace("-", "_"): value for name, value in given.items()}
