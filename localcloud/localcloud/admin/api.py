@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud.admin import breakage, reach, resources, settings, shell_metadata
+from localcloud.admin import breakage, resources, settings, shell_metadata
 from localcloud.core import projects
 from localcloud.core.call import Json, Request, Response
 from localcloud.core.clock import rfc3339
@@ -20,6 +20,7 @@ from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.faults import Fault
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.services import reach
 from localcloud.services.oauth2 import SCOPES, refresh_token
 
 _ROOT = "/_local/v1/"

@@ -1,4 +1,4 @@
-"""Firewall rules: kept and checked here, judged by `networkmanagement`."""
+"""Firewall rules: kept and checked here; `services/reach.py` judges packets by them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 PROJECT = "projects/tpu-stack-local"
 COMPUTE = f"compute.googleapis.com/compute/v1/{PROJECT}"
 ZONE = "us-central1-b"
-TESTS = f"networkmanagement.googleapis.com/v1/{PROJECT}/locations/global/connectivityTests"
 NET = f"{PROJECT}/global/networks/net"
 
 Make = Callable[..., str]
@@ -24,7 +23,7 @@ Ask = Callable[..., Json]
 
 @pytest.fixture
 def enabled_apis() -> tuple[str, ...]:
-    apis = ("compute", "tpu", "iam", "networkmanagement")
+    apis = ("compute", "tpu", "iam")
     return tuple(f"{api}.googleapis.com" for api in apis)
 
 
@@ -83,26 +82,9 @@ def account(google: Client) -> Make:
 
 
 @pytest.fixture
-def ask(google: Client) -> Ask:
-    """Makes a Connectivity Test and returns its ReachabilityDetails."""
-    numbers = iter(range(1000))
-
-    def test(source: Json, destination: Json, **fields: Any) -> Json:
-        name = f"t{next(numbers)}"
-        body = {"source": source, "destination": destination, **fields}
-        operation = google.post(TESTS, body, testId=name)
-        assert operation["done"], operation
-        details: Json = google.get(f"{TESTS}/{name}")["reachabilityDetails"]
-        assert operation["response"]["reachabilityDetails"] == details
-        return details
-
-    return test
-
-
-@pytest.fixture
 def reach(local_cloud: LocalCloud, google: Client) -> Ask:
     """Asks as `local reach` does: `reach("a", "b:80")`."""
-    from localcloud.admin.reach import answer
+    from localcloud.services.reach import answer
 
     def question(source: str, destination: str, protocol: str = "tcp") -> Json:
         return answer(local_cloud.cloud, source, destination, protocol)

@@ -10,7 +10,7 @@ import pytest
 from localcloud.core.cloud import Cloud
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
-from tests.unit.localcloud.networkmanagement.conftest import COMPUTE, NET, PROJECT, ZONE, Make
+from tests.unit.localcloud.reach.conftest import COMPUTE, NET, PROJECT, ZONE, Make
 
 Rule = Callable[..., None]
 TPU = f"tpu.googleapis.com/v2/{PROJECT}/locations/{ZONE}"

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from localcloud.core.call import Json
 from localcloud.testing import Client
-from tests.unit.localcloud.networkmanagement.conftest import COMPUTE, NET, Ask, Make
+from tests.unit.localcloud.reach.conftest import COMPUTE, NET, Ask, Make
 
 Rule = Callable[..., None]
 
 
-def decided(answer: Json, direction: str = "INGRESS") -> tuple[str, str]:
-    """(ALLOW or DENY, the rule's name; empty for an implied rule)."""
-    steps = answer["reachabilityDetails"]["traces"][0]["steps"]
-    (rule,) = (
-        step["firewall"] for step in steps if step.get("firewall", {}).get("direction") == direction
-    )
-    return rule["action"], rule["displayName"] if "uri" in rule else ""
+def decided(answer: Json, direction: str = "ingress") -> tuple[str, str]:
+    """(allowed or denied, the rule's name; empty for the implied rule)."""
+    pattern = re.compile(rf"{direction} +(allowed|denied) by (?:rule (\S+)|the implied rule), .*")
+    (found,) = filter(None, map(pattern.fullmatch, answer["steps"]))
+    return found[1], found[2] or ""
 
 
 @pytest.fixture
@@ -42,22 +41,26 @@ def two(vm: Make) -> None:
 
 def test_what_no_rule_allows_does_not_come_in_and_everything_goes_out(reach: Ask) -> None:
     answer = reach("a", "b:80")
-    assert decided(answer, "EGRESS") == ("ALLOW", "")
-    assert decided(answer) == ("DENY", "")
-    details = answer["reachabilityDetails"]
-    assert details["result"] == "UNREACHABLE"
-    assert details["traces"][0]["steps"][-1]["drop"] == {"cause": "FIREWALL_RULE"}
+    assert decided(answer, "egress") == ("allowed", "")
+    assert decided(answer) == ("denied", "")
+    assert answer["result"] == "UNREACHABLE"
+    assert answer["steps"] == [
+        "egress  allowed by the implied rule, priority 65535",
+        "route   subnetwork sub, 10.0.0.0/24",
+        "ingress denied by the implied rule, priority 65535",
+    ]
 
 
 def test_the_lowest_number_decides_and_a_denial_wins_a_tie(
     reach: Ask, rule: Rule, forget: Callable[..., None]
 ) -> None:
-    cases = [(1000, 999, "deny"), (999, 1000, "allow"), (1000, 1000, "deny"), (0, 65535, "allow")]
-    for allowed, denied, who in cases:
-        rule("allow", "80", priority=allowed)
-        rule("deny", "80", deny=True, priority=denied)
-        assert decided(reach("a", "b:80")) == (who.upper(), who), (allowed, denied)
-        forget("allow", "deny")
+    cases = [(1000, 999, "denied"), (999, 1000, "allowed")]
+    cases += [(1000, 1000, "denied"), (0, 65535, "allowed")]
+    for allowed, denied, winner in cases:
+        rule("allowed", "80", priority=allowed)
+        rule("denied", "80", deny=True, priority=denied)
+        assert decided(reach("a", "b:80")) == (winner, winner), (allowed, denied)
+        forget("allowed", "denied")
 
 
 OPEN: list[Json] = [
@@ -87,7 +90,7 @@ def test_a_rule_is_for_its_sources_targets_and_ports_alone(
 ) -> None:
     for fields in [*OPEN, *SHUT]:
         rule("r", *fields.get("ports", ()), **{k: v for k, v in fields.items() if k != "ports"})
-        expected = ("ALLOW", "r") if fields in OPEN else ("DENY", "")
+        expected = ("allowed", "r") if fields in OPEN else ("denied", "")
         assert decided(reach("a", "b:80")) == expected, fields
         forget("r")
 
@@ -101,27 +104,26 @@ def test_a_rule_of_accounts_is_for_machines_that_run_as_them(
     vm("e", account=other)
     both = {"sourceServiceAccounts": [mine], "targetServiceAccounts": [mine]}
     rule("machines", protocol="all", **both)
-    assert decided(reach("c", "d:8471")) == ("ALLOW", "machines")
-    assert decided(reach("c", "d", "icmp")) == ("ALLOW", "machines")
-    assert decided(reach("e", "d:8471")) == ("DENY", "")
-    assert decided(reach("c", "e:8471")) == ("DENY", "")
+    assert decided(reach("c", "d:8471")) == ("allowed", "machines")
+    assert decided(reach("c", "d", "icmp")) == ("allowed", "machines")
+    assert decided(reach("e", "d:8471")) == ("denied", "")
+    assert decided(reach("c", "e:8471")) == ("denied", "")
     # An address of the network without a machine has no account.
-    assert decided(reach("10.0.0.200", "d:8471")) == ("DENY", "")
+    assert decided(reach("10.0.0.200", "d:8471")) == ("denied", "")
 
 
 def test_a_rule_for_what_goes_out_stops_it_at_the_source(reach: Ask, rule: Rule) -> None:
     rule("in")
     rule("out", deny=True, direction="EGRESS", destinationRanges=["10.0.0.3/32"])
-    steps = reach("a", "b:80")["reachabilityDetails"]["traces"][0]["steps"]
-    assert [step["state"] for step in steps][1:] == ["APPLY_EGRESS_FIREWALL_RULE", "DROP"]
-    assert reach("b", "a:80")["reachabilityDetails"]["result"] == "REACHABLE"
+    assert reach("a", "b:80")["steps"] == ["egress  denied by rule out, priority 1000"]
+    assert reach("b", "a:80")["result"] == "REACHABLE"
 
 
 def test_rules_of_another_network_do_not_count(reach: Ask, google: Client) -> None:
     body = {"name": "r", "network": f"{NET}2", "allowed": [{"IPProtocol": "tcp"}]}
     google.post(f"{COMPUTE}/global/networks", {"name": "net2"})
     google.post(f"{COMPUTE}/global/firewalls", body)
-    assert decided(reach("a", "b:80")) == ("DENY", "")
+    assert decided(reach("a", "b:80")) == ("denied", "")
 
 
 def test_google_refuses_rules_that_mix_tags_with_accounts(google: Client) -> None:
