@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
@@ -14,6 +14,7 @@ Prepare = Callable[[Cloud, Call, str, Json], None]
 Change = Callable[[Cloud, Call, Json, Json], str | None]
 Scope = Literal["global", "regions", "zones"]
 Remove = Callable[[Cloud, str, Json], None]
+_OWN = ("labels", "metadata")
 
 
 def _nothing(*_: object) -> None:
@@ -87,3 +88,17 @@ class Kind:
         """Return the path of the resource that a call names."""
         name = call.params.get(self.parameter) or call.params["resource"]
         return f"projects/{call.project}/{place_of(call)}/{self.collection}/{name}"
+
+
+def tidy(sent: Any) -> Any:
+    """Return a request without what means "not set": nulls, empty strings and empty lists.
+
+    Google's provider sends them for every option that its user left out. Labels and metadata are
+    the user's own and stay as they are.
+    """
+    if isinstance(sent, list):
+        return [tidy(item) for item in sent if item is not None]
+    if not isinstance(sent, dict):
+        return sent
+    fields = {key: value if key in _OWN else tidy(value) for key, value in sent.items()}
+    return {key: value for key, value in fields.items() if value not in (None, "", [])}

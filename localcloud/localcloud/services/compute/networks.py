@@ -7,6 +7,7 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, shared_vpc, usage
@@ -15,6 +16,7 @@ from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_from, path_of, shown, url_of
 from localcloud.services.compute.resources import changed, changes, identity, load, serve
+from localcloud.services.orgpolicy import constraints
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
@@ -200,10 +202,12 @@ def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"firewalls": rules})
 
 
-def add_default_network(cloud: Cloud, project: str) -> None:
+@service_enabled["compute.googleapis.com"]
+def _add_default_network(cloud: Cloud, project: str) -> None:
     """Give a project the network that Google gives it with the Compute Engine API."""
     path = f"projects/{project}/global/networks/{DEFAULT}"
-    if cloud.store.get(STORE, path) is not None:
+    skipped = constraints.is_enforced(cloud, project, constraints.SKIP_DEFAULT_NETWORK)
+    if skipped or cloud.store.get(STORE, path) is not None:
         return
     network = identity(cloud, "compute#network", path, DEFAULT) | {
         "description": "Default network for the project",

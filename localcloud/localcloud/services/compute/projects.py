@@ -9,11 +9,10 @@ from localcloud.core.errors import not_found
 from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import Work
 from localcloud.services import policies
-from localcloud.services.compute import catalog, networks, operations, shared_vpc
+from localcloud.services.compute import catalog, operations, shared_vpc
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.links import shown, url_of
-from localcloud.services.orgpolicy import constraints
 
 _QUOTAS = {
     "NETWORKS": 50,
@@ -83,8 +82,6 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
 
 @service_enabled["compute.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    if not constraints.is_enforced(cloud, project, constraints.SKIP_DEFAULT_NETWORK):
-        networks.add_default_network(cloud, project)
     _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():

@@ -16,8 +16,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog, operations, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
-from localcloud.services.compute.instances.checks import tidy
-from localcloud.services.compute.kinds import Change, Kind, place_of
+from localcloud.services.compute.kinds import Change, Kind, place_of, tidy
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.paging import aggregate, page
 

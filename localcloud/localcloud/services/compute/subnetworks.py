@@ -10,8 +10,7 @@ from localcloud.core.errors import invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, shared_vpc
 from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.instances.checks import tidy
-from localcloud.services.compute.kinds import Kind
+from localcloud.services.compute.kinds import Kind, tidy
 from localcloud.services.compute.links import last, path_from, path_of, url_of
 from localcloud.services.compute.networks import SUBNETWORK, require_own_network, subnets
 from localcloud.services.compute.paging import page

@@ -23,8 +23,9 @@ from localcloud.services.compute.groups.records import (
     save,
     template_of,
 )
-from localcloud.services.compute.instances import checks, lifecycle
+from localcloud.services.compute.instances import lifecycle
 from localcloud.services.compute.instances.records import ended
+from localcloud.services.compute.kinds import tidy
 from localcloud.services.compute.links import last, path_from
 
 # Seconds until a group notices that an instance has ended, and until it tries again to create one.
@@ -82,7 +83,7 @@ def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
     body["metadata"] = _metadata(body["metadata"], group, known["template"], kept)
     call = _call(cloud, group)
-    lifecycle.add(cloud, call, checks.tidy(body))
+    lifecycle.add(cloud, call, tidy(body))
     lifecycle.create(cloud, path)
     now = cloud.clock.now()
     fresh = {"errors": [], "health": "UNKNOWN", "streak": 0, "template": known["template"]}

@@ -23,9 +23,9 @@ from localcloud.services.compute.groups.records import (
     template_of,
 )
 from localcloud.services.compute.instance_templates import require_template
-from localcloud.services.compute.instances import accounts, checks
+from localcloud.services.compute.instances import accounts
 from localcloud.services.compute.instances import lifecycle as instances
-from localcloud.services.compute.kinds import place_of
+from localcloud.services.compute.kinds import place_of, tidy
 from localcloud.services.compute.links import last, path_of, url_of
 from localcloud.services.compute.resources import (
     begin,
@@ -65,7 +65,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
     require_permission(cloud, call, "compute.instances.create")
     zone = f"projects/{call.project}/{place_of(call)}"
     path = f"{zone}/{KIND.collection}/{name}"
-    body = checks.tidy(call.body)
+    body = tidy(call.body)
     size = int(body.pop("targetSize", 0))
     with cloud.store.locked():
         require_new(cloud, path)
@@ -178,7 +178,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
     with cloud.store.locked():
         record = load_group(cloud, path)
         require_match(body.get("fingerprint"), record["fingerprint"], "resource")
-        sent = checks.tidy(body)
+        sent = tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
             if field in sent and last(str(sent[field])) != last(str(record[field])):
                 raise invalid(f"The {field} of a managed instance group cannot be changed.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from localcloud.core.call import Json
 from localcloud.core.errors import ApiError, invalid
@@ -13,24 +12,9 @@ _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_OWN = ("labels", "metadata")
 _MOST = 64
 _LONGEST_VALUE = 256 * 1024
 _LONGEST_METADATA = 512 * 1024
-
-
-def tidy(sent: Any) -> Any:
-    """Return a request without what means "not set": nulls, empty strings and empty lists.
-
-    Google's provider sends them for every option that its user left out. Labels and metadata are
-    the user's own and stay as they are.
-    """
-    if isinstance(sent, list):
-        return [tidy(item) for item in sent if item is not None]
-    if not isinstance(sent, dict):
-        return sent
-    fields = {key: value if key in _OWN else tidy(value) for key, value in sent.items()}
-    return {key: value for key, value in fields.items() if value not in (None, "", [])}
 
 
 def labels(sent: dict[str, str]) -> dict[str, str]:

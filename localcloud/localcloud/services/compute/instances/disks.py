@@ -11,8 +11,8 @@ from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.disks import complete, require_disk
 from localcloud.services.compute.fingerprints import stamp_labels
-from localcloud.services.compute.instances import checks
 from localcloud.services.compute.instances.records import KIND, changes
+from localcloud.services.compute.kinds import tidy
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.resources import identity, load, require_name, require_new
 from localcloud.services.compute.usage import holders, in_use
@@ -137,7 +137,7 @@ def _find(record: Record, device: str) -> Json:
 def attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Attach an existing disk."""
     path = KIND.path(call)
-    sent = checks.tidy(call.body)
+    sent = tidy(call.body)
     if not sent.get("source"):
         raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
     if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):

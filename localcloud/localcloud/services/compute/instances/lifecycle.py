@@ -28,7 +28,7 @@ from localcloud.services.compute.instances.records import (
     set_status,
     started,
 )
-from localcloud.services.compute.kinds import place_of
+from localcloud.services.compute.kinds import place_of, tidy
 from localcloud.services.compute.links import last, path_from, shown, url_of
 from localcloud.services.compute.resources import (
     begin,
@@ -58,7 +58,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
     """Create an instance, from a template if one is named, and boot it."""
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
-    body = checks.tidy(call.body)
+    body = tidy(call.body)
     source = call.arg("sourceInstanceTemplate")
     if source:
         template = load(cloud, instance_templates.require_template(cloud, call, source))

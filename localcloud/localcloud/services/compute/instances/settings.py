@@ -10,6 +10,7 @@ from localcloud.services.compute import catalog
 from localcloud.services.compute.fingerprints import require_match, stamp_labels
 from localcloud.services.compute.instances import accounts, checks
 from localcloud.services.compute.instances.records import changes, require_stopped
+from localcloud.services.compute.kinds import tidy
 from localcloud.services.compute.links import last, url_of
 
 
@@ -49,7 +50,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the scheduling options; whether it is spot only while it is stopped."""
     before = record["scheduling"]
     kept = {key: value for key, value in before.items() if key not in call.body}
-    after = checks.scheduling(kept | checks.tidy(call.body))
+    after = checks.scheduling(kept | tidy(call.body))
     if after["preemptible"] != before["preemptible"]:
         require_stopped(record, "The provisioning model")
     record["scheduling"] = after
@@ -78,5 +79,5 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance."""
     require_stopped(record, "The Shielded VM configuration")
     record["shieldedInstanceConfig"] = checks.shielded(
-        record["shieldedInstanceConfig"] | checks.tidy(call.body)
+        record["shieldedInstanceConfig"] | tidy(call.body)
     )
