@@ -20,7 +20,7 @@ from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.tokens import TOKENS
-from localcloud.services.compute.instances import power
+from localcloud.services.compute import instances
 from localcloud.services.storage import records, versions
 from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import NODE
@@ -38,7 +38,7 @@ def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
     if tpus:
         return [partial(nodes.preempt, cloud, key) for key in tpus]
     vms = [key for key in _machines(cloud, name) if _HOSTS not in key]
-    return [partial(power.preempt, cloud, key) for key in vms]
+    return [partial(instances.preempt, cloud, key) for key in vms]
 
 
 def die(cloud: Cloud, name: str) -> None:

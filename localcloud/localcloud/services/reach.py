@@ -17,12 +17,10 @@ from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.instances.records import started
-from localcloud.services.compute.links import last, path_from, url_of
-from localcloud.services.compute.networks import subnets
+from localcloud.services.compute.api import STORE, last, path_from, url_of
+from localcloud.services.compute.instance_records import started
+from localcloud.services.compute.networks import ranges, subnets
 from localcloud.services.compute.resources import changed
-from localcloud.services.compute.subnetworks import ranges
 from localcloud.services.tpu import hosts, nodes, ports
 from localcloud.services.tpu.api import NODE
 

@@ -8,10 +8,9 @@ from ipaddress import ip_network
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute.api import url_of
 from localcloud.services.compute.networks import require_own_network
-from localcloud.services.compute.resources import serve
+from localcloud.services.compute.resources import Kind, serve
 
 _HIGHEST_PRIORITY = 65535
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")

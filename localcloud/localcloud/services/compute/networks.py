@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -10,17 +11,33 @@ from localcloud.core.errors import invalid
 from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog, shared_vpc, usage
-from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.fingerprints import stamp
-from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import changed, changes, identity, load, serve
+from localcloud.services.compute import catalog, projects, resources
+from localcloud.services.compute.api import (
+    API,
+    STORE,
+    last,
+    page,
+    path_from,
+    path_of,
+    shown,
+    url_of,
+)
+from localcloud.services.compute.resources import (
+    Kind,
+    changed,
+    changes,
+    identity,
+    load,
+    require_name,
+    serve,
+    stamp,
+    tidy,
+)
 from localcloud.services.orgpolicy import constraints
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
-SUBNETWORK: Json = {
+SUBNETWORK_DEFAULTS: Json = {
     "privateIpGoogleAccess": False,
     "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
     "purpose": "PRIVATE",
@@ -59,14 +76,14 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
         reference = f"global/networks/{reference or DEFAULT}"
     path = path_of(reference, project)
     load(cloud, path)
-    shared_vpc.require_lent(cloud, project, path)
+    projects.require_lent(cloud, project, path)
     return path
 
 
 def require_own_network(cloud: Cloud, project: str, reference: str) -> str:
     """Return what `require_network` does; 400 for a network of another project."""
     path = require_network(cloud, project, reference)
-    shared_vpc.require_own(project, path)
+    projects.require_own(project, path)
     return path
 
 
@@ -80,7 +97,7 @@ def subnets(cloud: Cloud, network: str) -> list[Record]:
     ]
 
 
-def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+def _prepare_network(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if "IPv4Range" in record:
         raise invalid("Legacy networks are not supported anymore; set autoCreateSubnetworks.")
     _complete(record)
@@ -116,7 +133,7 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     for region, range_ in catalog.auto_ranges(cloud, project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
         subnet = (
-            SUBNETWORK
+            SUBNETWORK_DEFAULTS
             | identity(cloud, "compute#subnetwork", at, name)
             | {
                 "_automatic": True,
@@ -144,7 +161,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     cloud.store.put(STORE, at, route)
 
 
-def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
+def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
         raise invalid("Use switchToCustomMode to change the mode of a network.")
@@ -153,10 +170,10 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
 
 
 @effect("compute.network.remove")
-def _remove(cloud: Cloud, path: str) -> None:
+def _remove_network(cloud: Cloud, path: str) -> None:
     """Remove a network with its routes and automatic subnets, unless something is in it."""
     with cloud.store.locked():
-        usage.require_unused(cloud, path)
+        resources.require_unused(cloud, path)
         for subnet in subnets(cloud, path):
             cloud.store.delete(STORE, path_from(subnet["selfLink"]))
         project = "/".join(path.split("/")[:2])
@@ -167,24 +184,24 @@ def _remove(cloud: Cloud, path: str) -> None:
     changed.run(cloud, path)
 
 
-KIND = Kind(
+NETWORK = Kind(
     collection="networks",
     parameter="network",
     scope="global",
     defaults={"autoCreateSubnetworks": True},
-    prepare=_prepare,
-    change=_change,
+    prepare=_prepare_network,
+    change=_change_network,
     removal="compute.network.remove",
     latency="network",
 )
-serve(KIND)
+serve(NETWORK)
 
 
-@changes(KIND, "switchToCustomMode")
+@changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
     """Make an auto mode network a custom one; its subnets stay."""
     record["autoCreateSubnetworks"] = False
-    for subnet in subnets(cloud, KIND.path(call)):
+    for subnet in subnets(cloud, NETWORK.path(call)):
         subnet.pop("_automatic", None)
         cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
@@ -192,7 +209,7 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
 def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     """List the firewall rules of a network."""
-    path = KIND.path(call)
+    path = NETWORK.path(call)
     load(cloud, path)
     rules = [
         rule
@@ -229,3 +246,285 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
             "logConfig": {"enable": False},
         }
         cloud.store.put(STORE, at, rule)
+
+
+# --- Subnetworks: ranges that must not overlap, and the addresses given out of them.
+
+_LONGEST_PREFIX = 29
+_USABLE = ("network", "ipCidrRange", "purpose", "stackType")
+
+
+def parse_range(text: str, field: str) -> IPv4Network:
+    """Return an IPv4 range in CIDR notation.
+
+    Raises:
+        ApiError: 400 when it is not one, has host bits, or is longer than /29.
+    """
+    try:
+        network = IPv4Network(text)
+    except ValueError as error:
+        raise invalid(f"Invalid value for field '{field}': '{text}'. {error}.") from None
+    if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
+        raise invalid(
+            f"Invalid value for field '{field}': '{text}'. The range must have a prefix length "
+            f"between 8 and {_LONGEST_PREFIX}."
+        )
+    return network
+
+
+def ranges(subnet: Record) -> list[IPv4Network]:
+    """Return the primary and secondary ranges of a subnetwork."""
+    secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
+    return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
+
+
+def require_subnetwork(
+    cloud: Cloud, project: str, zone: str, reference: str, network: str
+) -> Record:
+    """Return the subnetwork that `reference` names, or the network's own one in the zone's region.
+
+    Args:
+        cloud: the cloud.
+        project: of references that name none.
+        zone: where the machine is.
+        reference: URL, path, bare name, or empty.
+        network: path of the network, for an empty `reference`.
+
+    Raises:
+        ApiError: 404 when there is none, 400 when it lies in another region or network.
+    """
+    region = catalog.region_of(zone)
+    if not reference:
+        for subnet in subnets(cloud, network):
+            if last(subnet["region"]) == region:
+                return subnet
+        raise invalid(
+            f"Invalid value for field 'networkInterfaces[0].subnetwork': ''. Network '{network}' "
+            f"has no subnetwork in region {region}; name one."
+        )
+    if "/" not in reference:
+        reference = f"regions/{region}/subnetworks/{reference}"
+    path = path_of(reference, project)
+    subnet = load(cloud, path)
+    projects.require_lent(cloud, project, path)
+    if last(subnet["region"]) != region:
+        raise invalid(f"Subnetwork '{reference}' lies in another region than zone {zone}.")
+    if network and path_from(subnet["network"]) != network:
+        raise invalid(f"Subnetwork '{reference}' is not in network '{network}'.")
+    return subnet
+
+
+def _require_no_overlap(cloud: Cloud, record: Json) -> None:
+    wanted = ranges(record)
+    for other in subnets(cloud, path_from(record["network"])):
+        if other["selfLink"] == record["selfLink"]:
+            continue
+        for mine in wanted:
+            for theirs in ranges(other):
+                if mine.overlaps(theirs):
+                    raise invalid(
+                        f"Invalid IPCidrRange: {mine} conflicts with existing subnetwork "
+                        f"'{other['name']}' in region '{last(other['region'])}'."
+                    )
+    for index, mine in enumerate(wanted):
+        if any(mine.overlaps(other) for other in wanted[:index]):
+            raise invalid(f"Invalid IPCidrRange: {mine} overlaps another range of the subnetwork.")
+
+
+def _check_ranges(record: Json) -> None:
+    if not record.get("ipCidrRange"):
+        raise invalid("Invalid value for field 'resource.ipCidrRange': ''. It must be given.")
+    record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
+    for secondary in record.get("secondaryIpRanges", []):
+        parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
+
+
+def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    network = require_own_network(cloud, call.project, record.get("network", ""))
+    record["network"] = url_of(network)
+    _check_ranges(record)
+    _require_no_overlap(cloud, record)
+    _complete_logging(record, record)
+    first = IPv4Network(record["ipCidrRange"])[1]
+    record["gatewayAddress"] = str(first)
+    owner = load(cloud, network)
+    owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
+    cloud.store.put(STORE, network, owner)
+
+
+def _complete_logging(record: Json, sent: Json) -> None:
+    """Write the switch of the flow logs, if `sent` has one, into both of its places."""
+    if "enable" in sent.get("logConfig", {}):
+        record["enableFlowLogs"] = sent["logConfig"]["enable"]
+    elif "enableFlowLogs" in sent:
+        record["logConfig"] = record.get("logConfig", {}) | {"enable": sent["enableFlowLogs"]}
+
+
+def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    for field in ("ipCidrRange", "network", "name"):
+        if before[field] != after[field]:
+            raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
+    _check_ranges(after)
+    _require_no_overlap(cloud, after)
+    _complete_logging(after, tidy(call.body))
+
+
+def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:
+    network = path_from(record["network"])
+    owner = load(cloud, network)
+    if record.get("_automatic"):
+        raise invalid(f"Cannot delete auto subnetwork '{path}' of the auto mode network.")
+    left = [url for url in owner.pop("subnetworks") if url != record["selfLink"]]
+    cloud.store.put(STORE, network, owner | ({"subnetworks": left} if left else {}))
+
+
+SUBNETWORK_KIND = Kind(
+    collection="subnetworks",
+    parameter="subnetwork",
+    scope="regions",
+    defaults=SUBNETWORK_DEFAULTS,
+    prepare=_prepare_subnetwork,
+    change=_change_subnetwork,
+    remove=_remove_subnetwork,
+    stamped=True,
+    also=("compute.networks.updatePolicy",),
+    latency="network",
+)
+serve(SUBNETWORK_KIND)
+
+
+@changes(SUBNETWORK_KIND, "expandIpCidrRange")
+def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
+    """Widen a subnetwork's primary range; it cannot shrink."""
+    wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
+    if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
+        raise invalid(
+            f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
+            f"range {record['ipCidrRange']}."
+        )
+    record["ipCidrRange"] = str(wider)
+    _require_no_overlap(cloud, record)
+
+
+@changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
+def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
+    """Let machines without an external address reach Google's APIs, or not."""
+    record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
+
+
+@API.method("subnetworks.listUsable", permission="compute.subnetworks.list")
+def list_usable(cloud: Cloud, call: Call) -> Json:
+    """List the subnetworks of the project that machines may use."""
+    items = [
+        {"subnetwork": record["selfLink"], **{field: record[field] for field in _USABLE}}
+        for path, record in cloud.store.items(STORE, f"projects/{call.project}/regions/")
+        if "/subnetworks/" in path
+    ]
+    path = f"projects/{call.project}/aggregated/subnetworks/listUsable"
+    return page(call, "compute#usableSubnetworksAggregatedList", path, items)
+
+
+# --- Routes: the one to the internet that every network has, and those that users add.
+
+_NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
+
+
+def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
+    if len(hops) != 1:
+        raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
+    if hops[0] not in ("nextHopIp", "nextHopIlb"):
+        record[hops[0]] = url_of(path_of(record[hops[0]], call.project))
+
+
+serve(
+    Kind(
+        collection="routes",
+        parameter="route",
+        scope="global",
+        defaults={"priority": 1000},
+        prepare=_prepare_route,
+        latency="network",
+    )
+)
+
+
+# --- Cloud Routers, whose `nats` are Cloud NAT.
+
+_NAT_DEFAULTS: Json = {
+    "enableEndpointIndependentMapping": False,
+    "endpointTypes": ["ENDPOINT_TYPE_VM"],
+}
+# A private NAT shares its ports out as they are needed, and always shows how long one rests.
+_BY_TYPE: dict[str, Json] = {
+    "PUBLIC": {"autoNetworkTier": "PREMIUM"},
+    "PRIVATE": {"enableDynamicPortAllocation": True, "effectiveTcpTimeWaitTimeoutSec": 120},
+}
+
+
+def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
+    names = [nat.get("name", "") for nat in record.get("nats", [])]
+    for name in names:
+        require_name(name)
+    if len(set(names)) < len(names):
+        raise invalid(f"Invalid value for field 'resource.nats': two are named alike in {names}.")
+    completed = []
+    for nat in record.get("nats", []):
+        nat.pop("initialNatIps", None)
+        for entry in nat.get("subnetworks", []):
+            path = path_of(entry["name"], call.project)
+            load(cloud, path)
+            entry["name"] = url_of(path)
+        nat["natIps"] = [url_of(path_of(ip, call.project)) for ip in nat.get("natIps", [])]
+        if not nat["natIps"]:
+            del nat["natIps"]
+        type_ = nat.get("type") or "PUBLIC"
+        completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
+    if completed:
+        record["nats"] = completed
+
+
+def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _complete_nats(cloud, call, record)
+
+
+def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    if before["network"] != after["network"]:
+        raise invalid("The network of a router cannot be changed.")
+    _complete_nats(cloud, call, after)
+
+
+_ROUTER = Kind(
+    collection="routers",
+    parameter="router",
+    scope="regions",
+    defaults={"encryptedInterconnectRouter": False},
+    prepare=_prepare_router,
+    change=_change_router,
+    also=("compute.networks.updatePolicy",),
+    latency="network",
+)
+serve(_ROUTER)
+
+
+@API.method("routers.getRouterStatus", permission="compute.routers.get")
+def get_router_status(cloud: Cloud, call: Call) -> Json:
+    """Answer what a router does: its NATs, without the addresses that no traffic uses here."""
+    record = load(cloud, _ROUTER.path(call))
+    status: Json = {"network": record["network"]}
+    if record.get("nats"):
+        status["natStatus"] = [
+            {"name": nat["name"], "minExtraNatIpsNeeded": 0, "numVmEndpointsWithNatMappings": 0}
+            for nat in record["nats"]
+        ]
+    return shown(call, {"kind": "compute#routerStatusResponse", "result": status})
+
+
+@API.method("routers.getNatMappingInfo", permission="compute.routers.get")
+def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
+    """Answer an empty list: machines of the local cloud reach the network without NAT."""
+    load(cloud, _ROUTER.path(call))
+    return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}

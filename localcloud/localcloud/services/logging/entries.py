@@ -9,11 +9,11 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.hooks import Hook
 from localcloud.core.registry import Api
 from localcloud.machines.serial_logs import RETENTION
 from localcloud.services.logging import filters
 from localcloud.services.logging.lines import entries_of
-from localcloud.services.monitoring import mail
 from localcloud.services.paging import cut
 
 API = Api("logging", ("v2",))
@@ -25,7 +25,9 @@ _SIZE, _MOST = 50, 1000
 _PROJECT = re.compile(r"projects/([^/]+)")
 _LOG = re.compile(r"projects/([^/]+)/logs/([\w./%-]{1,512})", re.ASCII)
 _PAYLOADS = ("jsonPayload", "textPayload")
-_ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
+written: Hook[[Cloud, str, Json], None] = Hook()
+"""Runs when a client has written an entry to a project."""
+_DESCENDING = {"": False, "timestamp asc": False, "timestamp desc": True}
 
 
 def _project_of(body: Json) -> str:
@@ -45,7 +47,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     """Return the entries that a filter lets through, a page of them."""
     order, token = call.body.get("orderBy", ""), call.body.get("pageToken", "")
     size = min(call.body.get("pageSize", 0) or _SIZE, _MOST)
-    if order not in _ORDERS:
+    if order not in _DESCENDING:
         raise invalid(f"order_by must be one of [timestamp asc, timestamp desc], not {order!r}.")
     if size < 0 or (token and not token.isdigit()):
         raise invalid("Request contains an invalid argument: page_size or page_token.")
@@ -58,7 +60,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
         for entry in chain(lines, written)
         if entry["timestamp"] >= oldest and all(said.holds(entry) for said in conditions)
     ]
-    found.sort(key=lambda entry: (entry["timestamp"], entry["insertId"]), reverse=_ORDERS[order])
+    found.sort(key=lambda entry: (entry["timestamp"], entry["insertId"]), reverse=_DESCENDING[order])
     return cut("entries", found, token, size)
 
 
@@ -84,5 +86,5 @@ def write(cloud: Cloud, call: Call) -> Json:
         number = entry.get("insertId") or f"w{cloud.operations.number()}"
         kept = {"timestamp": now, **entry, "insertId": number, "receiveTimestamp": now}
         cloud.store.put(ENTRY, f"projects/{call.project}/{number}", kept)
-        mail.send(cloud, call.project, kept)
+        written.run(cloud, call.project, kept)
     return {}

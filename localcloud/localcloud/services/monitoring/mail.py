@@ -9,6 +9,7 @@ from localcloud.core.call import Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.services.logging import filters
+from localcloud.services.logging.entries import written
 from localcloud.services.monitoring.channels import CHANNEL, POLICY
 
 MAIL = "mail"
@@ -17,6 +18,7 @@ _EXTRACT = re.compile(r"EXTRACT\(([\w.]+)\)")
 _VARIABLE = re.compile(r"\$\{log\.extracted_label\.(\w+)\}")
 
 
+@written
 def send(cloud: Cloud, project: str, entry: Json) -> None:
     """Send what policies of a project say of a log entry.
 

@@ -10,9 +10,8 @@ from ipaddress import IPv4Network
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.store import Record
-from localcloud.services.compute import ipam
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import path_from
+from localcloud.services.compute import addresses
+from localcloud.services.compute.api import STORE, path_from
 
 # Google keeps the first two addresses of every range for itself.
 _FIRST = 2
@@ -33,10 +32,10 @@ def reserve(cloud: Cloud, record: Record, count: int) -> list[str]:
     for url in record["_uses"]:
         subnet = cloud.store.get(STORE, path_from(url))
         if subnet and "ipCidrRange" in subnet:
-            return [ipam.reserve(cloud, subnet, record["name"]) for _ in range(count)]
+            return [addresses.reserve(cloud, subnet, record["name"]) for _ in range(count)]
     return []
 
 
 def release(cloud: Cloud, record: Record) -> None:
     """Give a deleted node's addresses back."""
-    ipam.release(cloud, record["name"])
+    addresses.release(cloud, record["name"])

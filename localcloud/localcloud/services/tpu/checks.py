@@ -9,11 +9,9 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal, is_scope
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import path_from, url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.api import STORE, path_from, url_of
+from localcloud.services.compute.networks import ranges, require_network, require_subnetwork
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.compute.subnetworks import ranges, require_subnetwork
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE
 from localcloud.services.tpu.locations import network_agent

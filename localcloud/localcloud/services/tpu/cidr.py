@@ -6,8 +6,7 @@ from ipaddress import IPv4Network
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.compute.networks import subnets
-from localcloud.services.compute.subnetworks import ranges
+from localcloud.services.compute.networks import ranges, subnets
 from localcloud.services.tpu.api import NODE, project_of
 from localcloud.services.tpu.catalog import Accelerator
 

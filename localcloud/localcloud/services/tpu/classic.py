@@ -7,7 +7,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute.api import url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.tpu import capacity, catalog, checks, cidr, nodes
 from localcloud.services.tpu.api import NODE, NODES, load, node_name, zone_of

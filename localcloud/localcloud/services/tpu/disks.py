@@ -10,10 +10,8 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.compute import disks as compute_disks
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import last, url_of
-from localcloud.services.compute.resources import load
-from localcloud.services.compute.usage import holders, in_use
+from localcloud.services.compute.api import STORE, last, url_of
+from localcloud.services.compute.resources import holders, in_use, load
 from localcloud.services.tpu.api import NODE
 from localcloud.services.tpu.catalog import Accelerator
 

@@ -7,8 +7,7 @@ roles/tpu.xpnAgent); whether they do in a network of the project, nobody here ha
 from __future__ import annotations
 
 from localcloud.core.cloud import Cloud
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute.api import STORE, url_of
 from localcloud.services.compute.resources import identity
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE

@@ -18,7 +18,7 @@ from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
 from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines import guest
-from localcloud.services.compute.links import last
+from localcloud.services.compute.api import last
 from localcloud.services.tpu import addresses, catalog, ports
 from localcloud.services.tpu.api import NODE, project_of, zone_of
 from localcloud.services.tpu.capacity import preemptible

@@ -9,8 +9,8 @@ from localcloud.core.errors import ApiError
 from localcloud.core.hooks import Hook, cloud_started, machine_powered_off
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
-from localcloud.services.compute import usage
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute import resources
+from localcloud.services.compute.api import url_of
 from localcloud.services.tpu import addresses, capacity, checks, hosts, operations
 from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
 
@@ -250,7 +250,7 @@ def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     return operations.start(cloud, call, work, verb=verb, target=name)
 
 
-@usage.finders
+@resources.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
     """Return the nodes that keep a network, subnetwork or disk from being deleted."""
     return [name for name, record in cloud.store.items(NODE) if url_of(path) in record["_uses"]]

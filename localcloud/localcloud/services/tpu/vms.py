@@ -9,8 +9,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
-from localcloud.services.compute.instances.guest import attributes
-from localcloud.services.compute.links import path_from, path_of, url_of
+from localcloud.services.compute.api import path_from, path_of, url_of
+from localcloud.services.compute.instances import guest_attributes
 from localcloud.services.orgpolicy import constraints
 from localcloud.services.tpu import catalog, checks, disks, hosts, nodes, operations
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
@@ -138,7 +138,7 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
         written = cloud.machines.guest_attributes(hosts.keys(record)[int(worker)])
         below = f"{query}/" if query else ""
         chosen = {key: value for key, value in written.items() if f"{key}/".startswith(below)}
-        found.append({"queryPath": query, "queryValue": attributes(chosen)})
+        found.append({"queryPath": query, "queryValue": guest_attributes(chosen)})
     return {"guestAttributes": found}
 
 

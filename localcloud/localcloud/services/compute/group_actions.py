@@ -1,32 +1,117 @@
-"""What a group does with its instances: it creates, recreates and deletes them."""
+"""Records of managed instance groups: where they lie, and what they know of their instances.
+
+The emulator's own part of a record: `_members` (by name, see `member`), `_configs` (per-instance
+configs by name), `_creator` (as whom the group acts; on Google it is a service agent that may do
+the same), `_watch` (the number of the chain of health checks that counts) and `_deleting`.
+"""
 
 from __future__ import annotations
 
 import io
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
 
 from localcloud.core.call import Call, Json, Request
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, not_found
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.core.tokens import Principal
-from localcloud.services.compute import instance_templates, operations
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.groups.records import (
-    COLLECTION,
-    groups_of,
-    instance_path,
-    load_group,
-    lock,
-    note,
-    save,
-    template_of,
+from localcloud.services.compute import api, instance_properties, instances
+from localcloud.services.compute.api import STORE, last, path_from
+from localcloud.services.compute.instance_records import ended
+from localcloud.services.compute.resources import Kind, fingerprint, load, tidy
+
+COLLECTION = "instanceGroupManagers"
+_SETTINGS = (
+    "autoHealingPolicies",
+    "baseInstanceName",
+    "description",
+    "instanceLifecyclePolicy",
+    "targetSize",
+    "updatePolicy",
+    "versions",
 )
-from localcloud.services.compute.instances import lifecycle
-from localcloud.services.compute.instances.records import ended
-from localcloud.services.compute.kinds import tidy
-from localcloud.services.compute.links import last, path_from
+# A group acts once at a time: its deletion waits for an instance that is being made.
+_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+
+
+KIND = Kind(
+    collection=COLLECTION,
+    parameter="instanceGroupManager",
+    scope="zones",
+)
+
+
+def load_group(cloud: Cloud, path: str) -> Record:
+    """Return the group at `path`; 404 when there is none, or none any more."""
+    record = load(cloud, path)
+    if record.get("_deleting"):
+        raise not_found(path)
+    return record
+
+
+def instance_path(group: str, name: str) -> str:
+    """Return the path of an instance of a group."""
+    return f"{group.partition(f'/{COLLECTION}/')[0]}/instances/{name}"
+
+
+def group_lock(group: str) -> threading.RLock:
+    """Return the lock to hold while instances of a group are made or deleted."""
+    return _locks[group]
+
+
+def save_group(cloud: Cloud, path: str, record: Record) -> None:
+    """Store a group; its fingerprint covers the settings that a user makes."""
+    record["targetSize"] = sum(
+        member["action"] != "DELETING" for member in record["_members"].values()
+    )
+    record["fingerprint"] = fingerprint({name: record.get(name) for name in _SETTINGS})
+    cloud.store.put(STORE, path, record)
+
+
+def member(template: str, action: str) -> Record:
+    """Return what a group knows of one of its instances at first.
+
+    `template` is the URL of the one it is made from, `since` when it was made, `streak` how many
+    checks in a row said the opposite of `health`.
+    """
+    return {
+        "template": template,
+        "action": action,
+        "errors": [],
+        "since": 0.0,
+        "health": "UNKNOWN",
+        "streak": 0,
+    }
+
+
+def note(cloud: Cloud, group: str, name: str, **fields: object) -> None:
+    """Change what a group knows of an instance, if both are still there."""
+    with cloud.store.locked():
+        record = cloud.store.get(STORE, group)
+        if record is not None and name in record["_members"]:
+            record["_members"][name] |= fields
+            save_group(cloud, group, record)
+
+
+def groups_of(cloud: Cloud, instance: str) -> Iterator[tuple[str, Record]]:
+    """Return the group that an instance belongs to, if any."""
+    zone, _, name = instance.partition("/instances/")
+    for path, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/"):
+        if name in record["_members"]:
+            yield path, record
+
+
+def template_of(record: Record) -> str:
+    """Return the URL of the template that new instances of the group are made from."""
+    template: str = record["versions"][0]["instanceTemplate"]
+    return template
+
+
+# --- What a group does with its instances: it creates, recreates and deletes them.
 
 # Seconds until a group notices that an instance has ended, and until it tries again to create one.
 # They hold without latencies too: an instance that ends at once would be recreated without a pause.
@@ -39,26 +124,26 @@ _OPERATIONS = {
 }
 
 
-def begin(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
+def act(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
     """Let the group act on an instance, after `pause` seconds and the time that it takes."""
     note(cloud, group, name, action=action)
     kind, latency = _OPERATIONS[action]
     seconds = pause + cloud.seconds(latency)
     work = Work("compute.group.act", {"group": group, "name": name}, seconds)
     target, zone = instance_path(group, name), group.partition(f"/{COLLECTION}/")[0]
-    operations.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group))
+    api.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group))
 
 
 @effect("compute.group.act")
 def _act(cloud: Cloud, group: str, name: str) -> None:
-    with lock(group):
+    with group_lock(group):
         record = cloud.store.get(STORE, group) or {"_members": {}, "_deleting": True}
         known = record["_members"].get(name)
         if record.get("_deleting") or known is None or known["action"] == "NONE":
             return
         path = instance_path(group, name)
         if known["action"] == "DELETING":
-            lifecycle.delete(cloud, path)
+            instances.delete(cloud, path)
             forget(cloud, group, name)
             return
         try:
@@ -66,25 +151,25 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
         except ApiError as error:
             said = {"code": error.reason, "message": error.message}
             note(cloud, group, name, errors=[said | {"at": cloud.clock.now()}])
-            begin(cloud, group, name, known["action"], pause=_RETRY)
+            act(cloud, group, name, known["action"], pause=_RETRY)
             raise
 
 
 def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     path, known = instance_path(group, name), record["_members"][name]
     if cloud.store.get(STORE, path) is not None:
-        lifecycle.delete(cloud, path)
+        instances.delete(cloud, path)
     if record["instanceLifecyclePolicy"]["forceUpdateOnRepair"] == "YES":
         known["template"] = template_of(record)
     template = cloud.store.get(STORE, path_from(known["template"]))
     if template is None:
         raise ApiError(404, f"The resource '{path_from(known['template'])}' was not found")
-    body = instance_templates.body_of(template, name)
+    body = instance_properties.body_of(template, name)
     kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
     body["metadata"] = _metadata(body["metadata"], group, known["template"], kept)
     call = _call(cloud, group)
-    lifecycle.add(cloud, call, tidy(body))
-    lifecycle.create(cloud, path)
+    instances.add(cloud, call, tidy(body))
+    instances.create(cloud, path)
     now = cloud.clock.now()
     fresh = {"errors": [], "health": "UNKNOWN", "streak": 0, "template": known["template"]}
     note(cloud, group, name, action="NONE", since=now, **fresh)
@@ -104,7 +189,7 @@ def forget(cloud: Cloud, group: str, name: str) -> None:
         if record is not None:
             record["_members"].pop(name, None)
             record["_configs"].pop(name, None)
-            save(cloud, group, record)
+            save_group(cloud, group, record)
 
 
 def _creator(cloud: Cloud, group: str) -> str:
@@ -130,4 +215,4 @@ def _ended(cloud: Cloud, instance: str) -> None:
         repairs = record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "REPAIR"
         idle = record["_members"][last(instance)]["action"] == "NONE"
         if repairs and idle and not record.get("_deleting"):
-            begin(cloud, group, last(instance), "RECREATING", pause=_NOTICE)
+            act(cloud, group, last(instance), "RECREATING", pause=_NOTICE)

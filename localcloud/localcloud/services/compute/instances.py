@@ -1,0 +1,576 @@
+"""Compute instances: their records, and the machines that really run for them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from localcloud.core.access import POLICY
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339, seconds_of
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.hooks import cloud_started, machine_powered_off
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.services import policies
+from localcloud.services.compute import (
+    addresses,
+    catalog,
+    disks,
+    instance_properties,
+    instance_records,
+)
+from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
+from localcloud.services.compute.instance_records import (
+    INSTANCES,
+    KIND,
+    changes,
+    ended,
+    require_stopped,
+    save,
+    set_status,
+    started,
+)
+from localcloud.services.compute.instance_records import policy_resources as resources_of
+from localcloud.services.compute.resources import (
+    begin,
+    identity,
+    load,
+    place_of,
+    require_match,
+    require_name,
+    require_new,
+    require_permission,
+    serve_lists,
+    stamp_labels,
+    tidy,
+)
+from localcloud.services.orgpolicy import constraints
+
+# --- Inserts, lists and deletes instances.
+
+_OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
+# The permission that each of these fields of a new instance takes beside `create`. Source:
+# cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
+_SETS = {
+    "labels": "setLabels",
+    "metadata": "setMetadata",
+    "serviceAccounts": "setServiceAccount",
+    "tags": "setTags",
+}
+_PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel Sapphire Rapids"}
+
+
+@API.method("instances.insert", permission="compute.instances.create")
+def insert_instance(cloud: Cloud, call: Call) -> Json:
+    """Create an instance, from a template if one is named, and boot it."""
+    if call.arg("sourceMachineImage"):
+        raise ApiError(501, "the local cloud creates instances from settings and templates only")
+    body = tidy(call.body)
+    source = call.arg("sourceInstanceTemplate")
+    if source:
+        template = load(cloud, instance_properties.require_template(cloud, call, source))
+        body = instance_properties.body_of(template, "") | body
+    path = add(cloud, call, body)
+    return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
+
+
+def add(cloud: Cloud, call: Call, body: Json) -> str:
+    """Check and store a new instance with its disks and addresses; its path.
+
+    Args:
+        cloud: the cloud.
+        call: names project and zone; its caller must be allowed what the instance uses.
+        body: the instance, without what means "not set".
+    """
+    name = body.get("name", "")
+    require_name(name)
+    path = f"projects/{call.project}/{place_of(call)}/instances/{name}"
+    zone = call.params["zone"]
+    with cloud.store.locked():
+        require_new(cloud, path)
+        for field, permission in _SETS.items():
+            if body.get(field):
+                require_permission(cloud, call, f"compute.instances.{permission}")
+        constraints.require_os_login(cloud, call.project, body.get("metadata", {}))
+        constraints.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
+        record = _new_record(cloud, call, path, body)
+        planned = addresses.plan_interfaces(cloud, call, zone, body.get("networkInterfaces", []))
+        if any(interface.get("accessConfigs") for interface in planned):
+            constraints.require_external_ip(cloud, call.project, path)
+        record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
+        try:
+            record["networkInterfaces"] = addresses.address_interfaces(cloud, path, planned)
+        except ApiError:
+            _release(cloud, path, record)
+            raise
+        save(cloud, path, record)
+    return path
+
+
+def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
+    zone = call.params["zone"]
+    machine_type = last(body.get("machineType", ""))
+    if not machine_type:
+        raise invalid("Invalid value for field 'resource.machineType': ''. It is required.")
+    catalog.machine_type(machine_type, zone)
+    if body.get("guestAccelerators"):
+        raise invalid(
+            "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
+        )
+    record: Record = {
+        **{key: value for key, value in body.items() if key not in _OUTPUT},
+        **identity(cloud, "compute#instance", path, body["name"]),
+        "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
+        "status": "PROVISIONING",
+        "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
+        "deletionProtection": body.get("deletionProtection", False),
+        "startRestricted": False,
+        "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
+        "tags": instance_properties.stored_tags(body.get("tags", {})),
+        "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),
+        "shieldedInstanceConfig": instance_properties.full_shielding(
+            body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
+        ),
+        "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
+        "satisfiesPzi": False,
+        "resourceStatus": {"scheduling": {}},
+        "serviceAccounts": instance_properties.service_accounts(
+            cloud, call, body.get("serviceAccounts", [])
+        ),
+    }
+    if body.get("labels"):
+        record["labels"] = instance_properties.stored_labels(body["labels"])
+    stamp_labels(record)
+    return record
+
+
+@effect("compute.instance.create")
+def create(cloud: Cloud, path: str) -> None:
+    """Boot a new instance, or remove it again when there is no room for it."""
+    record = cloud.store.get(STORE, path)
+    if record is None:
+        return
+    try:
+        require_capacity(cloud, record)
+    except ApiError:
+        _forget(cloud, path, record)
+        raise
+    boot(cloud, path)
+
+
+def boot(cloud: Cloud, path: str) -> None:
+    """Start the machine of an instance, which is RUNNING then."""
+    now = rfc3339(cloud.clock.now())
+    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(instance_records.machine_spec(cloud, record))
+    started.run(cloud, path)
+
+
+@INSTANCES.method("get")
+def get_instance(cloud: Cloud, call: Call) -> Json:
+    """Describe an instance; the views BASIC and FULL are the same here."""
+    return shown(call, _view(load(cloud, KIND.path(call))))
+
+
+def _view(record: Record) -> Json:
+    """Return an instance with the old names of its Shielded VM options, which beta shows too."""
+    return {name: value for name, value in record.items() if value != []} | {
+        "shieldedVmConfig": record["shieldedInstanceConfig"],
+        "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
+    }
+
+
+serve_lists(KIND, _view)
+
+
+@INSTANCES.method("delete")
+def delete_instance(cloud: Cloud, call: Call) -> Json:
+    """Halt an instance and delete it, with the disks that say so."""
+    path = KIND.path(call)
+    with cloud.store.locked():
+        record = load(cloud, path)
+        if record["deletionProtection"]:
+            raise ApiError(
+                400,
+                f"Invalid resource usage: 'Resource cannot be deleted if it's protected against "
+                f"deletion. Instance '{record['name']}' has deletionProtection set.'.",
+                reason="invalidUsage",
+            )
+        set_status(cloud, path, "STOPPING")
+    return begin(cloud, call, KIND, "delete", path, "compute.instance.delete", "delete")
+
+
+@effect("compute.instance.delete")
+def delete(cloud: Cloud, path: str) -> None:
+    """Remove an instance with its processes, addresses and disks."""
+    record = cloud.store.get(STORE, path)
+    kept = record is not None and disks.boot_disk_stays(record)
+    cloud.machines.remove(path, keep_disk=kept)
+    if record is not None:
+        _forget(cloud, path, record)
+        ended.run(cloud, path)
+
+
+def _forget(cloud: Cloud, path: str, record: Record) -> None:
+    with cloud.store.locked():
+        _release(cloud, path, record)
+        cloud.store.delete(POLICY, path_from(record["selfLink"]))
+        cloud.store.delete(STORE, path)
+
+
+def _release(cloud: Cloud, path: str, record: Record) -> None:
+    disks.release_all(cloud, record)
+    addresses.release(cloud, path)
+    addresses.give_back(cloud, path)
+
+
+# --- Instances on and off: start, stop, reset, preemption, and what the guest does by itself.
+
+
+def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
+    """Return the instance of a call that needs it to have one of `statuses`."""
+    record = load(cloud, KIND.path(call))
+    if record["status"] not in statuses:
+        raise ApiError(
+            400,
+            f"The resource '{record['name']}' is not ready: {what} is not possible while its "
+            f"status is {record['status']}.",
+            reason="resourceNotReady",
+        )
+    return record
+
+
+def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
+    path = KIND.path(call)
+    return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
+
+
+@INSTANCES.method("start")
+def start_instance(cloud: Cloud, call: Call) -> Json:
+    """Boot a stopped instance; one that runs is left alone."""
+    record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
+    if record["status"] == "TERMINATED":
+        set_status(cloud, KIND.path(call), "PROVISIONING")
+    return _begin(cloud, call, "start", "start")
+
+
+@effect("compute.instance.start")
+def _start(cloud: Cloud, path: str) -> None:
+    record = load(cloud, path)
+    if record["status"] == "RUNNING":
+        return
+    try:
+        require_capacity(cloud, record)
+    except ApiError:
+        set_status(cloud, path, "TERMINATED")
+        raise
+    boot(cloud, path)
+
+
+@INSTANCES.method("stop")
+def stop_instance(cloud: Cloud, call: Call) -> Json:
+    """Halt an instance; one that is off is left alone."""
+    record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
+    if record["status"] == "RUNNING":
+        set_status(cloud, KIND.path(call), "STOPPING")
+    return _begin(cloud, call, "stop", "stop")
+
+
+@effect("compute.instance.stop")
+def _stop(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path)
+    _stopped(cloud, path)
+
+
+@INSTANCES.method("reset")
+def reset_instance(cloud: Cloud, call: Call) -> Json:
+    """Boot a running instance again without asking its processes first."""
+    _load(cloud, call, "reset", "RUNNING")
+    return _begin(cloud, call, "reset", "start")
+
+
+@effect("compute.instance.reset")
+def _reset(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path, grace=0)
+    cloud.machines.boot(instance_records.machine_spec(cloud, load(cloud, path)))
+
+
+@INSTANCES.method("simulateMaintenanceEvent")
+def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
+    """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
+    record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
+    if not record["scheduling"]["preemptible"]:
+        return begin(cloud, call, KIND, "simulateMaintenanceEvent", KIND.path(call))
+    return _begin(cloud, call, "preempted", "stop")
+
+
+@effect("compute.instance.preempted")
+def preempt(cloud: Cloud, path: str) -> None:
+    """Take a spot instance back as Google does: 30 seconds' notice, then stop or delete it."""
+    record = set_status(cloud, path, "STOPPING")
+    cloud.machines.preempt(path)
+    if record["scheduling"].get("instanceTerminationAction") == "DELETE":
+        delete(cloud, path)
+    else:
+        _stopped(cloud, path)
+
+
+@machine_powered_off
+def _went_off(cloud: Cloud, key: str) -> None:
+    if "/instances/" in key and cloud.store.get(STORE, key) is not None:
+        _stopped(cloud, key)
+
+
+def _stopped(cloud: Cloud, path: str) -> None:
+    set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+    ended.run(cloud, path)
+
+
+# --- Settings of an existing instance.
+
+
+@changes("setMetadata")
+def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
+    """Replace the metadata; running machines see it at once."""
+    current = record["metadata"]["fingerprint"]
+    require_match(call.body.get("fingerprint"), current, "metadata")
+    record["metadata"] = instance_properties.stored_metadata(call.body)
+
+
+@changes("setLabels")
+def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
+    """Replace the labels."""
+    require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+    record["labels"] = instance_properties.stored_labels(call.body.get("labels", {}))
+    stamp_labels(record)
+
+
+@changes("setTags")
+def set_tags(cloud: Cloud, call: Call, record: Record) -> None:
+    """Replace the network tags."""
+    require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
+    record["tags"] = instance_properties.stored_tags(call.body)
+
+
+@changes("setServiceAccount")
+def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
+    """Give a stopped instance another service account or other scopes."""
+    accepted = instance_properties.service_accounts(cloud, call, [call.body])
+    require_stopped(record, "The service account")
+    record["serviceAccounts"] = accepted
+
+
+@changes("setScheduling")
+def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
+    """Change the scheduling options; whether it is spot only while it is stopped."""
+    before = record["scheduling"]
+    kept = {key: value for key, value in before.items() if key not in call.body}
+    after = instance_properties.full_scheduling(kept | tidy(call.body))
+    if after["preemptible"] != before["preemptible"]:
+        require_stopped(record, "The provisioning model")
+    record["scheduling"] = after
+
+
+@changes("setMachineType")
+def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
+    """Give a stopped instance another machine type."""
+    zone = call.params["zone"]
+    name = last(call.body.get("machineType", ""))
+    if not name:
+        raise invalid("Invalid value for field 'machineType': ''. It is required.")
+    catalog.machine_type(name, zone)
+    require_stopped(record, "The machine type")
+    record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
+
+
+@changes("setDeletionProtection")
+def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
+    """Protect an instance against deletion (the default), or no longer."""
+    record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
+
+
+@changes("updateShieldedInstanceConfig")
+def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
+    """Change the Shielded VM options of a stopped instance."""
+    require_stopped(record, "The Shielded VM configuration")
+    record["shieldedInstanceConfig"] = instance_properties.full_shielding(
+        record["shieldedInstanceConfig"] | tidy(call.body)
+    )
+
+
+# --- What an instance's guest says: its serial port and its guest attributes.
+
+_PORTS = ("1", "2", "3", "4")
+
+
+@INSTANCES.method("getSerialPortOutput")
+def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
+    """Return the output of a serial port from byte `start` on; only port 1 is written to."""
+    path = KIND.path(call)
+    load(cloud, path)
+    start = call.number("start") or 0
+    port = call.arg("port", "1")
+    if port not in _PORTS:
+        raise invalid(f"Invalid value for field 'port': '{port}'. Must be one of 1 to 4.")
+    if start < 0:
+        raise invalid(f"Invalid value for field 'start': '{start}'. The local cloud keeps all.")
+    text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
+    return shown(
+        call,
+        {
+            "kind": "compute#serialPortOutput",
+            "selfLink": url_of(f"{path}/serialPort"),
+            "contents": text,
+            "start": str(start),
+            "next": str(end),
+        },
+    )
+
+
+def guest_attributes(found: dict[str, str]) -> Json:
+    """Return guest attributes, by `NAMESPACE/KEY`, as the APIs show them."""
+    parts = [(*name.split("/"), value) for name, value in found.items()]
+    named = [dict(zip(("namespace", "key", "value"), part, strict=True)) for part in parts]
+    return {"items": named}
+
+
+@INSTANCES.method("getGuestAttributes")
+def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
+    path = KIND.path(call)
+    record = load(cloud, path)
+    items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
+    if items.get("enable-guest-attributes", "").upper() != "TRUE":
+        raise ApiError(
+            403,
+            "Permission denied: the instance's metadata does not set enable-guest-attributes.",
+        )
+    found = cloud.machines.guest_attributes(path)
+    answer: Json = {"kind": "compute#guestAttributes"}
+    variable, query = call.arg("variableKey"), call.arg("queryPath")
+    if variable:
+        if variable not in found:
+            raise not_found(f"{path}/guestAttributes/{variable}")
+        answer |= {"variableKey": variable, "variableValue": found[variable]}
+    else:
+        chosen = {name: value for name, value in found.items() if name.startswith(query)}
+        if not chosen:
+            raise not_found(f"{path}/guestAttributes/{query}")
+        answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
+    answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
+    return shown(call, answer)
+
+
+# --- IAM policies on single instances.
+
+
+@INSTANCES.method("getIamPolicy")
+def get_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Return the policy that is set on the instance itself."""
+    path = KIND.path(call)
+    load(cloud, path)
+    return policies.shown(policies.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
+
+
+@INSTANCES.method("setIamPolicy")
+def set_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Replace the policy; an etag must be the current one."""
+    path = KIND.path(call)
+    load(cloud, path)
+    bindings = call.body.get("policy", call.body).get("bindings", [])
+    right = "compute.instances.setIamPolicy"
+    known = policies.read(cloud, path)["bindings"]
+    policies.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
+    return policies.write(cloud, path, call.body)
+
+
+@API.method("instances.testIamPermissions")
+def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
+    """Return which of the named permissions the caller has on the instance."""
+    load(cloud, KIND.path(call))
+    wanted = call.body.get("permissions", [])
+    return policies.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
+
+
+# --- Stock-outs and quotas of instances, as switched by settings of the local cloud.
+#
+# The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
+# `{"CPUS": {region: limit}}`.
+
+
+def require_capacity(cloud: Cloud, record: Record) -> None:
+    """Refuse to start an instance that finds no room.
+
+    Raises:
+        ApiError: 403 when the CPU quota of the region is used up, 503 when the zone is.
+    """
+    zone = last(record["zone"])
+    _require_quota(cloud, record, catalog.region_of(zone))
+    zones = cloud.setting("compute.stockout").get("zones", [])
+    if zone in zones or "*" in zones:
+        where = path_from(record["zone"])
+        raise ApiError(
+            503,
+            f"The zone '{where}' does not have enough resources available to fulfill the request. "
+            " Try a different zone, or try again later.",
+            reason="ZONE_RESOURCE_POOL_EXHAUSTED",
+        )
+
+
+def _require_quota(cloud: Cloud, record: Record, region: str) -> None:
+    limits = cloud.setting("compute.quota").get("CPUS", {})
+    if region not in limits:
+        return
+    project = path_from(record["selfLink"]).split("/")[1]
+    wanted = _cpus(record)
+    for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-"):
+        counts = "/instances/" in path and other["status"] not in ("TERMINATED", "STOPPED")
+        if counts and other["selfLink"] != record["selfLink"]:
+            wanted += _cpus(other)
+    if wanted > limits[region]:
+        raise ApiError(
+            403,
+            f"Quota 'CPUS' exceeded.  Limit: {limits[region]:.1f} in region {region}.",
+            reason="QUOTA_EXCEEDED",
+        )
+
+
+def _cpus(record: Record) -> int:
+    return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
+
+
+# --- Stops preemptible instances (the predecessors of spot ones) after a day.
+#
+# Source: cloud.google.com/compute/docs/instances/create-use-preemptible ("always stop after 24
+# hours"; spot ones have no such limit). A stop and a start begin a new day, a reset does not.
+
+_DAY = 86400.0
+
+
+@started
+def begin_day(cloud: Cloud, path: str) -> None:
+    """Plan the end of an instance that may run for a day only."""
+    record = cloud.store.get(STORE, path)
+    if record is not None and _ends(record):
+        since = record["lastStartTimestamp"]
+        cloud.clock.at(seconds_of(since) + _DAY, partial(_end, cloud, path, since))
+
+
+@cloud_started
+def _plan_again(cloud: Cloud) -> None:
+    for path in cloud.store.keys(STORE):
+        if "/instances/" in path:
+            begin_day(cloud, path)
+
+
+def _end(cloud: Cloud, path: str, since: str) -> None:
+    record = cloud.store.get(STORE, path)
+    if record is not None and _ends(record) and record["lastStartTimestamp"] == since:
+        preempt(cloud, path)
+
+
+def _ends(record: Record) -> bool:
+    scheduling = record["scheduling"]
+    old_kind = scheduling["preemptible"] and scheduling["provisioningModel"] != "SPOT"
+    return bool(old_kind and record["status"] == "RUNNING")
