@@ -8,13 +8,13 @@ from localcloud.core.access import CUSTOM_ROLE
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.cloud import Cloud
 from localcloud.services.aiplatform.api import JOB
-from localcloud.services.billing.api import BUDGET
+from localcloud.services.billing import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.iam.federation import POOL, PROVIDER
 from localcloud.services.kms.api import VERSION as KEY_VERSION
-from localcloud.services.monitoring.channels import CHANNEL, POLICY
-from localcloud.services.pubsub.topics import TOPIC
-from localcloud.services.secretmanager.secrets import SECRET
+from localcloud.services.monitoring import ALERT_POLICY, CHANNEL
+from localcloud.services.pubsub import TOPIC
+from localcloud.services.secretmanager import SECRET
 from localcloud.services.storage.records import BUCKET, DELETED_BUCKET, deleted_kind, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 
@@ -22,7 +22,7 @@ _BY_KIND = {
     BUCKET: "buckets",
     BUDGET: "budgets",
     CHANNEL: "notification channels",
-    POLICY: "alerting policies",
+    ALERT_POLICY: "alerting policies",
     TOPIC: "topics",
     SECRET: "secrets",
     NODE: "tpu nodes",

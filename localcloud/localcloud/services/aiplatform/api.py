@@ -9,7 +9,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.hooks import service_enabled
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 
 _SERVICE = "aiplatform.googleapis.com"
 _REGIONS: tuple[str, ...] = tuple(data.load("compute-places"))
@@ -58,6 +58,6 @@ def custom_code_agent(project: str) -> str:
 @service_enabled[_SERVICE]
 def _begin(cloud: Cloud, project: str) -> None:
     primary = f"service-{projects.number(project)}@gcp-sa-aiplatform.iam.gserviceaccount.com"
-    policies.add_account(cloud, project, primary, "roles/aiplatform.serviceAgent")
+    iam_policy.add_account(cloud, project, primary, "roles/aiplatform.serviceAgent")
     custom = custom_code_agent(project)
-    policies.add_account(cloud, project, custom, "roles/aiplatform.customCodeServiceAgent")
+    iam_policy.add_account(cloud, project, custom, "roles/aiplatform.customCodeServiceAgent")

@@ -11,7 +11,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
-from localcloud.services.compute.instance_records import KIND, changes
+from localcloud.services.compute.instance_records import INSTANCE, instance_changes
 from localcloud.services.compute.networks import (
     ranges,
     require_network,
@@ -335,10 +335,10 @@ def _find(record: Record, name: str) -> int:
     raise invalid(f"Invalid value for field 'networkInterface': '{name}'. There is no such one.")
 
 
-@changes("addAccessConfig")
+@instance_changes("addAccessConfig")
 def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     """Give an interface an external address."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
     if interface.get("accessConfigs"):
         raise invalid("At most one access config currently supported.")
@@ -346,7 +346,7 @@ def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface["accessConfigs"] = [access_config(cloud, path, call.body)]
 
 
-@changes("deleteAccessConfig")
+@instance_changes("deleteAccessConfig")
 def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     """Take an interface's external address away."""
     name = call.arg("accessConfig")
@@ -359,7 +359,7 @@ def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 
 
-@changes("setSecurityPolicy")
+@instance_changes("setSecurityPolicy")
 def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
     """Set no policy, as Google's provider does whenever an access config comes or goes."""
     for name in call.body.get("networkInterfaces", []):
@@ -368,7 +368,7 @@ def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
         raise ApiError(501, "the local cloud has no security policies")
 
 
-@changes("updateNetworkInterface")
+@instance_changes("updateNetworkInterface")
 def update_network_interface(cloud: Cloud, call: Call, record: Record) -> None:
     """Change an interface's settings; its subnet and address stay."""
     number = _find(record, call.arg("networkInterface"))

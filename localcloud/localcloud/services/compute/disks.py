@@ -12,8 +12,10 @@ from localcloud.core.store import Record
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
 from localcloud.services.compute.catalog import require_disk_type
-from localcloud.services.compute.instance_records import KIND as instance_records_KIND
-from localcloud.services.compute.instance_records import changes as instance_records_changes
+from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
+from localcloud.services.compute.instance_records import (
+    instance_changes as instance_records_changes,
+)
 from localcloud.services.compute.resources import (
     Kind,
     add,
@@ -119,7 +121,7 @@ def _remove_disk(cloud: Cloud, path: str, record: Json) -> None:
     cloud.machines.discard(record["id"])
 
 
-KIND = Kind(
+DISK = Kind(
     collection="disks",
     parameter="disk",
     scope="zones",
@@ -127,7 +129,7 @@ KIND = Kind(
     remove=_remove_disk,
     labelled=True,
 )
-serve(KIND)
+serve(DISK)
 
 
 def require_disk(cloud: Cloud, project: str, reference: str) -> str:
@@ -137,7 +139,7 @@ def require_disk(cloud: Cloud, project: str, reference: str) -> str:
     return path
 
 
-@changes(KIND, "resize", "resizeDisk")
+@changes(DISK, "resize", "resizeDisk")
 def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
     size = int(call.body.get("sizeGb", 0))
@@ -181,7 +183,7 @@ serve(SNAPSHOT)
 def create_snapshot(cloud: Cloud, call: Call) -> Json:
     """Make a snapshot of a disk."""
     require_permission(cloud, call, SNAPSHOT.permission("create"))
-    disk = KIND.path(call)
+    disk = DISK.path(call)
     path = add(cloud, call, SNAPSHOT, "global", call.body | {"sourceDisk": disk})
     work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
     scope = place_of(call)

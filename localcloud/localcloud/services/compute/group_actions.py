@@ -38,7 +38,7 @@ _SETTINGS = (
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
-KIND = Kind(
+GROUP = Kind(
     collection=COLLECTION,
     parameter="instanceGroupManager",
     scope="zones",

@@ -25,7 +25,7 @@ from localcloud.services.compute.api import (
 )
 from localcloud.services.compute.group_actions import (
     COLLECTION,
-    KIND,
+    GROUP,
     group_lock,
     instance_path,
     load_group,
@@ -70,14 +70,14 @@ _ABSENT = (
 )
 
 
-@API.method("instanceGroupManagers.insert", permission=KIND.permission("create"))
+@API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
 def insert_group(cloud: Cloud, call: Call) -> Json:
     """Make a group, and its first instances."""
     name = call.body.get("name", "")
     require_name(name)
     require_permission(cloud, call, "compute.instances.create")
     zone = f"projects/{call.project}/{place_of(call)}"
-    path = f"{zone}/{KIND.collection}/{name}"
+    path = f"{zone}/{GROUP.collection}/{name}"
     body = tidy(call.body)
     size = int(body.pop("targetSize", 0))
     with cloud.store.locked():
@@ -86,7 +86,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
             "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
             "listManagedInstancesResults": "PAGELESS",
             **{key: value for key, value in body.items() if _is_set(value)},
-            **identity(cloud, KIND.kind, path, name),
+            **identity(cloud, GROUP.kind, path, name),
             "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
             "targetSuspendedSize": 0,
             "targetStoppedSize": 0,
@@ -100,7 +100,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         save_group(cloud, path, record)
     grow(cloud, path, size)
     health_checks.watch_group(cloud, path)
-    return begin(cloud, call, KIND, "insert", path, "compute.settle", "create")
+    return begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
 
 
 def grow(cloud: Cloud, path: str, size: int) -> None:
@@ -179,7 +179,7 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
             )
 
 
-@API.method("instanceGroupManagers.patch", permission=KIND.permission("update"))
+@API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
 def patch_group(cloud: Cloud, call: Call) -> Json:
     """Change a group; the instances follow by its update policy."""
     return change(cloud, call, call.body)
@@ -187,7 +187,7 @@ def patch_group(cloud: Cloud, call: Call) -> Json:
 
 def change(cloud: Cloud, call: Call, body: Json) -> Json:
     """Change the group that a call names by the settings in `body`, its fingerprint among them."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
         require_match(body.get("fingerprint"), record["fingerprint"], "resource")
@@ -210,7 +210,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
     health_checks.watch_group(cloud, path)
     if record["updatePolicy"]["type"] == "PROACTIVE":
         roll(cloud, path, list(record["_members"]))
-    return begin(cloud, call, KIND, "patch", path)
+    return begin(cloud, call, GROUP, "patch", path)
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:
@@ -226,16 +226,16 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
         group_actions.act(cloud, path, name, "RECREATING")
 
 
-@API.method("instanceGroupManagers.delete", permission=KIND.permission("delete"))
+@API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
 def delete_group(cloud: Cloud, call: Call) -> Json:
     """Delete a group with its instances."""
     require_permission(cloud, call, "compute.instanceGroups.delete")
-    path = KIND.path(call)
+    path = GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
         record["_deleting"] = True
         save_group(cloud, path, record)
-    return begin(cloud, call, KIND, "delete", path, "compute.group.delete", "delete")
+    return begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
 
 
 @effect("compute.group.delete")
@@ -249,13 +249,13 @@ def _delete(cloud: Cloud, path: str) -> None:
 
 # --- Adds, deletes and recreates the instances of a group, and keeps their configs.
 
-_UPDATE = KIND.permission("update")
+_UPDATE = GROUP.permission("update")
 _VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
 
 
 def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
     """Answer an operation that is done when the group knows what to do, not when it has done it."""
-    return begin(cloud, call, KIND, type_, path)
+    return begin(cloud, call, GROUP, type_, path)
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
@@ -274,7 +274,7 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
 def create_instances(cloud: Cloud, call: Call) -> Json:
     """Add instances with names of the caller's own, which they keep however often they are made."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
 
     def edit(record: Record) -> None:
@@ -306,7 +306,7 @@ def _config(sent: Json) -> Json:
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
 def act_on_instances(cloud: Cloud, call: Call) -> Json:
     """Delete instances, and the group gets smaller, or recreate them."""
-    path, verb = KIND.path(call), call.method.name.partition(".")[2]
+    path, verb = GROUP.path(call), call.method.name.partition(".")[2]
     chosen = _chosen(cloud, call, path)
     operation = _changed(cloud, call, verb, path)
     for name in chosen:
@@ -317,7 +317,7 @@ def act_on_instances(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
 def abandon_instances(cloud: Cloud, call: Call) -> Json:
     """Take instances out of the group and leave them as they are."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
     for name in _chosen(cloud, call, path):
         group_actions.forget(cloud, path, name)
     return _changed(cloud, call, "abandonInstances", path)
@@ -326,7 +326,7 @@ def abandon_instances(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
 def apply_updates(cloud: Cloud, call: Call) -> Json:
     """Let instances follow the group's template now."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
     every = bool(call.body.get("allInstances"))
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
     if call.body.get("minimalAction") == "REPLACE":
@@ -340,7 +340,7 @@ def apply_updates(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
 def resize_group(cloud: Cloud, call: Call) -> Json:
     """Make the group larger or smaller."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
     record = load_group(cloud, path)
     size = call.number("size") or 0
     if size < 0:
@@ -356,16 +356,16 @@ def resize_group(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
 def set_template(cloud: Cloud, call: Call) -> Json:
     """Give later instances another template."""
-    record = load_group(cloud, KIND.path(call))
+    record = load_group(cloud, GROUP.path(call))
     versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
     body = {"versions": versions, "fingerprint": record["fingerprint"]}
     return change(cloud, call, body)
 
 
-@API.method("instanceGroupManagers.listPerInstanceConfigs", permission=KIND.permission("get"))
+@API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
 def list_configs(cloud: Cloud, call: Call) -> Json:
     """Return what the group keeps of each instance that has a name of the caller's own."""
-    configs = load_group(cloud, KIND.path(call))["_configs"]
+    configs = load_group(cloud, GROUP.path(call))["_configs"]
     return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
 
 
@@ -374,7 +374,7 @@ def list_configs(cloud: Cloud, call: Call) -> Json:
 def update_configs(cloud: Cloud, call: Call) -> Json:
     """Replace instances' configs, which take effect when the instances are recreated."""
     require_permission(cloud, call, "compute.disks.use")
-    path = KIND.path(call)
+    path = GROUP.path(call)
 
     def edit(record: Record) -> None:
         for sent in call.body.get("perInstanceConfigs", []):
@@ -388,7 +388,7 @@ def update_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
 def delete_configs(cloud: Cloud, call: Call) -> Json:
     """Delete instances' configs; the instances stay."""
-    path = KIND.path(call)
+    path = GROUP.path(call)
 
     def edit(record: Record) -> None:
         for name in call.body.get("names", []):
@@ -434,19 +434,19 @@ def shown_group(record: Record) -> Json:
     return record | {"currentActions": counts, "status": status}
 
 
-@API.method("instanceGroupManagers.get", permission=KIND.permission("get"))
+@API.method("instanceGroupManagers.get", permission=GROUP.permission("get"))
 def get_group(cloud: Cloud, call: Call) -> Json:
     """Describe a managed instance group."""
-    return shown(call, shown_group(load_group(cloud, KIND.path(call))))
+    return shown(call, shown_group(load_group(cloud, GROUP.path(call))))
 
 
-serve_lists(KIND, shown_group)
+serve_lists(GROUP, shown_group)
 
 
-@API.method("instanceGroupManagers.listManagedInstances", permission=KIND.permission("get"))
+@API.method("instanceGroupManagers.listManagedInstances", permission=GROUP.permission("get"))
 def list_managed_instances(cloud: Cloud, call: Call) -> Json:
     """Return what the group does with each of its instances, and how they are."""
-    group = KIND.path(call)
+    group = GROUP.path(call)
     record = load_group(cloud, group)
     found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
     return shown(call, {"managedInstances": found} if found else {})
@@ -477,10 +477,10 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     return managed
 
 
-@API.method("instanceGroupManagers.listErrors", permission=KIND.permission("get"))
+@API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
 def list_errors(cloud: Cloud, call: Call) -> Json:
     """Return why the group could not have its instances."""
-    group = KIND.path(call)
+    group = GROUP.path(call)
     record = load_group(cloud, group)
     items = [
         {

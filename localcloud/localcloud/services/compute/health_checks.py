@@ -66,7 +66,7 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _complete(after)
 
 
-KIND = Kind(
+HEALTH_CHECK = Kind(
     collection="healthChecks",
     parameter="healthCheck",
     scope="global",
@@ -74,19 +74,19 @@ KIND = Kind(
     change=_change,
     latency="network",
 )
-serve(KIND)
+serve(HEALTH_CHECK)
 
 
-@API.method("healthChecks.update", permission=KIND.permission("update"))
+@API.method("healthChecks.update", permission=HEALTH_CHECK.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
     """Replace all settings of a health check."""
-    path = KIND.path(call)
+    path = HEALTH_CHECK.path(call)
     with cloud.store.locked():
         before = load(cloud, path)
         kept = ("id", "kind", "selfLink", "creationTimestamp", "name")
         after = call.body | {name: before[name] for name in kept}
         _change(cloud, call, before, after)
-        return replace(cloud, call, KIND, "update", path, after)
+        return replace(cloud, call, HEALTH_CHECK, "update", path, after)
 
 
 def healthy(cloud: Cloud, check: Json, machine: str) -> bool:

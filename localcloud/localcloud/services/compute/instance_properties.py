@@ -222,7 +222,7 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
             interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
 
 
-KIND = Kind(
+TEMPLATE = Kind(
     collection="instanceTemplates",
     parameter="instanceTemplate",
     scope="global",
@@ -230,7 +230,7 @@ KIND = Kind(
     prepare=_prepare,
     inserts="compute.instanceTemplates.insert",
 )
-serve(KIND)
+serve(TEMPLATE)
 
 
 def require_template(cloud: Cloud, call: Call, reference: str) -> str:

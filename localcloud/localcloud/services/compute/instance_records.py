@@ -17,7 +17,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute.api import API, STORE, last, path_from
 from localcloud.services.compute.resources import Edit, Kind, begin, load, stamp
 
-KIND = Kind(
+INSTANCE = Kind(
     collection="instances",
     parameter="instance",
     scope="zones",
@@ -30,7 +30,7 @@ ended: Hook[[Cloud, str], None] = Hook()
 
 def policy_resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """Return the resources whose policies may grant a permission on the instance."""
-    return (KIND.path(call), f"projects/{call.project}")
+    return (INSTANCE.path(call), f"projects/{call.project}")
 
 
 INSTANCES = Collection(API, "instances", "compute.instances", policy_resources)
@@ -50,7 +50,7 @@ def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
         return record
 
 
-def changes(name: str) -> Callable[[Edit], Edit]:
+def instance_changes(name: str) -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes an instance's settings.
 
     `edit` changes the record in place or refuses, under the store's lock. Afterwards the machine
@@ -63,14 +63,14 @@ def changes(name: str) -> Callable[[Edit], Edit]:
     def register(edit: Edit) -> Edit:
         @INSTANCES.method(name)
         def handle(cloud: Cloud, call: Call) -> Json:
-            path = KIND.path(call)
+            path = INSTANCE.path(call)
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)
                 save(cloud, path, record)
             # Not under the store's lock: a machine that is halting may still call APIs.
             cloud.machines.update(machine_spec(cloud, record))
-            return begin(cloud, call, KIND, name, path)
+            return begin(cloud, call, INSTANCE, name, path)
 
         return edit
 

@@ -12,7 +12,7 @@ from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.hooks import cloud_started, machine_powered_off
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy, org_policy
 from localcloud.services.compute import (
     addresses,
     catalog,
@@ -22,10 +22,10 @@ from localcloud.services.compute import (
 )
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
 from localcloud.services.compute.instance_records import (
+    INSTANCE,
     INSTANCES,
-    KIND,
-    changes,
     ended,
+    instance_changes,
     require_stopped,
     save,
     set_status,
@@ -45,7 +45,6 @@ from localcloud.services.compute.resources import (
     stamp_labels,
     tidy,
 )
-from localcloud.services.orgpolicy import constraints
 
 # --- Inserts, lists and deletes instances.
 
@@ -72,7 +71,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
         template = load(cloud, instance_properties.require_template(cloud, call, source))
         body = instance_properties.body_of(template, "") | body
     path = add(cloud, call, body)
-    return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
+    return begin(cloud, call, INSTANCE, "insert", path, "compute.instance.create", "create")
 
 
 def add(cloud: Cloud, call: Call, body: Json) -> str:
@@ -92,12 +91,12 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         for field, permission in _SETS.items():
             if body.get(field):
                 require_permission(cloud, call, f"compute.instances.{permission}")
-        constraints.require_os_login(cloud, call.project, body.get("metadata", {}))
-        constraints.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
+        org_policy.require_os_login(cloud, call.project, body.get("metadata", {}))
+        org_policy.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
         record = _new_record(cloud, call, path, body)
         planned = addresses.plan_interfaces(cloud, call, zone, body.get("networkInterfaces", []))
         if any(interface.get("accessConfigs") for interface in planned):
-            constraints.require_external_ip(cloud, call.project, path)
+            org_policy.require_external_ip(cloud, call.project, path)
         record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
         try:
             record["networkInterfaces"] = addresses.address_interfaces(cloud, path, planned)
@@ -170,7 +169,7 @@ def boot(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Describe an instance; the views BASIC and FULL are the same here."""
-    return shown(call, _view(load(cloud, KIND.path(call))))
+    return shown(call, _view(load(cloud, INSTANCE.path(call))))
 
 
 def _view(record: Record) -> Json:
@@ -181,13 +180,13 @@ def _view(record: Record) -> Json:
     }
 
 
-serve_lists(KIND, _view)
+serve_lists(INSTANCE, _view)
 
 
 @INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance and delete it, with the disks that say so."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     with cloud.store.locked():
         record = load(cloud, path)
         if record["deletionProtection"]:
@@ -198,7 +197,7 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
                 reason="invalidUsage",
             )
         set_status(cloud, path, "STOPPING")
-    return begin(cloud, call, KIND, "delete", path, "compute.instance.delete", "delete")
+    return begin(cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete")
 
 
 @effect("compute.instance.delete")
@@ -230,7 +229,7 @@ def _release(cloud: Cloud, path: str, record: Record) -> None:
 
 def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
     """Return the instance of a call that needs it to have one of `statuses`."""
-    record = load(cloud, KIND.path(call))
+    record = load(cloud, INSTANCE.path(call))
     if record["status"] not in statuses:
         raise ApiError(
             400,
@@ -242,8 +241,8 @@ def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
 
 
 def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
-    path = KIND.path(call)
-    return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
+    path = INSTANCE.path(call)
+    return begin(cloud, call, INSTANCE, type_, path, f"compute.instance.{type_}", step)
 
 
 @INSTANCES.method("start")
@@ -251,7 +250,7 @@ def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; one that runs is left alone."""
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
-        set_status(cloud, KIND.path(call), "PROVISIONING")
+        set_status(cloud, INSTANCE.path(call), "PROVISIONING")
     return _begin(cloud, call, "start", "start")
 
 
@@ -273,7 +272,7 @@ def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; one that is off is left alone."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
-        set_status(cloud, KIND.path(call), "STOPPING")
+        set_status(cloud, INSTANCE.path(call), "STOPPING")
     return _begin(cloud, call, "stop", "stop")
 
 
@@ -301,7 +300,7 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        return begin(cloud, call, KIND, "simulateMaintenanceEvent", KIND.path(call))
+        return begin(cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call))
     return _begin(cloud, call, "preempted", "stop")
 
 
@@ -330,7 +329,7 @@ def _stopped(cloud: Cloud, path: str) -> None:
 # --- Settings of an existing instance.
 
 
-@changes("setMetadata")
+@instance_changes("setMetadata")
 def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the metadata; running machines see it at once."""
     current = record["metadata"]["fingerprint"]
@@ -338,7 +337,7 @@ def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
     record["metadata"] = instance_properties.stored_metadata(call.body)
 
 
-@changes("setLabels")
+@instance_changes("setLabels")
 def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the labels."""
     require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
@@ -346,14 +345,14 @@ def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
     stamp_labels(record)
 
 
-@changes("setTags")
+@instance_changes("setTags")
 def set_tags(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the network tags."""
     require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
     record["tags"] = instance_properties.stored_tags(call.body)
 
 
-@changes("setServiceAccount")
+@instance_changes("setServiceAccount")
 def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     """Give a stopped instance another service account or other scopes."""
     accepted = instance_properties.service_accounts(cloud, call, [call.body])
@@ -361,7 +360,7 @@ def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     record["serviceAccounts"] = accepted
 
 
-@changes("setScheduling")
+@instance_changes("setScheduling")
 def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the scheduling options; whether it is spot only while it is stopped."""
     before = record["scheduling"]
@@ -372,7 +371,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     record["scheduling"] = after
 
 
-@changes("setMachineType")
+@instance_changes("setMachineType")
 def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     """Give a stopped instance another machine type."""
     zone = call.params["zone"]
@@ -384,13 +383,13 @@ def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
 
 
-@changes("setDeletionProtection")
+@instance_changes("setDeletionProtection")
 def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
     """Protect an instance against deletion (the default), or no longer."""
     record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
 
 
-@changes("updateShieldedInstanceConfig")
+@instance_changes("updateShieldedInstanceConfig")
 def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance."""
     require_stopped(record, "The Shielded VM configuration")
@@ -407,7 +406,7 @@ _PORTS = ("1", "2", "3", "4")
 @INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     """Return the output of a serial port from byte `start` on; only port 1 is written to."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     load(cloud, path)
     start = call.number("start") or 0
     port = call.arg("port", "1")
@@ -438,7 +437,7 @@ def guest_attributes(found: dict[str, str]) -> Json:
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     record = load(cloud, path)
     items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
     if items.get("enable-guest-attributes", "").upper() != "TRUE":
@@ -468,29 +467,29 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 @INSTANCES.method("getIamPolicy")
 def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Return the policy that is set on the instance itself."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     load(cloud, path)
-    return policies.shown(policies.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
+    return iam_policy.shown(iam_policy.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
 
 
 @INSTANCES.method("setIamPolicy")
 def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Replace the policy; an etag must be the current one."""
-    path = KIND.path(call)
+    path = INSTANCE.path(call)
     load(cloud, path)
     bindings = call.body.get("policy", call.body).get("bindings", [])
     right = "compute.instances.setIamPolicy"
-    known = policies.read(cloud, path)["bindings"]
-    policies.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
-    return policies.write(cloud, path, call.body)
+    known = iam_policy.read(cloud, path)["bindings"]
+    iam_policy.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
+    return iam_policy.write(cloud, path, call.body)
 
 
 @API.method("instances.testIamPermissions")
 def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     """Return which of the named permissions the caller has on the instance."""
-    load(cloud, KIND.path(call))
+    load(cloud, INSTANCE.path(call))
     wanted = call.body.get("permissions", [])
-    return policies.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
+    return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
 
 
 # --- Stock-outs and quotas of instances, as switched by settings of the local cloud.

@@ -11,6 +11,7 @@ from localcloud.core.errors import invalid
 from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
+from localcloud.services import org_policy
 from localcloud.services.compute import catalog, projects, resources
 from localcloud.services.compute.api import (
     API,
@@ -33,7 +34,6 @@ from localcloud.services.compute.resources import (
     stamp,
     tidy,
 )
-from localcloud.services.orgpolicy import constraints
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
@@ -223,7 +223,7 @@ def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
 def _add_default_network(cloud: Cloud, project: str) -> None:
     """Give a project the network that Google gives it with the Compute Engine API."""
     path = f"projects/{project}/global/networks/{DEFAULT}"
-    skipped = constraints.is_enforced(cloud, project, constraints.SKIP_DEFAULT_NETWORK)
+    skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
     if skipped or cloud.store.get(STORE, path) is not None:
         return
     network = identity(cloud, "compute#network", path, DEFAULT) | {

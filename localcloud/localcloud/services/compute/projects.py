@@ -9,7 +9,7 @@ from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import Work
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, shown, url_of
 from localcloud.services.compute.resources import fingerprint, require_match
@@ -92,7 +92,7 @@ def _begin(cloud: Cloud, project: str) -> None:
 def _add_default_account(cloud: Cloud, project: str) -> None:
     number = str(cloud.operations.number())
     # Google gives it the role of an editor unless an organization's policy forbids it.
-    policies.add_account(
+    iam_policy.add_account(
         cloud,
         project,
         default_service_account(project),

@@ -17,7 +17,7 @@ from localcloud.core.fields import camel
 from localcloud.core.reading import plain
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.iam.api import API
 from localcloud.services.paging import page
 
@@ -156,7 +156,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
         cloud.store.put(DELETED, key, record)
         cloud.store.delete("policy", key)
         member = f"serviceAccount:{record['email']}"
-        policies.forget_member(cloud, member, _view(record)["uniqueId"])
+        iam_policy.forget_member(cloud, member, _view(record)["uniqueId"])
     return {}
 
 
@@ -170,7 +170,7 @@ def undelete(cloud: Cloud, call: Call) -> Json:
             raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
         cloud.store.delete(DELETED, key)
         cloud.store.put(ACCOUNT, key, record)
-        policies.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
+        iam_policy.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
     return {"restoredAccount": _view(record)}
 
 
@@ -187,7 +187,7 @@ def switch(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-policies.serve(_ACCOUNTS, lambda cloud, call: find(cloud, call)[0])
+iam_policy.serve(_ACCOUNTS, lambda cloud, call: find(cloud, call)[0])
 
 
 @_KEYS.method("create", "upload")

@@ -9,7 +9,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.kms import versions
 from localcloud.services.kms.api import KEY, KEYS, RING, check_id, key_name, load, ring_name
 from localcloud.services.paging import page
@@ -63,7 +63,7 @@ def get(cloud: Cloud, call: Call) -> Json:
     return view(cloud, key_name(call))
 
 
-policies.serve(KEYS, lambda cloud, call: str(load(cloud, KEY, key_name(call))["name"]))
+iam_policy.serve(KEYS, lambda cloud, call: str(load(cloud, KEY, key_name(call))["name"]))
 
 
 @KEYS.method("list")

@@ -6,7 +6,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.kms.api import API, RING, RINGS, check_id, load, location, ring_name
 from localcloud.services.paging import page
 
@@ -27,7 +27,7 @@ def get(cloud: Cloud, call: Call) -> Json:
     return load(cloud, RING, ring_name(call))
 
 
-policies.serve(RINGS, lambda cloud, call: str(load(cloud, RING, ring_name(call))["name"]))
+iam_policy.serve(RINGS, lambda cloud, call: str(load(cloud, RING, ring_name(call))["name"]))
 
 
 @API.method("projects.locations.keyRings.list", permission="cloudkms.keyRings.list")

@@ -13,7 +13,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.storage import api, lifecycle, records, uploads
 from localcloud.services.storage.api import (
     API,
@@ -380,7 +380,7 @@ def get_policy(cloud: Cloud, call: Call) -> Json:
     """Return a bucket's policy."""
     policy = _policy(cloud, call.params["bucket"])
     asked = call.arg("optionsRequestedPolicyVersion")
-    return _policy_resource(call.params["bucket"], policies.shown(policy, asked))
+    return _policy_resource(call.params["bucket"], iam_policy.shown(policy, asked))
 
 
 @BUCKETS.method("setIamPolicy")
@@ -391,14 +391,14 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         bucket = records.require_bucket(cloud, name)
         bindings = _merged_bindings(call.body.get("bindings") or [])
         policy = _policy(cloud, name)
-        policies.require_version(call.body, bindings, policy["bindings"])
+        iam_policy.require_version(call.body, bindings, policy["bindings"])
         for binding in bindings:
-            kinds = (*policies.KINDS, *_PROJECT_KINDS)
-            policies.check(cloud, binding, kinds, ("resource",))
+            kinds = (*iam_policy.KINDS, *_PROJECT_KINDS)
+            iam_policy.check(cloud, binding, kinds, ("resource",))
         _refuse_forbidden(bucket, bindings)
         resources = BUCKETS.resources(cloud, call)
         right = "storage.buckets.setIamPolicy"
-        policies.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
+        iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
             raise ApiError(412, "The etag of the policy does not match: it was changed meanwhile.")
         conditional = any(binding.get("condition") for binding in bindings)
@@ -411,7 +411,7 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
     """Return those of the permissions in the query that the caller has."""
     resources = api.resources_of(cloud, call.params["bucket"], call.principal)
     wanted = call.request.query.get("permissions", [])
-    held = policies.granted(cloud, call.principal, resources, wanted, "storage")
+    held = iam_policy.granted(cloud, call.principal, resources, wanted, "storage")
     return {"kind": "storage#testIamPermissionsResponse"} | held
 
 

@@ -9,7 +9,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.hooks import service_enabled
 from localcloud.core.registry import Collection
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.compute.catalog import is_on
 from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
@@ -105,5 +105,5 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 
 @service_enabled["tpu.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    policies.add_account(cloud, project, service_identity(project), "roles/tpu.serviceAgent")
-    policies.add_account(cloud, project, network_agent(project), "roles/cloudtpu.serviceAgent")
+    iam_policy.add_account(cloud, project, service_identity(project), "roles/tpu.serviceAgent")
+    iam_policy.add_account(cloud, project, network_agent(project), "roles/cloudtpu.serviceAgent")

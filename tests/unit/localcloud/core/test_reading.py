@@ -15,7 +15,7 @@ from localcloud.core.errors import ApiError
 from localcloud.core.operations import Work, effect
 from localcloud.core.reading import reading, tracked
 from localcloud.core.registry import Route
-from localcloud.services.pubsub.topics import API, TOPIC
+from localcloud.services.pubsub import API, TOPIC
 from localcloud.testing import Client
 
 _ONE = "pubsub.googleapis.com/v1/projects/tpu-stack-local/topics/one"

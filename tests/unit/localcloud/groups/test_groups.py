@@ -7,7 +7,7 @@ from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.services.policies import grant
+from localcloud.services.iam_policy import grant
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups

@@ -6,7 +6,7 @@ import requests
 from localcloud.core.access import POLICY
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.testing import Client, session
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -32,12 +32,12 @@ def test_editors_and_viewers_of_the_project_have_their_rights(cloud: Cloud, api:
     uniform = {"uniformBucketLevelAccess": {"enabled": True}}
     bucket = Bucket(api, iamConfiguration=uniform)
     bucket.put("one", b"1")
-    project = policies.read(cloud, f"projects/{DEFAULT_PROJECT}")
+    project = iam_policy.read(cloud, f"projects/{DEFAULT_PROJECT}")
     project["bindings"] += [
         {"role": "roles/editor", "members": ["user:editor@example.com"]},
         {"role": "roles/viewer", "members": ["user:viewer@example.com"]},
     ]
-    policies.write(cloud, f"projects/{DEFAULT_PROJECT}", {"policy": project})
+    iam_policy.write(cloud, f"projects/{DEFAULT_PROJECT}", {"policy": project})
     viewer = api.as_member("user:viewer@example.com")
     viewer.get(f"{bucket.url}/o/one")
     viewer.delete(f"{bucket.url}/o/one", status=403)

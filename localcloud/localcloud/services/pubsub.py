@@ -1,4 +1,4 @@
-"""Topics, and whose policies count for one."""
+"""The Pub/Sub API: topics and their policies. Messages are taken, and nobody gets them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.reading import plain
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.paging import page
+
+# --- Topics, and whose policies count for one.
 
 API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
@@ -104,7 +106,7 @@ def publish(cloud: Cloud, call: Call) -> Json:
     return {"messageIds": [str(cloud.operations.number()) for _ in messages]}
 
 
-policies.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
+iam_policy.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
 
 
 def _load(cloud: Cloud, call: Call) -> Record:

@@ -1,4 +1,4 @@
-"""Secrets, what their versions hold, and whose policies count for one."""
+"""The Secret Manager API: secrets, their versions and policies. Versions are never destroyed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services import policies
+from localcloud.services import iam_policy
 from localcloud.services.paging import page
+
+# --- Secrets, what their versions hold, and whose policies count for one.
 
 API = Api("secretmanager", ("v1",))
 SECRET, VERSION = "secret", "secret-version"
@@ -124,7 +126,7 @@ def get_version(cloud: Cloud, call: Call) -> Json:
     return _shown(_version(cloud, call))
 
 
-policies.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
+iam_policy.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
 
 
 def _made(cloud: Cloud, name: str) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from localcloud.core import enablement, projects
 from localcloud.core.call import Call, Json
@@ -13,6 +14,7 @@ from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services.long_running import EMPTY
 from localcloud.services.paging import page
+from localcloud.services.tpu import catalog
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
 _TYPE = "type.googleapis.com/google.api.serviceusage"
@@ -191,3 +193,57 @@ def _operation_view(name: str, record: Record) -> Json:
     else:
         view["response"] = record["response"]
     return view
+
+
+# --- What a project may use of TPUs, as Service Usage tells it: by metric, limit and zone.
+
+_TPU = "tpu.googleapis.com"
+_UNIT = "1/{project}/{zone}"
+# "The limit is unlimited", in the words of the discovery document.
+_UNLIMITED = "-1"
+_METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas", resources_of)
+
+
+@_METRICS.method("list", verb="get", versions=("v1beta1",))
+def list_quotas(cloud: Cloud, call: Call) -> Json:
+    """Return the quotas of an API; of those here, Cloud TPU alone has some."""
+    _, project, _, service = call.params["parent"].split("/")
+    if service != _TPU:
+        return page(call, "metrics", [])
+    limits = cloud.setting("quota")
+    metrics = {
+        accelerator.quota_metric(preemptible=preemptible): accelerator.metric(
+            preemptible=preemptible
+        )
+        for accelerator in catalog.accelerators().values()
+        for preemptible in (False, True)
+    }
+    number = projects.number(projects.identifier(cloud, project))
+    shown = [
+        _quota_view(f"projects/{number}/services/{service}", metric, limits.get(limit))
+        for metric, limit in sorted(metrics.items())
+    ]
+    return page(call, "metrics", shown)
+
+
+def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
+    name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
+    effective = _UNLIMITED if limit is None else str(limit)
+    buckets = [
+        {"effectiveLimit": effective, "defaultLimit": "0", "dimensions": {"zone": zone}}
+        for zone in catalog.zones()
+    ]
+    one = {
+        "name": f"{name}/limits/{quote('/project/zone', safe='')}",
+        "metric": metric,
+        "unit": _UNIT,
+        "quotaBuckets": [{"effectiveLimit": effective, "defaultLimit": "0"}, *buckets],
+    }
+    short = metric.partition("/")[2]
+    return {
+        "name": name,
+        "metric": metric,
+        "displayName": short,
+        "consumerQuotaLimits": [one],
+        "unit": "1",
+    }
