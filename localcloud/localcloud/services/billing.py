@@ -14,6 +14,7 @@ from localcloud.core.hooks import cloud_started
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import iam_policy
+from localcloud.services.kind import Kind, serve
 from localcloud.services.monitoring import CHANNEL
 from localcloud.services.paging import page
 from localcloud.services.pubsub import TOPIC
@@ -147,6 +148,17 @@ ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""
 
 
+_BUDGET = Kind(
+    collection=_BUDGETS,
+    store=BUDGET,
+    items="budgets",
+    missing=lambda name: f"Budget {name} was not found.",
+    parent=account_name,
+    listed=account_resources,
+)
+serve(_BUDGET)
+
+
 @_BUDGETS.method("create")
 def create_budget(cloud: Cloud, call: Call) -> Json:
     """Create a budget."""
@@ -154,42 +166,17 @@ def create_budget(cloud: Cloud, call: Call) -> Json:
     return _put_budget(cloud, call, name, dict(call.body))
 
 
-@_BUDGETS.method("get")
-def get_budget(cloud: Cloud, call: Call) -> Json:
-    """Return one budget."""
-    return _load_budget(cloud, call)
-
-
-@_BUDGETS.method("list")
-def list_budgets(cloud: Cloud, call: Call) -> Json:
-    """Return the budgets of an account."""
-    found = cloud.store.items(BUDGET, f"{account_name(call)}/")
-    return page(call, "budgets", [record for _, record in found])
-
-
 @_BUDGETS.method("patch", verb="update")
 def patch_budget(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; what is not sent is taken away."""
     with cloud.store.locked():
-        record = _load_budget(cloud, call)
+        record = _BUDGET.load(cloud, call)
         if call.body.get("etag", record["etag"]) != record["etag"]:
             raise ApiError(409, "The budget's etag is stale.", status="ABORTED")
         mask = call.mask()
         for path in mask or list(call.body):
             _take_over(record, call.body, path.split("."))
         return _put_budget(cloud, call, record["name"], record)
-
-
-@_BUDGETS.method("delete")
-def delete_budget(cloud: Cloud, call: Call) -> Json:
-    """Delete a budget."""
-    cloud.store.delete(BUDGET, _load_budget(cloud, call)["name"])
-    return {}
-
-
-def _load_budget(cloud: Cloud, call: Call) -> Record:
-    name = f"{account_name(call)}/budgets/{call.params['budgetsId']}"
-    return cloud.store.load(BUDGET, name, ApiError(404, f"Budget {name} was not found."))
 
 
 def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:

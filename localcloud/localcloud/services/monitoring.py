@@ -12,8 +12,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import logging
-from localcloud.services.logging import written
-from localcloud.services.paging import page
+from localcloud.services.kind import Kind, serve
 
 # --- Notification channels: to whom an alert goes. What is sent to them goes nowhere.
 
@@ -28,6 +27,27 @@ _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _CHANNEL_FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enabled")
 
 
+def _leave_policies(cloud: Cloud, call: Call, name: str, record: Record) -> None:
+    """Refuse to delete a channel that a policy uses; with `force` take it out of those that do."""
+    for key, policy in cloud.store.items(ALERT_POLICY, f"projects/{call.project}/"):
+        if name in (used := policy.get("notificationChannels", [])):
+            if not call.flag("force"):
+                raise invalid(f"Channel {name} is used by the alerting policy {key}.")
+            policy["notificationChannels"] = [other for other in used if other != name]
+            cloud.store.put(ALERT_POLICY, key, policy)
+
+
+_CHANNEL = Kind(
+    collection=_CHANNELS,
+    store=CHANNEL,
+    items="notificationChannels",
+    missing=lambda name: f"Cannot find channel with channel_id={name.rpartition('/')[2]}.",
+    remove=_leave_policies,
+    counted=True,
+)
+serve(_CHANNEL)
+
+
 @_CHANNELS.method("create")
 def create_channel(cloud: Cloud, call: Call) -> Json:
     """Create a channel."""
@@ -38,24 +58,10 @@ def create_channel(cloud: Cloud, call: Call) -> Json:
     )
 
 
-@_CHANNELS.method("get")
-def get_channel(cloud: Cloud, call: Call) -> Json:
-    """Return one channel."""
-    return _load_channel(cloud, call)
-
-
-@_CHANNELS.method("list")
-def list_channels(cloud: Cloud, call: Call) -> Json:
-    """Return the channels of a project."""
-    found = cloud.store.items(CHANNEL, f"projects/{call.project}/")
-    shown = page(call, "notificationChannels", [record for _, record in found])
-    return shown | {"totalSize": len(found)}
-
-
 @_CHANNELS.method("patch", verb="update")
 def patch_channel(cloud: Cloud, call: Call) -> Json:
     """Change a channel, but not its type."""
-    record, sent = _load_channel(cloud, call), call.sent(_CHANNEL_FIELDS)
+    record, sent = _CHANNEL.load(cloud, call), call.sent(_CHANNEL_FIELDS)
     if sent.get("type", record["type"]) != record["type"]:
         raise invalid("Field type is immutable.")
     mask = call.mask()
@@ -64,30 +70,8 @@ def patch_channel(cloud: Cloud, call: Call) -> Json:
     return _put_channel(cloud, record | changed)
 
 
-@_CHANNELS.method("delete")
-def delete_channel(cloud: Cloud, call: Call) -> Json:
-    """Delete a channel that no policy tells; with `force` take it out of those that do."""
-    name = _load_channel(cloud, call)["name"]
-    with cloud.store.locked():
-        for key, policy in cloud.store.items(ALERT_POLICY, f"projects/{call.project}/"):
-            if name in (told := policy.get("notificationChannels", [])):
-                if call.arg("force") != "true":
-                    raise invalid(f"Channel {name} is used by the alerting policy {key}.")
-                policy["notificationChannels"] = [other for other in told if other != name]
-                cloud.store.put(ALERT_POLICY, key, policy)
-        cloud.store.delete(CHANNEL, name)
-    return {}
-
-
 def _now(cloud: Cloud) -> Json:
     return {"mutateTime": rfc3339(cloud.clock.now())}
-
-
-def _load_channel(cloud: Cloud, call: Call) -> Record:
-    number = call.params["notificationChannelsId"]
-    name = f"projects/{call.project}/notificationChannels/{number}"
-    missing = ApiError(404, f"Cannot find channel with channel_id={number}.")
-    return cloud.store.load(CHANNEL, name, missing)
 
 
 def _put_channel(cloud: Cloud, record: Record) -> Json:
@@ -113,6 +97,16 @@ _ALERT_POLICY_FIELDS = (
 _COMBINERS = ("AND", "OR", "AND_WITH_MATCHING_RESOURCE")
 
 
+_POLICY = Kind(
+    collection=_POLICIES,
+    store=ALERT_POLICY,
+    items="alertPolicies",
+    missing=lambda name: f"Cannot find alert policy {name.rpartition('/')[2]}.",
+    counted=True,
+)
+serve(_POLICY)
+
+
 @_POLICIES.method("create")
 def create_alert_policy(cloud: Cloud, call: Call) -> Json:
     """Create a policy."""
@@ -126,45 +120,16 @@ def create_alert_policy(cloud: Cloud, call: Call) -> Json:
     )
 
 
-@_POLICIES.method("get")
-def get_alert_policy(cloud: Cloud, call: Call) -> Json:
-    """Return one policy."""
-    return _load_alert_policy(cloud, call)
-
-
-@_POLICIES.method("list")
-def list_alert_policies(cloud: Cloud, call: Call) -> Json:
-    """Return the policies of a project."""
-    found = cloud.store.items(ALERT_POLICY, f"projects/{call.project}/")
-    shown = page(call, "alertPolicies", [record for _, record in found])
-    return shown | {"totalSize": len(found)}
-
-
 @_POLICIES.method("patch", verb="update")
 def patch_alert_policy(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names, or all; a field that is not sent is taken away."""
-    record, sent = _load_alert_policy(cloud, call), call.sent(_ALERT_POLICY_FIELDS)
+    record, sent = _POLICY.load(cloud, call), call.sent(_ALERT_POLICY_FIELDS)
     mask = call.mask() or list(_ALERT_POLICY_FIELDS)
     if unknown := [field for field in mask if field not in _ALERT_POLICY_FIELDS]:
         raise ApiError(501, f"the local cloud does not change policies' {', '.join(unknown)}")
     kept = {field: value for field, value in record.items() if field not in mask}
     return _put_alert_policy(
         cloud, kept | {field: sent[field] for field in mask if field in sent}, call
-    )
-
-
-@_POLICIES.method("delete")
-def delete_alert_policy(cloud: Cloud, call: Call) -> Json:
-    """Delete a policy."""
-    cloud.store.delete(ALERT_POLICY, _load_alert_policy(cloud, call)["name"])
-    return {}
-
-
-def _load_alert_policy(cloud: Cloud, call: Call) -> Record:
-    number = call.params["alertPoliciesId"]
-    name = f"projects/{call.project}/alertPolicies/{number}"
-    return cloud.store.load(
-        ALERT_POLICY, name, ApiError(404, f"Cannot find alert policy {number}.")
     )
 
 
@@ -210,7 +175,7 @@ _EXTRACT = re.compile(r"EXTRACT\(([\w.]+)\)")
 _VARIABLE = re.compile(r"\$\{log\.extracted_label\.(\w+)\}")
 
 
-@written
+@logging.written
 def send_mails(cloud: Cloud, project: str, entry: Json) -> None:
     """Send what policies of a project say of a log entry.
 

@@ -1,21 +1,17 @@
-"""The Pub/Sub API: topics and their policies. Messages are taken, and nobody gets them."""
+"""The Pub/Sub API: topics and their policies. Messages are accepted but have no receivers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.reading import plain
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
 from localcloud.services import iam_policy
-from localcloud.services.paging import page
-
-# --- Topics, and whose policies count for one.
+from localcloud.services.kind import Kind, project_name, serve
 
 API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
@@ -26,22 +22,25 @@ _MOST_MESSAGES = 1000
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 
-def _name(call: Call) -> str:
-    return f"projects/{call.project}/topics/{call.params['topicsId']}"
-
-
 def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Return the topic's own policy and its project's."""
-    return (_name(call), f"projects/{call.project}")
+    return (_KIND.name(call), project_name(call))
 
 
 _TOPICS = Collection(API, "projects.topics", "pubsub.topics", _resources)
+_KIND = Kind(
+    collection=_TOPICS,
+    store=TOPIC,
+    items="topics",
+    missing=lambda name: f"Resource not found (resource={name.rpartition('/')[2]}).",
+)
+serve(_KIND)
+iam_policy.serve(_TOPICS, _KIND.existing)
 
 
 @API.method("projects.topics.create", permission="pubsub.topics.create")
 def create(cloud: Cloud, call: Call) -> Json:
     """Create a topic."""
-    name = _name(call)
+    name = _KIND.name(call)
     if not _ID.fullmatch(call.params["topicsId"]):
         raise invalid(f"Invalid resource name given (name={name}).")
     if others := sorted(set(call.body) - {*_FIELDS, "name"}):
@@ -53,22 +52,9 @@ def create(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@_TOPICS.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return one topic."""
-    return _load(cloud, call)
-
-
-@API.method("projects.topics.list", permission="pubsub.topics.list")
-def list_(cloud: Cloud, call: Call) -> Json:
-    """Return the topics of a project."""
-    found = cloud.store.items(TOPIC, f"projects/{call.project}/")
-    return page(call, "topics", [record for _, record in found])
-
-
 @_TOPICS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
-    """Change what the mask names; a field that is not sent is taken away."""
+    """Change what the mask names; a field that is not sent is removed."""
     named = call.body.get("updateMask") or call.arg("updateMask")
     mask = [field for field in named.split(",") if field]
     if not mask or not set(_FIELDS).issuperset(mask):
@@ -76,7 +62,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     # Clients send the whole topic with its name.
     sent = plain(call.body.get("topic", {}))
     with cloud.store.locked():
-        record = _load(cloud, call)
+        record = _KIND.load(cloud, call)
         for field in mask:
             record.pop(field, None)
             if sent.get(field):
@@ -85,30 +71,13 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@_TOPICS.method("delete")
-def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete a topic with its policy."""
-    name = _load(cloud, call)["name"]
-    cloud.store.delete(TOPIC, name)
-    cloud.store.delete(POLICY, name)
-    return {}
-
-
 @_TOPICS.method("publish")
 def publish(cloud: Cloud, call: Call) -> Json:
-    """Take messages. Without a subscription nobody gets them, here as on Google."""
-    _load(cloud, call)
+    """Accept messages. Without a subscription no one receives them, here as on Google."""
+    _KIND.load(cloud, call)
     messages = call.body.get("messages", [])
     if not 0 < len(messages) <= _MOST_MESSAGES:
         raise invalid(f"The value for messages must be from 1 to {_MOST_MESSAGES}.")
     if not all(message.get("data") or message.get("attributes") for message in messages):
         raise invalid("One or more messages in the publish request is empty.")
     return {"messageIds": [str(cloud.operations.number()) for _ in messages]}
-
-
-iam_policy.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
-
-
-def _load(cloud: Cloud, call: Call) -> Record:
-    missing = ApiError(404, f"Resource not found (resource={call.params['topicsId']}).")
-    return cloud.store.load(TOPIC, _name(call), missing)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import google_crc32c
 
 from localcloud.core import projects
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
@@ -18,9 +17,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import iam_policy
-from localcloud.services.paging import page
-
-# --- Secrets, what their versions hold, and whose policies count for one.
+from localcloud.services.kind import Kind, project_name, public, serve
 
 API = Api("secretmanager", ("v1",))
 SECRET, VERSION = "secret", "secret-version"
@@ -30,17 +27,28 @@ _FIELDS = ("replication", "labels", "annotations")
 _MOST_BYTES = 64 << 10
 
 
-def _name(call: Call) -> str:
-    return f"projects/{call.project}/secrets/{call.params['secretsId']}"
-
-
 def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Return the secret's own policy and its project's."""
-    return (_name(call), f"projects/{call.project}")
+    return (_KIND.name(call), project_name(call))
 
 
 _SECRETS = Collection(API, "projects.secrets", "secretmanager.secrets", _resources)
 _VERSIONS = Collection(API, "projects.secrets.versions", "secretmanager.versions", _resources)
+
+
+def _remove_versions(cloud: Cloud, call: Call, name: str, record: Record) -> None:
+    for key in cloud.store.keys(VERSION, f"{name}/"):
+        cloud.store.delete(VERSION, key)
+
+
+_KIND = Kind(
+    collection=_SECRETS,
+    store=SECRET,
+    items="secrets",
+    missing=lambda name: f"Secret [{projects.numbered(name)}] not found.",
+    remove=_remove_versions,
+)
+serve(_KIND)
+iam_policy.serve(_SECRETS, _KIND.existing)
 
 
 @API.method("projects.secrets.create", permission="secretmanager.secrets.create")
@@ -58,31 +66,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     record = {**shown, "_key": name, **call.sent(_FIELDS)}
     taken = ApiError(409, f"Secret [{shown['name']}] already exists.")
     cloud.store.add(SECRET, name, record, taken)
-    return _shown(record)
-
-
-@_SECRETS.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return one secret, without what it holds."""
-    return _shown(_load(cloud, call))
-
-
-@API.method("projects.secrets.list", permission="secretmanager.secrets.list")
-def list_(cloud: Cloud, call: Call) -> Json:
-    """Return the secrets of a project."""
-    found = cloud.store.items(SECRET, f"projects/{call.project}/")
-    return page(call, "secrets", [_shown(record) for _, record in found])
-
-
-@_SECRETS.method("delete")
-def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete a secret with its versions and its policy."""
-    name = _load(cloud, call)["_key"]
-    for key, _ in cloud.store.items(VERSION, f"{name}/"):
-        cloud.store.delete(VERSION, key)
-    cloud.store.delete(SECRET, name)
-    cloud.store.delete(POLICY, name)
-    return {}
+    return public(record)
 
 
 @API.method(
@@ -102,7 +86,7 @@ def add_version(cloud: Cloud, call: Call) -> Json:
     if not 0 < len(data) <= _MOST_BYTES:
         raise invalid("The SecretPayload must have between 1 and 65536 bytes.")
     with cloud.store.locked():
-        secret = _load(cloud, call)
+        secret = _KIND.load(cloud, call)
         name = f"{secret['_key']}/versions/{len(_versions(cloud, call)) + 1}"
         shown = {**_made(cloud, name), "state": "ENABLED", "replicationStatus": _placed(secret)}
         if checksum is not None:
@@ -113,7 +97,7 @@ def add_version(cloud: Cloud, call: Call) -> Json:
 
 @_VERSIONS.method("access")
 def access(cloud: Cloud, call: Call) -> Json:
-    """Return what a version holds."""
+    """Return the payload of a version."""
     record = _version(cloud, call)
     checksum = google_crc32c.value(base64.b64decode(record["_data"]))
     payload = {"data": record["_data"], "dataCrc32c": str(checksum)}
@@ -122,20 +106,13 @@ def access(cloud: Cloud, call: Call) -> Json:
 
 @_VERSIONS.method("get")
 def get_version(cloud: Cloud, call: Call) -> Json:
-    """Return what is known of a version."""
-    return _shown(_version(cloud, call))
-
-
-iam_policy.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
+    """Return a version without its payload."""
+    return public(_version(cloud, call))
 
 
 def _made(cloud: Cloud, name: str) -> Json:
     made = {"name": projects.numbered(name), "createTime": rfc3339(cloud.clock.now())}
     return made | {"etag": f'"{cloud.operations.number():x}"'}
-
-
-def _shown(record: Record) -> Json:
-    return {field: value for field, value in record.items() if not field.startswith("_")}
 
 
 def _placed(secret: Record) -> Json:
@@ -147,19 +124,14 @@ def _placed(secret: Record) -> Json:
     return {"userManaged": {"replicas": places}}
 
 
-def _load(cloud: Cloud, call: Call) -> Record:
-    missing = ApiError(404, f"Secret [{projects.numbered(_name(call))}] not found.")
-    return cloud.store.load(SECRET, _name(call), missing)
-
-
 def _versions(cloud: Cloud, call: Call) -> list[str]:
-    return [key for key, _ in cloud.store.items(VERSION, f"{_name(call)}/")]
+    return cloud.store.keys(VERSION, f"{_KIND.name(call)}/")
 
 
 def _version(cloud: Cloud, call: Call) -> Record:
-    _load(cloud, call)
+    _KIND.load(cloud, call)
     asked = call.params["versionsId"]
     number = str(len(_versions(cloud, call))) if asked == "latest" else asked
-    name = f"{_name(call)}/versions/{number}"
+    name = f"{_KIND.name(call)}/versions/{number}"
     said = f"Secret Version [{projects.numbered(name)}] not found or has no versions."
     return cloud.store.load(VERSION, name, ApiError(404, said))
