@@ -109,13 +109,7 @@ _COMPARISON = re.compile(
 _PART = re.compile(rf"{_QUOTED}|\w+")
 _SPACE = re.compile(r"\s*")
 _AND = re.compile(r"AND\b")
-_ORDERS: dict[str, Callable[[float, float], bool]] = {
-    "=": eq,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
+_ORDERS: dict[str, Callable[[float, float], bool]] = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXTS = ("logName", "textPayload", "insertId")
 
 

@@ -38,11 +38,7 @@ _SETTINGS = (
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
-GROUP = Kind(
-    collection=COLLECTION,
-    parameter="instanceGroupManager",
-    scope="zones",
-)
+GROUP = Kind(collection=COLLECTION, parameter="instanceGroupManager", scope="zones")
 
 
 def load_group(cloud: Cloud, path: str) -> Record:

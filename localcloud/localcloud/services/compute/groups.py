@@ -426,10 +426,7 @@ def shown_group(record: Record) -> Json:
         "isStable": counts["none"] == len(members),
         "versionTarget": {"isReached": reached},
         "allInstancesConfig": {"effective": True},
-        "stateful": {
-            "hasStatefulConfig": stateful,
-            "perInstanceConfigs": {"allEffective": True},
-        },
+        "stateful": {"hasStatefulConfig": stateful, "perInstanceConfigs": {"allEffective": True}},
     }
     return record | {"currentActions": counts, "status": status}
 

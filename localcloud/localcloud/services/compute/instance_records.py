@@ -17,11 +17,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute.api import API, STORE, last, path_from
 from localcloud.services.compute.resources import Edit, Kind, begin, load, stamp
 
-INSTANCE = Kind(
-    collection="instances",
-    parameter="instance",
-    scope="zones",
-)
+INSTANCE = Kind(collection="instances", parameter="instance", scope="zones")
 started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()

@@ -442,8 +442,7 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
     if items.get("enable-guest-attributes", "").upper() != "TRUE":
         raise ApiError(
-            403,
-            "Permission denied: the instance's metadata does not set enable-guest-attributes.",
+            403, "Permission denied: the instance's metadata does not set enable-guest-attributes."
         )
     found = cloud.machines.guest_attributes(path)
     answer: Json = {"kind": "compute#guestAttributes"}

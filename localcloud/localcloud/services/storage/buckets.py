@@ -519,9 +519,7 @@ def _unknown(location: str) -> Exception:
     resources=bucket_in("bucket"),
 )
 @API.method(
-    "anywhereCaches.list",
-    permission="storage.anywhereCaches.list",
-    resources=bucket_in("bucket"),
+    "anywhereCaches.list", permission="storage.anywhereCaches.list", resources=bucket_in("bucket")
 )
 def list_caches(cloud: Cloud, call: Call) -> Json:
     """List no caches: the local cloud can't make any. Google's provider asks before it deletes."""
@@ -556,16 +554,11 @@ def service_account(cloud: Cloud, call: Call) -> Json:
     if found is None:
         raise invalid(f"Unknown project id: {call.project}")
     number = found["projectNumber"]
-    return {
-        "kind": "storage#serviceAccount",
-        "email_address": api.storage_agent(number),
-    }
+    return {"kind": "storage#serviceAccount", "email_address": api.storage_agent(number)}
 
 
 @API.method(
-    "managedFolders.list",
-    permission="storage.managedFolders.list",
-    resources=bucket_in("bucket"),
+    "managedFolders.list", permission="storage.managedFolders.list", resources=bucket_in("bucket")
 )
 def list_managed_folders(cloud: Cloud, call: Call) -> Json:
     """List no managed folders, which can't be made here. gcloud asks before it removes all."""

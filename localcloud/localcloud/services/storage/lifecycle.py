@@ -93,12 +93,7 @@ def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
     if action["type"] == "AbortIncompleteMultipartUpload":
         # Resumable uploads are the only ones that can be left incomplete here.
         age = condition.get("age", 0) * DAY
-        return uploads.expire(
-            cloud,
-            age,
-            bucket.name,
-            lambda name: name_matches(condition, name),
-        )
+        return uploads.expire(cloud, age, bucket.name, lambda name: name_matches(condition, name))
     changed = 0
     now = cloud.clock.now()
     for version, newer in _versions(cloud, bucket):

@@ -191,10 +191,7 @@ def forget(cloud: Cloud, bucket: str) -> None:
 
 
 def expire(
-    cloud: Cloud,
-    age: float,
-    bucket: str = "",
-    matches: Callable[[str], bool] = lambda name: True,
+    cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
 ) -> int:
     """Give up the sessions that are `age` seconds old, of one bucket or of all.
 
