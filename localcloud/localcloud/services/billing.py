@@ -231,11 +231,7 @@ def _rule(rule: Json) -> Json:
 
 
 def _connect(cloud: Cloud, call: Call, rule: Json) -> None:
-    """Check where the alerts go, and let Google publish to the topic.
-
-    Raises:
-        ApiError: 400 for what is not there, 403 where the caller may not let Google publish.
-    """
+    """Check where the alerts go, and let Google publish to the topic if the caller may."""
     channels = rule.get("monitoringNotificationChannels", [])
     if len(channels) > _MOST_CHANNELS:
         raise invalid(f"A budget has at most {_MOST_CHANNELS} notification channels.")

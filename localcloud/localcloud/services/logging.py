@@ -135,11 +135,7 @@ class Comparison:
 
 
 def parse(text: str) -> list[Comparison]:
-    """Return the comparisons that an entry must pass.
-
-    Raises:
-        ApiError: 400 for what is no filter, 501 for one that this cloud does not understand.
-    """
+    """Return the comparisons that an entry must pass; 501 for a filter beyond them."""
     found: list[Comparison] = []
     position, depth, waits = _past_space(text, 0), 0, False
     while position < len(text):

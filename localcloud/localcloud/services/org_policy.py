@@ -99,17 +99,9 @@ def is_enforced(cloud: Cloud, project: str, constraint: str) -> bool:
 
 
 def require_external_ip(cloud: Cloud, project: str, machine: str) -> None:
-    """Refuse a public address that the project's machines may not have.
+    """Refuse a public address that a machine (its path) may not have.
 
     Source of the words: github.com/gardener/gardener-extension-provider-gcp/issues/415 (2022).
-
-    Args:
-        cloud: the cloud.
-        project: whose policy counts.
-        machine: `projects/P/zones/Z/instances/NAME`.
-
-    Raises:
-        ApiError: 412.
     """
     for rule in _rules(cloud, project, _EXTERNAL_IP):
         values = rule.get("values", {})
@@ -126,12 +118,8 @@ def require_external_ips_of_tpus(cloud: Cloud, project: str) -> None:
     """Refuse TPU VMs with public addresses where no machine of the project may have one.
 
     Google's page has this constraint lifted for TPU VMs that are to be reached from outside
-    (docs.cloud.google.com/tpu/docs/cross-project-sa-compute, 2025-09-04). No record of the answer
-    was found: the words are those of the other constraints. What a list of single machines means
-    for TPU VMs is not known, so lists refuse none.
-
-    Raises:
-        ApiError: 400.
+    (docs.cloud.google.com/tpu/docs/cross-project-sa-compute, 2025-09-04). The words are those of
+    the other constraints. What a list of single machines means here is not known.
     """
     if any(rule.get("denyAll") for rule in _rules(cloud, project, _EXTERNAL_IP)):
         raise failed_precondition(_VIOLATED.format(_EXTERNAL_IP, projects.number(project)))
@@ -141,11 +129,7 @@ def require_os_login(cloud: Cloud, project: str, metadata: Json) -> None:
     """Refuse a machine that switches OS Login off where it is required.
 
     "Requests that set enable-oslogin to false in VM or project metadata are rejected"
-    (cloud.google.com/compute/docs/oslogin/manage-oslogin-in-an-org). No record of the words was
-    found: they are those of the other constraints.
-
-    Raises:
-        ApiError: 412.
+    (cloud.google.com/compute/docs/oslogin/manage-oslogin-in-an-org).
     """
     if _value(metadata, "enable-oslogin") in ("", "TRUE"):
         return
@@ -156,12 +140,7 @@ def require_os_login(cloud: Cloud, project: str, metadata: Json) -> None:
 def forbid_serial_port_logging(cloud: Cloud, project: str, metadata: Json) -> None:
     """Refuse a machine that sends its serial port to Cloud Logging where that is forbidden.
 
-    Cloud Composer's machines, which ask for it, are refused
-    (docs.cloud.google.com/composer/docs/composer-1/known-issues). No record of the words was found:
-    they are those of the other constraints.
-
-    Raises:
-        ApiError: 412.
+    Source: docs.cloud.google.com/composer/docs/composer-1/known-issues.
     """
     if _value(metadata, "serial-port-logging-enable") not in ("TRUE", "1"):
         return

@@ -52,11 +52,7 @@ PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
 def found(cloud: Cloud, call: Call) -> Record:
-    """Return the project's record.
-
-    Raises:
-        ApiError: 403 when there is none, which Google doesn't tell from a missing permission.
-    """
+    """Return the project's record; 403 when there is none, as for a missing permission."""
     denied = ApiError(403, "The caller does not have permission")
     return cloud.store.load(PROJECT, name_of(call), denied)
 

@@ -46,7 +46,7 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
-    """Keep a range for private services access, any free one if the caller says only its length.
+    """Keep a range for private services access, any free one if only its length is given.
 
     Source: cloud.google.com/vpc/docs/configure-private-services-access.
     """
@@ -155,16 +155,9 @@ _EXTERNAL_KEY = "external"
 
 
 def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
-    """Take an internal address for `owner`.
+    """Reserve an internal address for the resource at `owner`: `wanted`, or the next free one.
 
-    Args:
-        cloud: the cloud.
-        subnet: the subnetwork's record.
-        owner: path of the resource that gets it.
-        wanted: a certain address, or empty for the next free one.
-
-    Raises:
-        ApiError: 400 when `wanted` is outside the range or taken, or nothing is free.
+    It is 400 when `wanted` is outside the range or taken, or nothing is free.
     """
     network = IPv4Network(subnet["ipCidrRange"])
     if wanted and IPv4Address(wanted) not in network:

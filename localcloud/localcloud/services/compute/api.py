@@ -33,11 +33,9 @@ _ABSOLUTE = re.compile(r"https://[^/]+/compute/[^/]+/(projects/.+)")
 
 
 def path_of(reference: str, project: str) -> str:
-    """Return the path from `projects/` on that `reference` means to a caller in `project`.
+    """Return the path from `projects/` on of a URL, a path or a partial path.
 
-    Args:
-        reference: a full URL, `projects/…`, or a partial path such as `global/networks/n`.
-        project: the project of references that name none.
+    `project` is that of references that name none, such as `global/networks/n`.
     """
     absolute = _ABSOLUTE.fullmatch(reference)
     if absolute:
@@ -67,8 +65,8 @@ def last(reference: str) -> str:
 def shown(call: Call, record: Json) -> Json:
     """Return a copy of a stored record as the version that `call` uses shows it.
 
-    The URLs are the version's, and fields of resources that only another version has are left out,
-    as are names that begin with `_`, which are the emulator's own.
+    The URLs are the version's. Fields that only other versions have, and the emulator's own (their
+    names begin with `_`), are left out.
     """
     shown_record: Json = _replace(record, call.method.version)
     return shown_record
@@ -104,14 +102,7 @@ _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()
 
 
 def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
-    """Return one page of `items` as a compute list.
-
-    Args:
-        call: carries `filter`, `maxResults` and `pageToken`.
-        kind: such as `compute#networkList`.
-        path: of the collection, from `projects/` on.
-        items: stored records, in order.
-    """
+    """Return one page of stored records as a compute list of a `kind` (`compute#networkList`)."""
     chosen = [item for item in items if matches(call.arg("filter"), item)]
     size = min(call.number("maxResults") or _MOST, _MOST)
     token = call.arg("pageToken")
@@ -144,10 +135,7 @@ def matches(expression: str, record: Json) -> bool:
     """Return whether a list filter chooses `record`.
 
     Comparisons `field = value`, `!=`, `eq`, `ne` (a whole-string regular expression) and `:`
-    (contains; `*` for present), joined by AND or side by side.
-
-    Raises:
-        ApiError: 400 for a filter that is none of these.
+    (contains; `*` for present), joined by AND or a space.
     """
     rest = expression.strip()
     while rest:
@@ -189,16 +177,10 @@ _STEP = 0.2
 
 
 def start(cloud: Cloud, call: Call, work: Work, *, scope: str, kind: str, target: str) -> Json:
-    """Begin an operation and answer it.
+    """Begin an operation of a type (`insert`) on the resource at path `target`, and answer it.
 
-    Args:
-        cloud: the cloud.
-        call: the call that asks for it.
-        work: what it does. An error with an upper-case `reason` has that as its code, such as
-            ZONE_RESOURCE_POOL_EXHAUSTED.
-        scope: `zones/z`, `regions/r` or `global`: where the operation is polled.
-        kind: the operation's type, such as `insert`.
-        target: path of the resource from `projects/` on.
+    It is polled in `scope`: `zones/z`, `regions/r` or `global`. An error with an upper-case
+    `reason` has that as its code, such as ZONE_RESOURCE_POOL_EXHAUSTED.
     """
     place, user = f"projects/{call.project}/{scope}", call.principal.email
     return _show(call, *start_in(cloud, place, work, kind=kind, target=target, user=user))
@@ -207,13 +189,7 @@ def start(cloud: Cloud, call: Call, work: Work, *, scope: str, kind: str, target
 def start_in(
     cloud: Cloud, place: str, work: Work, *, kind: str, target: str, user: str
 ) -> tuple[str, Record]:
-    """Begin an operation in a place (`projects/p/zones/z`), also one that no call asked for.
-
-    `user` is on whose behalf it is done.
-
-    Returns:
-        The operation's key and record.
-    """
+    """Begin an operation in `projects/p/zones/z` on behalf of `user`; its key and record."""
     number = str(cloud.operations.number())
     resource = cloud.store.get(STORE, target) or {}
     about = {

@@ -95,12 +95,7 @@ def machine_types() -> dict[str, MachineType]:
 
 
 def machine_type(name: str, zone: str) -> MachineType:
-    """Return the machine type `name`.
-
-    Raises:
-        ApiError: 400 for a custom type, which the local cloud does not offer, and 404 for one
-            that does not exist.
-    """
+    """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
         raise invalid(
             f"Invalid value for field 'machineType': '{name}'. The local cloud offers no custom "
@@ -197,14 +192,10 @@ def require_disk_type(name: str, project: str, zone: str) -> None:
 def _serve_offered(
     collection: str, first: int, offered: Iterable[str], about: Callable[[str, str], Json]
 ) -> None:
-    """Register `get` and `list` of a collection, and `aggregatedList` of one in zones.
+    """Register `get`, `list` and perhaps `aggregatedList` of a collection, such as `diskTypes`.
 
-    Args:
-        collection: such as `diskTypes`.
-        first: the number of the first one.
-        offered: the names.
-        about: gets the path that a resource lies in and its name, and returns its own fields, or
-            raises the error for an unknown name.
+    `first` is the number of the first one. `about` gets the path that a resource is in and its
+    name, and returns its own fields or raises the error for an unknown name.
     """
     names, parameter = list(offered), collection.removesuffix("s")
 
@@ -267,15 +258,9 @@ _FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC")
 
 
 def resolve_image(project: str, reference: str) -> Json:
-    """Return the image that a disk's `sourceImage` names.
+    """Return the image that a disk's `sourceImage` names: an image, or the newest of a family.
 
-    Args:
-        project: of references that name none.
-        reference: URL or path of an image, of a family (`…/global/images/family/f`) or, as gcloud
-            sends it, of a family's view in a zone (`…/zones/-/imageFamilyViews/f`).
-
-    Raises:
-        ApiError: 404 when there is none.
+    gcloud sends a family's view in a zone (`…/zones/-/imageFamilyViews/f`).
     """
     path = path_of(reference, project)
     owner, name = path.split("/")[1], last(path)

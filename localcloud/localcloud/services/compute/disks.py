@@ -44,13 +44,7 @@ _ACCESS_MODES = {
 
 
 def complete(project: str, zone: str, record: Json) -> None:
-    """Check a new disk's record and fill in what Google fills in; also for boot disks.
-
-    Args:
-        project: of references that name none.
-        zone: of the disk.
-        record: the disk, changed in place.
-    """
+    """Check a new disk's record and fill in what Google fills in; also for boot disks."""
     type_ = last(record.get("type", "pd-standard"))
     require_disk_type(type_, project, zone)
     record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
@@ -194,14 +188,7 @@ def create_snapshot(cloud: Cloud, call: Call) -> Json:
 
 
 def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:
-    """Make and attach the disks of a new instance; call it under the store's lock.
-
-    Args:
-        cloud: the cloud.
-        call: names project and zone.
-        instance: path of the instance.
-        sent: the request's `disks`, the boot disk first.
-    """
+    """Make and attach the `disks` of a new instance, the boot disk first; hold the store's lock."""
     if not sent or not sent[0].get("boot"):
         raise invalid(
             "Invalid value for field 'resource.disks': The first disk must be a boot disk."

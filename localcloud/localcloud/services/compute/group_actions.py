@@ -69,10 +69,9 @@ def save_group(cloud: Cloud, path: str, record: Record) -> None:
 
 
 def member(template: str, action: str) -> Record:
-    """Return what a group knows of one of its instances at first.
+    """Return what a group first knows of an instance that it makes from the template at a URL.
 
-    `template` is the URL of the one it is made from, `since` when it was made, `streak` how many
-    checks in a row said the opposite of `health`.
+    `since` is when it was made, `streak` how many checks in a row said the opposite of `health`.
     """
     return {
         "template": template,

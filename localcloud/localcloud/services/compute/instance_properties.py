@@ -133,12 +133,7 @@ def full_shielding(sent: Json) -> Json:
 
 
 def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
-    """Return the service accounts that an instance gets: none or one.
-
-    Raises:
-        ApiError: 400 for more than one, for wrong scopes, and when the account doesn't exist or
-            the caller may not act as it.
-    """
+    """Return the service accounts that an instance gets: none or one that the caller may use."""
     if not sent or not sent[0].get("email"):
         return []
     if len(sent) > 1:

@@ -47,13 +47,9 @@ def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
 
 
 def instance_changes(name: str) -> Callable[[Edit], Edit]:
-    """Register `edit(cloud, call, record)` for a method that changes an instance's settings.
+    """Register `edit(cloud, call, record)` for the method `name`, such as `setMetadata`.
 
-    `edit` changes the record in place or refuses, under the store's lock. Afterwards the machine
-    is told, and the operation is answered.
-
-    Args:
-        name: of the method and of its operation, such as `setMetadata`.
+    `edit` changes the record or refuses, under the store's lock. Afterwards the machine is told.
     """
 
     def register(edit: Edit) -> Edit:

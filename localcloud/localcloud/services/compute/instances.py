@@ -75,12 +75,9 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
 
 
 def add(cloud: Cloud, call: Call, body: Json) -> str:
-    """Check and store a new instance with its disks and addresses; its path.
+    """Check and store a new instance with its disks and addresses; return its path.
 
-    Args:
-        cloud: the cloud.
-        call: names project and zone; its caller must be allowed what the instance uses.
-        body: the instance, without what means "not set".
+    The call names project and zone; its caller must be allowed what the instance uses.
     """
     name = body.get("name", "")
     require_name(name)
@@ -498,11 +495,7 @@ def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance that finds no room.
-
-    Raises:
-        ApiError: 403 when the CPU quota of the region is used up, 503 when the zone is.
-    """
+    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full."""
     zone = last(record["zone"])
     _require_quota(cloud, record, catalog.region_of(zone))
     zones = cloud.setting("compute.stockout").get("zones", [])

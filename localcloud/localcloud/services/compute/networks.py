@@ -62,15 +62,9 @@ _RULES: tuple[tuple[str, str, list[Json]], ...] = (
 
 
 def require_network(cloud: Cloud, project: str, reference: str) -> str:
-    """Return the path of an existing network.
+    """Return the path of an existing network by its URL, path or name.
 
-    Args:
-        cloud: the cloud.
-        project: of references that name none.
-        reference: URL, path, or the bare name.
-
-    Raises:
-        ApiError: 404 when there is none, 400 when it is not lent to the project.
+    It is 404 when there is none, 400 when it is not lent to the project.
     """
     if "/" not in reference:
         reference = f"global/networks/{reference or DEFAULT}"
@@ -255,11 +249,7 @@ _USABLE = ("network", "ipCidrRange", "purpose", "stackType")
 
 
 def parse_range(text: str, field: str) -> IPv4Network:
-    """Return an IPv4 range in CIDR notation.
-
-    Raises:
-        ApiError: 400 when it is not one, has host bits, or is longer than /29.
-    """
+    """Return an IPv4 range of at most /29 in CIDR notation."""
     try:
         network = IPv4Network(text)
     except ValueError as error:
@@ -281,17 +271,9 @@ def ranges(subnet: Record) -> list[IPv4Network]:
 def require_subnetwork(
     cloud: Cloud, project: str, zone: str, reference: str, network: str
 ) -> Record:
-    """Return the subnetwork that `reference` names, or the network's own one in the zone's region.
+    """Return the subnetwork by URL, path or name, or the network's own one in the zone's region.
 
-    Args:
-        cloud: the cloud.
-        project: of references that name none.
-        zone: where the machine is.
-        reference: URL, path, bare name, or empty.
-        network: path of the network, for an empty `reference`.
-
-    Raises:
-        ApiError: 404 when there is none, 400 when it lies in another region or network.
+    It is 404 when there is none, 400 when it is in another region or network.
     """
     region = catalog.region_of(zone)
     if not reference:

@@ -125,11 +125,7 @@ def is_host(cloud: Cloud, project: str) -> bool:
 
 
 def require_lent(cloud: Cloud, project: str, path: str) -> None:
-    """Refuse a network or subnetwork of a project that does not lend it to `project`.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuse a network or subnetwork of a project that does not lend it to `project`."""
     owner = path.split("/")[1]
     if owner not in (project, host_of(cloud, project)):
         raise ApiError(
@@ -141,11 +137,7 @@ def require_lent(cloud: Cloud, project: str, path: str) -> None:
 
 
 def require_own(project: str, path: str) -> None:
-    """Refuse a network of another project, for what must be in the network's own.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuse a network of another project."""
     if path.split("/")[1] != project:
         raise invalid(
             f"Invalid value for field 'resource.network': '{path}'. Cross project referencing is "

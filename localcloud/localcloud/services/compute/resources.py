@@ -106,8 +106,7 @@ class Kind:
 def tidy(sent: Any) -> Any:
     """Return a request without what means "not set": nulls, empty strings and empty lists.
 
-    Google's provider sends them for every option that its user left out. Labels and metadata are
-    the user's own and stay as they are.
+    Google's provider sends them for every option that its user left out.
     """
     if isinstance(sent, list):
         return [tidy(item) for item in sent if item is not None]
@@ -210,12 +209,7 @@ def serve(kind: Kind) -> None:
 
 
 def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
-    """Register `list` and, outside the global scope, `aggregatedList`.
-
-    Args:
-        kind: whose resources are listed.
-        view: gets a stored record and returns what is shown of it.
-    """
+    """Register `list` and, outside the global scope, `aggregatedList`; `view` shows a record."""
 
     def list_(cloud: Cloud, call: Call) -> Json:
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
@@ -343,10 +337,7 @@ def _serve_labels(kind: Kind) -> None:
 def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes a resource in place.
 
-    Args:
-        kind: of the resource.
-        verb: of the method and its permission, such as `resize`.
-        type_: of the operation, where it is another than the verb.
+    `type_` is the operation's, where it is another than the verb.
     """
 
     def register(edit: Edit) -> Edit:
@@ -373,13 +364,7 @@ def fingerprint(value: Any) -> str:
 
 
 def require_match(sent: str | None, actual: str | None, what: str) -> None:
-    """Refuse a change that was made to an older state.
-
-    Args:
-        sent: the fingerprint in the request, if any.
-        actual: the stored one.
-        what: `metadata`, `labels`, … as the message names it.
-    """
+    """Refuse a change that was made to an older state; `what` is `metadata`, `labels`, …"""
     if not same_bytes(sent, actual):
         raise ApiError(
             412,

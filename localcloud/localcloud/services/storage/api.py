@@ -30,12 +30,9 @@ HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 
 def resources_of(cloud: Cloud, bucket: str, principal: Principal, name: str = "") -> Sequence[str]:
-    """Return what is accessed, a bucket or an object in it, and what it is in.
+    """Return the resources whose policies count for a bucket or an object in it; 404 without it.
 
-    Objects have no policies of their own, but conditions of the bucket's know them by their names.
-
-    Raises:
-        ApiError: 404 when there is no such bucket.
+    Objects have no policies of their own, but conditions of the bucket's know them by name.
     """
     found = records.require_bucket(cloud, bucket)
     if principal is ANONYMOUS and found.public_access_prevented:
@@ -85,11 +82,7 @@ _HARMLESS = frozenset(
 
 
 def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
-    """Refuse parameters that ask for an access control list.
-
-    Raises:
-        ApiError: 400 in a bucket with uniform access, as on Google; else 501.
-    """
+    """Refuse parameters that ask for an access control list: 400 with uniform access, else 501."""
     for name in _ACL_PARAMETERS:
         value = call.arg(name)
         if value and bucket is not None and bucket.uniform_access:
@@ -131,11 +124,7 @@ class Conditions:
         )
 
     def check(self, subject: Subject) -> None:
-        """Refuse a call whose conditions don't hold.
-
-        Raises:
-            ApiError: 412.
-        """
+        """Refuse a call whose conditions don't hold (412)."""
         if not self._matches(subject) or self.unchanged(subject):
             raise _failed()
 
@@ -189,27 +178,16 @@ def default_key(settings: Json) -> str:
 
 
 def refuse_key_in_call(call: Call) -> None:
-    """Say that an object's key can't be chosen by the call that writes it.
-
-    Raises:
-        ApiError: 501.
-    """
+    """Refuse a call that chooses the object's key (501)."""
     for name in _KEY_PARAMETERS:
         if call.arg(name):
             raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
 
 
 def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
-    """Refuse a bucket's new default key that Cloud Storage could not use.
+    """Refuse a bucket's new default key that Cloud Storage could not use (400 or 403).
 
-    Args:
-        cloud: the cloud.
-        bucket: as it will be.
-        before: the settings so far; empty for a new bucket.
-
-    Raises:
-        ApiError: 400 for a key elsewhere or a name that is none, 403 for one that is not there or
-            that Cloud Storage's account may not use.
+    `before` are the bucket's settings so far, empty for a new one.
     """
     key = default_key(bucket.settings)
     if not key or key == default_key(before):
@@ -226,10 +204,9 @@ def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
 
 
 def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
-    """Return the key version with which an object is written now, or None for Google's own keys.
+    """Return the key version that encrypts a new object, or None for Google's own keys.
 
-    Raises:
-        ApiError: 403 when Cloud Storage's account may not use the key, 400 when it is disabled.
+    It is 403 if Cloud Storage's account may not use the key, 400 if the key is disabled.
     """
     key = default_key(bucket.settings)
     if not key:
@@ -239,11 +216,7 @@ def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
 
 
 def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
-    """Refuse to read an object whose key can't be used.
-
-    Raises:
-        ApiError: 403 when Cloud Storage's account may not use the key, 400 when it is disabled.
-    """
+    """Refuse to read an object whose key can't be used (403, or 400 for a disabled key)."""
     if version.kms_version is None:
         return
     key = version.kms_version.partition("/cryptoKeyVersions/")[0]

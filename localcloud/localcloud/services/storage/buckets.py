@@ -223,15 +223,9 @@ def merged(settings: Json, body: Json) -> Json:
 
 
 def complete_settings(settings: Json, before: Json, now: float) -> Json:
-    """Return `settings` with Google's defaults and the times that it notes, checked.
+    """Return `settings` with Google's defaults and time stamps; 400 with everything that is wrong.
 
-    Args:
-        settings: what is wanted.
-        before: the settings so far; empty for a new bucket.
-        now: seconds since the epoch.
-
-    Raises:
-        ApiError: 400 with all that is wrong.
+    `before` are the settings so far, empty for a new bucket; `now` is in seconds since the epoch.
     """
     moment = rfc3339(now)
     result = merged({}, settings)
@@ -472,11 +466,7 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
 
 
 def check_location(location: str, settings: Json) -> tuple[str, str]:
-    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
-
-    Raises:
-        ApiError: 400 when there is no such place.
-    """
+    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`."""
     place = location.upper()
     chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
     if chosen:

@@ -48,11 +48,7 @@ class Checksums:
     crc32c: str
 
     def check(self, sent: Hashes) -> None:
-        """Compare with what the client sent.
-
-        Raises:
-            ApiError: 400 in Google's words when they differ.
-        """
+        """Compare with what the client sent; 400 in Google's words when they differ."""
         for name, theirs, ours in (
             ("MD5 hash", sent.md5, self.md5),
             ("CRC32C", sent.crc32c, self.crc32c),
@@ -150,11 +146,7 @@ class Contents:
         shutil.rmtree(self._root / bucket, ignore_errors=True)
 
     def collect(self, used: dict[str, set[str]], uploads: set[str]) -> int:
-        """Delete all files but those of `used` (by bucket) and of `uploads`.
-
-        Returns:
-            how many files were deleted.
-        """
+        """Delete all files but those of `used` (by bucket) and `uploads`; return how many."""
         removed = 0
         keep = used | {".uploads": uploads, ".partial": set()}
         for folder in self._root.glob("*"):

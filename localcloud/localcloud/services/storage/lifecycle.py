@@ -153,13 +153,9 @@ def rule_problems(lifecycle: Json) -> list[str]:
 
 
 def matches(condition: Json, version: Version, newer: int, now: float) -> bool:
-    """Return whether all of a rule's conditions hold of a version.
+    """Return whether a version meets all conditions of a valid rule.
 
-    Args:
-        condition: of a valid rule.
-        version: live or noncurrent.
-        newer: how many newer versions of the same object there are.
-        now: seconds since the epoch.
+    `newer` is the number of newer versions of the same object, `now` in seconds since the epoch.
     """
     return all(_holds(name, value, version, newer, now) for name, value in condition.items())
 

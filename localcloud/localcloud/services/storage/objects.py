@@ -115,8 +115,7 @@ def delete(cloud: Cloud, call: Call) -> None:
 def find(cloud: Cloud, call: Call) -> Version:
     """Return the version that a call names by bucket, object and, if sent, generation.
 
-    Raises:
-        ApiError: 404, or 403 where the caller may not learn that the object is missing.
+    A missing one is 404, or 403 where the caller may not learn that it is missing.
     """
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
@@ -195,12 +194,7 @@ class Listing:
     include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
-        """Return the entries behind `after`, in order.
-
-        Args:
-            keys: sorted names and generations of all versions that may be listed.
-            after: the last entry of the page before, or None.
-        """
+        """Return the entries behind `after`; `keys` are all names and generations, sorted."""
         glob = compile_glob(self.match_glob) if self.match_glob else None
         first = max(self.prefix, self.start_offset, after[0] if after else "")
         seen = ""
@@ -231,11 +225,7 @@ def encode_token(position: Position) -> str:
 
 
 def decode_token(token: str) -> Position | None:
-    """Return the position in a page token, or None for no token.
-
-    Raises:
-        ApiError: 400 when it is none of ours.
-    """
+    """Return the position in a page token, or None for no token."""
     if not token:
         return None
     try:
@@ -252,9 +242,6 @@ def compile_glob(glob: str) -> re.Pattern[str]:
     `*` and `?` stop at slashes, `**` doesn't; `[…]` is a set, `{a,b}` alternatives, a backslash
     takes the next character as it is
     (cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob).
-
-    Raises:
-        ApiError: 400 when it can't be read.
     """
     tokens = re.findall(r"\*\*|\\.|\[[!^]?\]?[^\]]*\]|.", glob, re.DOTALL)
     depth = 0
@@ -296,8 +283,8 @@ _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
     """Return the object's bytes, or the range of them that the request asks for.
 
-    Call it with the store locked: the file is opened here, and who deletes the object afterwards
-    doesn't disturb the reader.
+    Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
+    the reader.
     """
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
     headers = media_headers(version, etag)

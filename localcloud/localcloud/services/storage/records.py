@@ -135,11 +135,7 @@ def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
 
 
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
-    """Return the bucket.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Return the bucket; 404 when there is none."""
     bucket = find_bucket(cloud, name)
     if bucket is None:
         raise ApiError(404, "The specified bucket does not exist.")
@@ -201,11 +197,7 @@ def missing(bucket: str, name: str) -> ApiError:
 
 
 def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None) -> Version:
-    """Return the live version of an object, or the one of a generation.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Return the live version of an object, or the one of a generation; 404 when there is none."""
     found = find(cloud, bucket, name, generation)
     if found is None:
         raise missing(bucket, name)
@@ -222,9 +214,7 @@ _WHOLE_LENGTH = 222
 def check_bucket_name(name: str) -> None:
     """Refuse a name that no bucket may have (cloud.google.com/storage/docs/buckets#naming).
 
-    Raises:
-        ApiError: 400 with the rule that is broken; 403 for a domain name, which takes a proof
-            of ownership.
+    A domain name is 403: it takes a proof of ownership.
     """
     problem = _bucket_problem(name)
     if problem:
@@ -238,11 +228,7 @@ def check_bucket_name(name: str) -> None:
 
 
 def check_object_name(name: str) -> None:
-    """Refuse a name that no object may have (cloud.google.com/storage/docs/objects#naming).
-
-    Raises:
-        ApiError: 400 with the rule that is broken.
-    """
+    """Refuse a name that no object may have (cloud.google.com/storage/docs/objects#naming)."""
     problem = _object_problem(name)
     if problem:
         raise invalid(f"Invalid object name: {name[:80]!r}: {problem}.")

@@ -193,11 +193,7 @@ def forget(cloud: Cloud, bucket: str) -> None:
 def expire(
     cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
 ) -> int:
-    """Give up the sessions that are `age` seconds old, of one bucket or of all.
-
-    Returns:
-        how many were unfinished.
-    """
+    """Give up sessions of `age` seconds; return how many were unfinished."""
     unfinished = 0
     for upload, record in cloud.store.items(records.UPLOAD):
         if bucket not in ("", record["bucket"]) or not matches(record["name"]):
@@ -315,11 +311,7 @@ class ContentRange:
 
     @classmethod
     def of(cls, request: Request, known: int | None) -> ContentRange:
-        """Return the range of a request to a session that was started with `known` bytes in all.
-
-        Raises:
-            ApiError: 400 when it can't be read or contradicts the session.
-        """
+        """Return the range of a request to a session that was started with `known` bytes in all."""
         header = request.headers.get("Content-Range", "").strip()
         if not header:
             return cls(first=0, whole=True)
@@ -345,11 +337,7 @@ class ContentRange:
         return self.whole or (self.total is not None and size >= self.total)
 
     def check_length(self, length: int) -> None:
-        """Refuse a request that brought another number of bytes than it announced.
-
-        Raises:
-            ApiError: 400.
-        """
+        """Refuse a request with another number of bytes than it announced."""
         if self.first is None or self.last is None:
             return
         announced = self.last + 1 - self.first
@@ -366,15 +354,7 @@ _HEAD_LIMIT = 1 << 20
 
 
 class RelatedBody:
-    """Reads the two parts of an upload.
-
-    Args:
-        content_type: the request's Content-Type with the boundary.
-        stream: the request's body.
-
-    Raises:
-        ApiError: 400 when the body is no such upload.
-    """
+    """Reads the two parts of a `multipart/related` upload; 400 when the body is none."""
 
     def __init__(self, content_type: str, stream: Stream) -> None:
         self._stream = stream

@@ -35,11 +35,7 @@ class Write:
     hashes: Hashes = field(default_factory=Hashes)
 
     def check(self, cloud: Cloud) -> None:
-        """Refuse what can't succeed, before any byte is taken.
-
-        Raises:
-            ApiError: 400 for a bad name or field, 403, 404 or 412.
-        """
+        """Refuse what can't succeed before any byte is read."""
         check_object_name(self.name)
         writable(self.body)
         storage_class(self.body, "STANDARD")
@@ -56,10 +52,9 @@ class Write:
     def finish(
         self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None
     ) -> Version:
-        """Make the bytes in `path`, which is moved away, the object's live version.
+        """Move the file `path` into the bucket as the object's live version.
 
-        Raises:
-            ApiError: 400 when the checksums differ, 403, 404, 412, or 507 on a full disk.
+        It is 400 when the checksums differ, and 507 if the disk is full.
         """
         checksums.check(self.hashes)
         fields = without_nulls(writable(self.body))
@@ -132,11 +127,7 @@ def publish(cloud: Cloud, bucket: Bucket, version: Version) -> None:
 def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = False) -> None:
     """Delete a live or noncurrent version; hold the store's lock.
 
-    Args:
-        cloud: the cloud.
-        bucket: the version's bucket.
-        version: as it stands in the store.
-        for_good: a live version does not become noncurrent, as when its generation was named.
+    With `for_good` a live version does not become noncurrent, as when its generation was named.
     """
     live = version.noncurrent_since is None
     kept = _keep(cloud, bucket, version, noncurrent=live and bucket.versioned and not for_good)
@@ -150,11 +141,7 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
 
 
 def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
-    """Refuse to delete or replace a version that is held or must be retained.
-
-    Raises:
-        ApiError: 403.
-    """
+    """Refuse to delete or replace a version that is held or must be retained (403)."""
     error = protection(cloud, bucket, version)
     if error is not None:
         raise error
@@ -228,12 +215,7 @@ _METADATA_LIMIT = 8192
 
 
 def writable(body: Json) -> Json:
-    """Return what the caller sets with `body`, without the fields that only Google sets.
-
-    Raises:
-        ApiError: 400 for metadata that is too long, 501 for a field that the local cloud knows
-            but does not implement.
-    """
+    """Return the fields that the caller may set; 501 for those that the local cloud lacks."""
     refused = sorted(name for name in _UNSUPPORTED if body.get(name))
     if refused:
         raise ApiError(501, f"the local cloud does not implement objects' {', '.join(refused)}")
@@ -267,22 +249,14 @@ def patched(fields: Json, changes: Json) -> Json:
 
 
 def storage_class(body: Json, default: str) -> str:
-    """Return the storage class that `body` asks for.
-
-    Raises:
-        ApiError: 400 for one that doesn't exist.
-    """
+    """Return the storage class that `body` asks for."""
     wanted = body.get("storageClass") or default
     check_storage_class(wanted)
     return str(wanted)
 
 
 def check_storage_class(name: str) -> None:
-    """Refuse a storage class that doesn't exist.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuse a storage class that doesn't exist."""
     if name not in STORAGE_CLASSES:
         raise invalid(
             f"Invalid argument: storage class '{name}' is none of {', '.join(STORAGE_CLASSES)}."
