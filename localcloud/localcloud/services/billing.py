@@ -77,14 +77,12 @@ def load_account(cloud: Cloud, name: str) -> Record:
 
 
 @ACCOUNTS.method("get")
-def get_account(cloud: Cloud, call: Call) -> Json:
-    """Return one account."""
+def _get_account(cloud: Cloud, call: Call) -> Json:
     return load_account(cloud, account_name(call))
 
 
 @API.method("billingAccounts.list")
-def list_accounts(cloud: Cloud, call: Call) -> Json:
-    """Return the accounts that the caller may see."""
+def _list_accounts(cloud: Cloud, call: Call) -> Json:
     found = [
         record
         for name, record in cloud.store.items(ACCOUNT)
@@ -97,8 +95,7 @@ iam_policy.serve(ACCOUNTS, lambda cloud, call: str(load_account(cloud, account_n
 
 
 @API.method("projects.getBillingInfo", permission="resourcemanager.projects.get")
-def get_link(cloud: Cloud, call: Call) -> Json:
-    """Return the project's billing account."""
+def _get_link(cloud: Cloud, call: Call) -> Json:
     if projects.find(cloud, call.project) is None:
         raise ApiError(403, "The caller does not have permission")
     return _view(cloud, call.project)
@@ -107,8 +104,7 @@ def get_link(cloud: Cloud, call: Call) -> Json:
 @API.method(
     "projects.updateBillingInfo", permission="resourcemanager.projects.createBillingAssignment"
 )
-def update_link(cloud: Cloud, call: Call) -> Json:
-    """Put the project on another account, or on none."""
+def _update_link(cloud: Cloud, call: Call) -> Json:
     name = call.body.get("billingAccountName", "")
     if name:
         load_account(cloud, name)
@@ -119,8 +115,7 @@ def update_link(cloud: Cloud, call: Call) -> Json:
 
 
 @_ASSOCIATIONS.method("list")
-def list_projects(cloud: Cloud, call: Call) -> Json:
-    """Return the projects on an account."""
+def _list_projects(cloud: Cloud, call: Call) -> Json:
     found = [
         _view(cloud, key.removeprefix("projects/"))
         for key, link in cloud.store.items(LINK)
@@ -160,15 +155,14 @@ serve(_BUDGET)
 
 
 @_BUDGETS.method("create")
-def create_budget(cloud: Cloud, call: Call) -> Json:
-    """Create a budget."""
+def _create_budget(cloud: Cloud, call: Call) -> Json:
     name = f"{account_name(call)}/budgets/{uuid.uuid4()}"
     return _put_budget(cloud, call, name, dict(call.body))
 
 
 @_BUDGETS.method("patch", verb="update")
 def patch_budget(cloud: Cloud, call: Call) -> Json:
-    """Change what the mask names; what is not sent is taken away."""
+    """Change what the mask names; what is not sent is removed."""
     with cloud.store.locked():
         record = _BUDGET.load(cloud, call)
         if call.body.get("etag", record["etag"]) != record["etag"]:

@@ -49,7 +49,7 @@ def _project_of(body: Json) -> str:
 
 @API.method("entries.list", permission="logging.logEntries.list", project_of=_project_of)
 def list_(cloud: Cloud, call: Call) -> Json:
-    """Return the entries that a filter lets through, a page of them."""
+    """Return a page of the entries that match a filter."""
     order, token = call.body.get("orderBy", ""), call.body.get("pageToken", "")
     size = min(call.body.get("pageSize", 0) or _SIZE, _MOST)
     if order not in _DESCENDING:
@@ -82,7 +82,7 @@ def _project_of_entries(body: Json) -> str:
 
 @API.method("entries.write", permission="logging.logEntries.create", project_of=_project_of_entries)
 def write(cloud: Cloud, call: Call) -> Json:
-    """Keep entries, and tell those who have alerts on them."""
+    """Keep entries, and trigger the alerts on them."""
     common = {key: call.body[key] for key in ("logName", "resource", "labels") if key in call.body}
     entries = [{**common, **entry} for entry in call.body["entries"]]
     for entry in entries:

@@ -49,8 +49,7 @@ serve(_CHANNEL)
 
 
 @_CHANNELS.method("create")
-def create_channel(cloud: Cloud, call: Call) -> Json:
-    """Create a channel."""
+def _create_channel(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
     record = {"name": name, "enabled": True, **call.sent(_CHANNEL_FIELDS)}
     return _put_channel(
@@ -108,8 +107,7 @@ serve(_POLICY)
 
 
 @_POLICIES.method("create")
-def create_alert_policy(cloud: Cloud, call: Call) -> Json:
-    """Create a policy."""
+def _create_alert_policy(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/alertPolicies/{cloud.operations.number()}"
     changed = _changed(cloud, call)
     return _put_alert_policy(
@@ -122,7 +120,7 @@ def create_alert_policy(cloud: Cloud, call: Call) -> Json:
 
 @_POLICIES.method("patch", verb="update")
 def patch_alert_policy(cloud: Cloud, call: Call) -> Json:
-    """Change what the mask names, or all; a field that is not sent is taken away."""
+    """Change what the mask names, or everything; a field that is not sent is removed."""
     record, sent = _POLICY.load(cloud, call), call.sent(_ALERT_POLICY_FIELDS)
     mask = call.mask() or list(_ALERT_POLICY_FIELDS)
     if unknown := [field for field in mask if field not in _ALERT_POLICY_FIELDS]:

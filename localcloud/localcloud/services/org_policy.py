@@ -39,8 +39,7 @@ def _view(call: Call, constraint: str, policy: Json) -> Json:
 
 
 @API.method("projects.policies.create", permission="orgpolicy.policy.set")
-def create(cloud: Cloud, call: Call) -> Json:
-    """Set a policy that there is none of yet."""
+def _create(cloud: Cloud, call: Call) -> Json:
     constraint = str(call.body.get("name", "")).rpartition("/")[2]
     if not _CONSTRAINT.fullmatch(constraint):
         raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
@@ -53,14 +52,13 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 
 @_POLICIES.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return a policy that was set on the project itself."""
+def _get(cloud: Cloud, call: Call) -> Json:
     return _view(call, call.params["policiesId"], _load(cloud, call))
 
 
 @_POLICIES.method("getEffectivePolicy", verb="get")
 def get_effective(cloud: Cloud, call: Call) -> Json:
-    """Return what holds in the project."""
+    """Return the policy that applies to the project."""
     constraint = call.params["policiesId"]
     if not _CONSTRAINT.fullmatch(constraint):
         raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
@@ -69,16 +67,14 @@ def get_effective(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("projects.policies.list", permission="orgpolicy.policies.list")
-def list_(cloud: Cloud, call: Call) -> Json:
-    """Return the policies that were set on the project itself."""
+def _list_(cloud: Cloud, call: Call) -> Json:
     found = cloud.store.items(ORG_POLICY, f"projects/{call.project}/policies/")
     views = [_view(call, key.rpartition("/")[2], policy) for key, policy in found]
     return page(call, "policies", views)
 
 
 @API.method("projects.policies.delete", permission="orgpolicy.policy.set")
-def delete(cloud: Cloud, call: Call) -> Json:
-    """Take a policy back."""
+def _delete(cloud: Cloud, call: Call) -> Json:
     _load(cloud, call)
     cloud.store.delete(ORG_POLICY, _key(call))
     return {}

@@ -38,8 +38,7 @@ iam_policy.serve(_TOPICS, _KIND.existing)
 
 
 @API.method("projects.topics.create", permission="pubsub.topics.create")
-def create(cloud: Cloud, call: Call) -> Json:
-    """Create a topic."""
+def _create(cloud: Cloud, call: Call) -> Json:
     name = _KIND.name(call)
     if not _ID.fullmatch(call.params["topicsId"]):
         raise invalid(f"Invalid resource name given (name={name}).")

@@ -76,20 +76,17 @@ def _v3(record: Record) -> Json:
 
 
 @PROJECTS.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return a project by its id or number."""
+def _get(cloud: Cloud, call: Call) -> Json:
     return shown_as(found(cloud, call), call.method.version)
 
 
 @API.method("projects.list", versions=("v1",))
-def list_(cloud: Cloud, call: Call) -> Json:
-    """Return the projects that the caller may see."""
+def _list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "projects", _visible(cloud, call, call.arg("filter")))
 
 
 @API.method("projects.search", versions=("v3",))
-def search(cloud: Cloud, call: Call) -> Json:
-    """Return the projects that the caller may see."""
+def _search(cloud: Cloud, call: Call) -> Json:
     shown = [_v3(record) for record in _visible(cloud, call, call.arg("query"))]
     return page(call, "projects", shown)
 
@@ -196,8 +193,7 @@ def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
 
 
 @API.method("operations.get")
-def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Return how far a creation is."""
+def _get_operation(cloud: Cloud, call: Call) -> Json:
     name = f"operations/{call.params['operationsId']}"
     key = f"resourcemanager/{name}"
     return _view(call, name, cloud.operations.load(key, not_found(name)))

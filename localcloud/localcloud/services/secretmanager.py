@@ -96,8 +96,7 @@ def add_version(cloud: Cloud, call: Call) -> Json:
 
 
 @_VERSIONS.method("access")
-def access(cloud: Cloud, call: Call) -> Json:
-    """Return the payload of a version."""
+def _access(cloud: Cloud, call: Call) -> Json:
     record = _version(cloud, call)
     checksum = google_crc32c.value(base64.b64decode(record["_data"]))
     payload = {"data": record["_data"], "dataCrc32c": str(checksum)}
@@ -105,8 +104,7 @@ def access(cloud: Cloud, call: Call) -> Json:
 
 
 @_VERSIONS.method("get")
-def get_version(cloud: Cloud, call: Call) -> Json:
-    """Return a version without its payload."""
+def _get_version(cloud: Cloud, call: Call) -> Json:
     return public(_version(cloud, call))
 
 

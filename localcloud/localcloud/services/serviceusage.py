@@ -60,8 +60,7 @@ def _view(cloud: Cloud, project: str, service: str) -> Json:
 
 
 @_SERVICES.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return one API's state."""
+def _get(cloud: Cloud, call: Call) -> Json:
     return _view(cloud, _project(cloud, call), _service(call))
 
 
@@ -80,15 +79,13 @@ def list_(cloud: Cloud, call: Call) -> Json:
 
 
 @_SERVICES.method("batchGet", verb="get", versions=("v1",))
-def batch_get(cloud: Cloud, call: Call) -> Json:
-    """Return several APIs' states."""
+def _batch_get(cloud: Cloud, call: Call) -> Json:
     names = [_known(name.split("/")[-1]) for name in call.request.query.get("names", [])]
     return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
 
 
 @_SERVICES.method("enable")
-def enable(cloud: Cloud, call: Call) -> Json:
-    """Enable one API."""
+def _enable(cloud: Cloud, call: Call) -> Json:
     return _start(cloud, _project(cloud, call), [_service(call)], "EnableServiceResponse")
 
 
@@ -105,7 +102,7 @@ def batch_enable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
-    """Disable one API; with those that need it only if the caller says so."""
+    """Disable one API; those that depend on it only if the caller says so."""
     project, service = _project(cloud, call), _service(call)
     needing = [
         name
@@ -130,7 +127,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Return the account as which the API itself acts in the project."""
+    """Return the account as which the API acts in the project."""
     service = _service(call)
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
@@ -143,8 +140,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("operations.get")
-def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Return an operation by its name."""
+def _get_operation(cloud: Cloud, call: Call) -> Json:
     name = call.params["name"]
     if name == _NOTHING_TO_DO:
         return {"name": name, "done": True}
@@ -206,7 +202,7 @@ _METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas
 
 @_METRICS.method("list", verb="get", versions=("v1beta1",))
 def list_quotas(cloud: Cloud, call: Call) -> Json:
-    """Return the quotas of an API; of those here, Cloud TPU alone has some."""
+    """Return the quotas of an API; only Cloud TPU has any here."""
     _, project, _, service = call.params["parent"].split("/")
     if service != _TPU:
         return page(call, "metrics", [])

@@ -329,8 +329,7 @@ def _find(record: Record, name: str) -> int:
 
 
 @instance_changes("addAccessConfig")
-def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
-    """Give an interface an external address."""
+def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     path = INSTANCE.path(call)
     interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
     if interface.get("accessConfigs"):
@@ -340,8 +339,7 @@ def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
 
 
 @instance_changes("deleteAccessConfig")
-def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
-    """Take an interface's external address away."""
+def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     name = call.arg("accessConfig")
     interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
     configs = interface.get("accessConfigs", [])
@@ -354,7 +352,7 @@ def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("setSecurityPolicy")
 def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
-    """Set no policy, as Google's provider does whenever an access config comes or goes."""
+    """Accept an empty policy: Google's provider sends one with every change of an access config."""
     for name in call.body.get("networkInterfaces", []):
         _find(record, name)
     if call.body.get("securityPolicy"):

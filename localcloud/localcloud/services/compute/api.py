@@ -263,8 +263,7 @@ def _read(cloud: Cloud, call: Call) -> Json:
 @API.method("zoneOperations.get", permission="compute.zoneOperations.get")
 @API.method("regionOperations.get", permission="compute.regionOperations.get")
 @API.method("globalOperations.get", permission="compute.globalOperations.get")
-def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Answer where an operation stands."""
+def _get_operation(cloud: Cloud, call: Call) -> Json:
     return _read(cloud, call)
 
 
@@ -272,7 +271,7 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
 @API.method("regionOperations.wait", permission="compute.regionOperations.get")
 @API.method("globalOperations.wait", permission="compute.globalOperations.get")
 def wait_operation(cloud: Cloud, call: Call) -> Json:
-    """Answer when the operation is done, after two minutes at the latest."""
+    """Wait until the operation is done, for at most two minutes."""
     deadline = cloud.clock.now() + _WAIT
     operation = _read(cloud, call)
     while operation["status"] != "DONE" and cloud.clock.now() < deadline:
@@ -284,8 +283,7 @@ def wait_operation(cloud: Cloud, call: Call) -> Json:
 @API.method("zoneOperations.list", permission="compute.zoneOperations.list")
 @API.method("regionOperations.list", permission="compute.regionOperations.list")
 @API.method("globalOperations.list", permission="compute.globalOperations.list")
-def list_operations(cloud: Cloud, call: Call) -> Json:
-    """List the operations of a scope."""
+def _list_operations(cloud: Cloud, call: Call) -> Json:
     path = f"projects/{call.project}/{_scope(call)}/operations"
     records = cloud.operations.items(f"{_PREFIX}{path}/")
     items = [_show(call, key, record) for key, record in records]
@@ -295,7 +293,6 @@ def list_operations(cloud: Cloud, call: Call) -> Json:
 @API.method("zoneOperations.delete", permission="compute.zoneOperations.delete")
 @API.method("regionOperations.delete", permission="compute.regionOperations.delete")
 @API.method("globalOperations.delete", permission="compute.globalOperations.delete")
-def delete_operation(cloud: Cloud, call: Call) -> None:
-    """Forget an operation."""
+def _delete_operation(cloud: Cloud, call: Call) -> None:
     if not cloud.operations.delete(_key(call)):
         raise not_found(_key(call).removeprefix(_PREFIX))

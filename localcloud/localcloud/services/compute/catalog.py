@@ -316,30 +316,26 @@ def _require_use(cloud: Cloud, call: Call, permission: str) -> None:
 
 
 @API.method("images.get")
-def get_image(cloud: Cloud, call: Call) -> Json:
-    """Describe an image."""
+def _get_image(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.get")
     return shown(call, describe_image(call.project, call.params["image"]))
 
 
 @API.method("images.getFromFamily")
-def get_from_family(cloud: Cloud, call: Call) -> Json:
-    """Describe the newest image of a family."""
+def _get_from_family(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.getFromFamily")
     return shown(call, newest_image(call.project, call.params["family"]))
 
 
 @API.method("imageFamilyViews.get")
-def get_family_view(cloud: Cloud, call: Call) -> Json:
-    """Describe the image that a family stands for in a zone."""
+def _get_family_view(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.getFromFamily")
     require_zone(call.params["zone"])
     return shown(call, {"image": newest_image(call.project, call.params["family"])})
 
 
 @API.method("images.list")
-def list_images(cloud: Cloud, call: Call) -> Json:
-    """List a project's images."""
+def _list_images(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.list")
     items = [describe_image(call.project, name) for name in images(call.project)]
     return page(call, "compute#imageList", f"projects/{call.project}/global/images", items)

@@ -174,8 +174,7 @@ serve(SNAPSHOT)
 
 
 @API.method("disks.createSnapshot", permission="compute.disks.createSnapshot")
-def create_snapshot(cloud: Cloud, call: Call) -> Json:
-    """Make a snapshot of a disk."""
+def _create_snapshot(cloud: Cloud, call: Call) -> Json:
     require_permission(cloud, call, SNAPSHOT.permission("create"))
     disk = DISK.path(call)
     path = add(cloud, call, SNAPSHOT, "global", call.body | {"sourceDisk": disk})
@@ -296,8 +295,7 @@ def _find(record: Record, device: str) -> Json:
 
 
 @instance_records_changes("attachDisk")
-def attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Attach an existing disk."""
+def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     path = instance_records_KIND.path(call)
     sent = tidy(call.body)
     if not sent.get("source"):
@@ -315,7 +313,7 @@ def attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_records_changes("detachDisk")
 def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Detach a disk; the boot disk only of a stopped instance."""
+    """Detach a disk; a boot disk only from a stopped instance."""
     disk = _find(record, call.arg("deviceName"))
     if disk["boot"] and record["status"] != "TERMINATED":
         raise ApiError(400, "The boot disk of a running instance cannot be detached.")
@@ -326,6 +324,5 @@ def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
 
 
 @instance_records_changes("setDiskAutoDelete")
-def set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
-    """Say whether a disk is deleted with the instance."""
+def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
     _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")

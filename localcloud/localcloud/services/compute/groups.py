@@ -72,7 +72,7 @@ _ABSENT = (
 
 @API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
 def insert_group(cloud: Cloud, call: Call) -> Json:
-    """Make a group, and its first instances."""
+    """Create a group with its first instances."""
     name = call.body.get("name", "")
     require_name(name)
     require_permission(cloud, call, "compute.instances.create")
@@ -181,7 +181,7 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
 
 @API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
 def patch_group(cloud: Cloud, call: Call) -> Json:
-    """Change a group; the instances follow by its update policy."""
+    """Change a group; its instances follow according to its update policy."""
     return change(cloud, call, call.body)
 
 
@@ -227,8 +227,7 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
 
 
 @API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
-def delete_group(cloud: Cloud, call: Call) -> Json:
-    """Delete a group with its instances."""
+def _delete_group(cloud: Cloud, call: Call) -> Json:
     require_permission(cloud, call, "compute.instanceGroups.delete")
     path = GROUP.path(call)
     with cloud.store.locked():
@@ -273,7 +272,7 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
 
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
 def create_instances(cloud: Cloud, call: Call) -> Json:
-    """Add instances with names of the caller's own, which they keep however often they are made."""
+    """Add instances with names of the caller's choice, which they keep when recreated."""
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
 
@@ -305,7 +304,7 @@ def _config(sent: Json) -> Json:
 @API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
 def act_on_instances(cloud: Cloud, call: Call) -> Json:
-    """Delete instances, and the group gets smaller, or recreate them."""
+    """Delete instances, which shrinks the group, or recreate them."""
     path, verb = GROUP.path(call), call.method.name.partition(".")[2]
     chosen = _chosen(cloud, call, path)
     operation = _changed(cloud, call, verb, path)
@@ -316,7 +315,7 @@ def act_on_instances(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
 def abandon_instances(cloud: Cloud, call: Call) -> Json:
-    """Take instances out of the group and leave them as they are."""
+    """Remove instances from the group without deleting them."""
     path = GROUP.path(call)
     for name in _chosen(cloud, call, path):
         group_actions.forget(cloud, path, name)
@@ -325,7 +324,7 @@ def abandon_instances(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
 def apply_updates(cloud: Cloud, call: Call) -> Json:
-    """Let instances follow the group's template now."""
+    """Apply the group's template to instances now."""
     path = GROUP.path(call)
     every = bool(call.body.get("allInstances"))
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
@@ -338,8 +337,7 @@ def apply_updates(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
-def resize_group(cloud: Cloud, call: Call) -> Json:
-    """Make the group larger or smaller."""
+def _resize_group(cloud: Cloud, call: Call) -> Json:
     path = GROUP.path(call)
     record = load_group(cloud, path)
     size = call.number("size") or 0
@@ -355,7 +353,7 @@ def resize_group(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
 def set_template(cloud: Cloud, call: Call) -> Json:
-    """Give later instances another template."""
+    """Set the template of future instances."""
     record = load_group(cloud, GROUP.path(call))
     versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
     body = {"versions": versions, "fingerprint": record["fingerprint"]}
@@ -363,8 +361,7 @@ def set_template(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
-def list_configs(cloud: Cloud, call: Call) -> Json:
-    """Return what the group keeps of each instance that has a name of the caller's own."""
+def _list_configs(cloud: Cloud, call: Call) -> Json:
     configs = load_group(cloud, GROUP.path(call))["_configs"]
     return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
 
@@ -372,7 +369,7 @@ def list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
-    """Replace instances' configs, which take effect when the instances are recreated."""
+    """Replace instances' configs; they take effect when the instances are recreated."""
     require_permission(cloud, call, "compute.disks.use")
     path = GROUP.path(call)
 
@@ -432,8 +429,7 @@ def shown_group(record: Record) -> Json:
 
 
 @API.method("instanceGroupManagers.get", permission=GROUP.permission("get"))
-def get_group(cloud: Cloud, call: Call) -> Json:
-    """Describe a managed instance group."""
+def _get_group(cloud: Cloud, call: Call) -> Json:
     return shown(call, shown_group(load_group(cloud, GROUP.path(call))))
 
 
@@ -441,8 +437,7 @@ serve_lists(GROUP, shown_group)
 
 
 @API.method("instanceGroupManagers.listManagedInstances", permission=GROUP.permission("get"))
-def list_managed_instances(cloud: Cloud, call: Call) -> Json:
-    """Return what the group does with each of its instances, and how they are."""
+def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
     group = GROUP.path(call)
     record = load_group(cloud, group)
     found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
@@ -475,8 +470,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
 
 
 @API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
-def list_errors(cloud: Cloud, call: Call) -> Json:
-    """Return why the group could not have its instances."""
+def _list_errors(cloud: Cloud, call: Call) -> Json:
     group = GROUP.path(call)
     record = load_group(cloud, group)
     items = [
@@ -521,8 +515,7 @@ def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
 
 
 @API.method("instanceGroups.get", permission="compute.instanceGroups.get")
-def get_plain_group(cloud: Cloud, call: Call) -> Json:
-    """Describe the instance group of a managed one."""
+def _get_plain_group(cloud: Cloud, call: Call) -> Json:
     return shown(call, _plain_group(_managing(cloud, call)[1]))
 
 
@@ -537,8 +530,7 @@ def list_plain_groups(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
-def list_instances(cloud: Cloud, call: Call) -> Json:
-    """List the instances of a group with their states."""
+def _list_instances(cloud: Cloud, call: Call) -> Json:
     group, record = _managing(cloud, call)
     found = []
     only_running = call.body.get("instanceState") == "RUNNING"

@@ -143,7 +143,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
 
 @effect("compute.instance.create")
 def create(cloud: Cloud, path: str) -> None:
-    """Boot a new instance, or remove it again when there is no room for it."""
+    """Boot a new instance, or remove it if there is no capacity."""
     record = cloud.store.get(STORE, path)
     if record is None:
         return
@@ -165,7 +165,7 @@ def boot(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
-    """Describe an instance; the views BASIC and FULL are the same here."""
+    """Return an instance; the views BASIC and FULL are the same here."""
     return shown(call, _view(load(cloud, INSTANCE.path(call))))
 
 
@@ -182,7 +182,7 @@ serve_lists(INSTANCE, _view)
 
 @INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
-    """Halt an instance and delete it, with the disks that say so."""
+    """Delete an instance and its auto-delete disks."""
     path = INSTANCE.path(call)
     with cloud.store.locked():
         record = load(cloud, path)
@@ -244,7 +244,7 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
 
 @INSTANCES.method("start")
 def start_instance(cloud: Cloud, call: Call) -> Json:
-    """Boot a stopped instance; one that runs is left alone."""
+    """Boot a stopped instance; no effect on a running one."""
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
         set_status(cloud, INSTANCE.path(call), "PROVISIONING")
@@ -266,7 +266,7 @@ def _start(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("stop")
 def stop_instance(cloud: Cloud, call: Call) -> Json:
-    """Halt an instance; one that is off is left alone."""
+    """Halt an instance; no effect on a stopped one."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
         set_status(cloud, INSTANCE.path(call), "STOPPING")
@@ -281,7 +281,7 @@ def _stop(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("reset")
 def reset_instance(cloud: Cloud, call: Call) -> Json:
-    """Boot a running instance again without asking its processes first."""
+    """Reboot a running instance without a clean shutdown."""
     _load(cloud, call, "reset", "RUNNING")
     return _begin(cloud, call, "reset", "start")
 
@@ -294,7 +294,7 @@ def _reset(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("simulateMaintenanceEvent")
 def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
-    """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
+    """Preempt a spot instance; others migrate without the guest noticing."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
         return begin(cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call))
@@ -303,7 +303,7 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
-    """Take a spot instance back as Google does: 30 seconds' notice, then stop or delete it."""
+    """Preempt a spot instance: 30 seconds' notice, then stop or delete it."""
     record = set_status(cloud, path, "STOPPING")
     cloud.machines.preempt(path)
     if record["scheduling"].get("instanceTerminationAction") == "DELETE":
@@ -328,30 +328,27 @@ def _stopped(cloud: Cloud, path: str) -> None:
 
 @instance_changes("setMetadata")
 def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
-    """Replace the metadata; running machines see it at once."""
+    """Replace the metadata; running machines see it immediately."""
     current = record["metadata"]["fingerprint"]
     require_match(call.body.get("fingerprint"), current, "metadata")
     record["metadata"] = instance_properties.stored_metadata(call.body)
 
 
 @instance_changes("setLabels")
-def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
-    """Replace the labels."""
+def _set_labels(cloud: Cloud, call: Call, record: Record) -> None:
     require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
     record["labels"] = instance_properties.stored_labels(call.body.get("labels", {}))
     stamp_labels(record)
 
 
 @instance_changes("setTags")
-def set_tags(cloud: Cloud, call: Call, record: Record) -> None:
-    """Replace the network tags."""
+def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
     require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
     record["tags"] = instance_properties.stored_tags(call.body)
 
 
 @instance_changes("setServiceAccount")
-def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
-    """Give a stopped instance another service account or other scopes."""
+def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     accepted = instance_properties.service_accounts(cloud, call, [call.body])
     require_stopped(record, "The service account")
     record["serviceAccounts"] = accepted
@@ -359,7 +356,7 @@ def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("setScheduling")
 def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
-    """Change the scheduling options; whether it is spot only while it is stopped."""
+    """Change the scheduling options; spot or not only while stopped."""
     before = record["scheduling"]
     kept = {key: value for key, value in before.items() if key not in call.body}
     after = instance_properties.full_scheduling(kept | tidy(call.body))
@@ -369,8 +366,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
 
 
 @instance_changes("setMachineType")
-def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
-    """Give a stopped instance another machine type."""
+def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     zone = call.params["zone"]
     name = last(call.body.get("machineType", ""))
     if not name:
@@ -382,7 +378,7 @@ def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("setDeletionProtection")
 def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
-    """Protect an instance against deletion (the default), or no longer."""
+    """Switch deletion protection on (the default) or off."""
     record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
 
 
@@ -461,16 +457,14 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 
 
 @INSTANCES.method("getIamPolicy")
-def get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Return the policy that is set on the instance itself."""
+def _get_iam_policy(cloud: Cloud, call: Call) -> Json:
     path = INSTANCE.path(call)
     load(cloud, path)
     return iam_policy.shown(iam_policy.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
 
 
 @INSTANCES.method("setIamPolicy")
-def set_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Replace the policy; an etag must be the current one."""
+def _set_iam_policy(cloud: Cloud, call: Call) -> Json:
     path = INSTANCE.path(call)
     load(cloud, path)
     bindings = call.body.get("policy", call.body).get("bindings", [])
@@ -481,8 +475,7 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("instances.testIamPermissions")
-def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    """Return which of the named permissions the caller has on the instance."""
+def _test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     load(cloud, INSTANCE.path(call))
     wanted = call.body.get("permissions", [])
     return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
@@ -541,7 +534,7 @@ _DAY = 86400.0
 
 @started
 def begin_day(cloud: Cloud, path: str) -> None:
-    """Plan the end of an instance that may run for a day only."""
+    """Schedule the end of an instance that may run for only a day."""
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record):
         since = record["lastStartTimestamp"]

@@ -193,7 +193,7 @@ serve(NETWORK)
 
 @changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
-    """Make an auto mode network a custom one; its subnets stay."""
+    """Turn an auto mode network into a custom one; its subnets stay."""
     record["autoCreateSubnetworks"] = False
     for subnet in subnets(cloud, NETWORK.path(call)):
         subnet.pop("_automatic", None)
@@ -201,8 +201,7 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
 
 
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
-def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
-    """List the firewall rules of a network."""
+def _get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     path = NETWORK.path(call)
     load(cloud, path)
     rules = [
@@ -215,7 +214,7 @@ def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
 
 @service_enabled["compute.googleapis.com"]
 def _add_default_network(cloud: Cloud, project: str) -> None:
-    """Give a project the network that Google gives it with the Compute Engine API."""
+    """Create the network that comes with the Compute Engine API."""
     path = f"projects/{project}/global/networks/{DEFAULT}"
     skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
     if skipped or cloud.store.get(STORE, path) is not None:
@@ -390,7 +389,7 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
 
 @changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
 def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
-    """Let machines without an external address reach Google's APIs, or not."""
+    """Switch Private Google Access on or off."""
     record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
 
 
@@ -494,7 +493,7 @@ serve(_ROUTER)
 
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
-    """Answer what a router does: its NATs, without the addresses that no traffic uses here."""
+    """Return a router's NATs; no traffic uses their addresses here."""
     record = load(cloud, _ROUTER.path(call))
     status: Json = {"network": record["network"]}
     if record.get("nats"):
@@ -507,6 +506,6 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
 
 @API.method("routers.getNatMappingInfo", permission="compute.routers.get")
 def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
-    """Answer an empty list: machines of the local cloud reach the network without NAT."""
+    """Return an empty list: machines of the local cloud reach the network without NAT."""
     load(cloud, _ROUTER.path(call))
     return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}

@@ -35,8 +35,7 @@ def common_metadata(cloud: Cloud, project: str) -> Json:
 
 
 @API.method("projects.get", permission="compute.projects.get")
-def get_project(cloud: Cloud, call: Call) -> Json:
-    """Describe the project."""
+def _get_project(cloud: Cloud, call: Call) -> Json:
     project = projects.find(cloud, call.project)
     if project is None:
         raise not_found(f"projects/{call.project}")
@@ -60,7 +59,7 @@ def get_project(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.getXpnHost", permission="compute.projects.get")
 def get_xpn_host(cloud: Cloud, call: Call) -> Json:
-    """Answer which host project lends its networks to this one; nothing when none does."""
+    """Return the host project that lends its networks to this one, if any."""
     host = host_of(cloud, call.project)
     return {"kind": "compute#project", "name": host} if host else {}
 
@@ -69,7 +68,7 @@ def get_xpn_host(cloud: Cloud, call: Call) -> Json:
     "projects.setCommonInstanceMetadata", permission="compute.projects.setCommonInstanceMetadata"
 )
 def set_common_metadata(cloud: Cloud, call: Call) -> Json:
-    """Replace the metadata that all machines of the project share."""
+    """Replace the project-wide metadata."""
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
@@ -146,8 +145,7 @@ def require_own(project: str, path: str) -> None:
 
 
 @API.method("projects.enableXpnHost", permission=f"{_PERMISSION}.enableXpnHost")
-def enable_host(cloud: Cloud, call: Call) -> Json:
-    """Make a project a host project."""
+def _enable_host(cloud: Cloud, call: Call) -> Json:
     if host_of(cloud, call.project):
         raise invalid(f"The project '{call.project}' is attached to a host project itself.")
     if not is_host(cloud, call.project):
@@ -157,7 +155,7 @@ def enable_host(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.disableXpnHost", permission=f"{_PERMISSION}.disableXpnHost")
 def disable_host(cloud: Cloud, call: Call) -> Json:
-    """Make a host project a plain one; no project may be attached any more."""
+    """Turn a host project into a plain one; no project may be attached."""
     if _host(cloud, call.project)["attached"]:
         raise invalid(f"Service projects are still attached to '{call.project}'.")
     cloud.store.delete(_HOST, call.project)
@@ -178,8 +176,7 @@ def attach(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("projects.disableXpnResource", permission=f"{_PERMISSION}.disableXpnResource")
-def detach(cloud: Cloud, call: Call) -> Json:
-    """Detach a service project."""
+def _detach(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         left = [name for name in _host(cloud, call.project)["attached"] if name != _named(call)]
         cloud.store.put(_HOST, call.project, {"attached": left})
@@ -187,8 +184,7 @@ def detach(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("projects.getXpnResources", permission="compute.projects.get")
-def list_attached(cloud: Cloud, call: Call) -> Json:
-    """List the service projects of a host project."""
+def _list_attached(cloud: Cloud, call: Call) -> Json:
     found = _host(cloud, call.project)["attached"]
     return {
         "kind": "compute#projectsGetXpnResources",

@@ -275,7 +275,7 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
 
 @effect("compute.settle")
 def _settle(cloud: Cloud, path: str) -> None:
-    """Make a created or changed resource ready for use."""
+    """Finish creating or changing a resource."""
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})

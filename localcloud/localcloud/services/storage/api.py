@@ -243,7 +243,7 @@ _MOST_CALLS = 100
 
 @API.raw("POST", r"/batch/storage/v1/?", like="batch", hosts=HOSTS, upload=True)
 def batch(cloud: Cloud, call: Call) -> Response:
-    """Answer every call of the batch, in order."""
+    """Answer every call of the batch in order."""
     head = f"Content-Type: {call.request.headers.get('Content-Type', '')}\r\n\r\n".encode()
     message = BytesParser().parsebytes(head + call.request.read())
     if message.get_content_type() != "multipart/mixed" or not message.is_multipart():

@@ -67,8 +67,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
 
 
 @API.method("buckets.list", permission="storage.buckets.list", resources=project_in_query)
-def list_buckets(cloud: Cloud, call: Call) -> Json:
-    """Return the buckets of a project, by name."""
+def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
     gone = call.flag("softDeleted")
@@ -101,20 +100,18 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
 
 
 @BUCKETS.method("patch", verb="update")
-def patch(cloud: Cloud, call: Call) -> Json:
-    """Change some of a bucket's settings."""
+def _patch(cloud: Cloud, call: Call) -> Json:
     return _change(cloud, call, merge=True)
 
 
 @BUCKETS.method("update")
-def update(cloud: Cloud, call: Call) -> Json:
-    """Replace a bucket's settings."""
+def _update(cloud: Cloud, call: Call) -> Json:
     return _change(cloud, call, merge=False)
 
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket; with what was soft-deleted in it, it is kept for its days."""
+    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects."""
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
@@ -370,8 +367,7 @@ def create_policy(cloud: Cloud, bucket: Bucket) -> None:
 
 
 @BUCKETS.method("getIamPolicy")
-def get_policy(cloud: Cloud, call: Call) -> Json:
-    """Return a bucket's policy."""
+def _get_policy(cloud: Cloud, call: Call) -> Json:
     policy = _policy(cloud, call.params["bucket"])
     asked = call.arg("optionsRequestedPolicyVersion")
     return _policy_resource(call.params["bucket"], iam_policy.shown(policy, asked))
@@ -402,7 +398,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
 
 @API.method("buckets.testIamPermissions")
 def test_permissions(cloud: Cloud, call: Call) -> Json:
-    """Return those of the permissions in the query that the caller has."""
+    """Return which of the permissions in the query the caller has."""
     resources = api.resources_of(cloud, call.params["bucket"], call.principal)
     wanted = call.request.query.get("permissions", [])
     held = iam_policy.granted(cloud, call.principal, resources, wanted, "storage")
@@ -526,7 +522,7 @@ def list_notifications(cloud: Cloud, call: Call) -> Json:
     "buckets.getStorageLayout", permission="storage.objects.list", resources=bucket_in("bucket")
 )
 def storage_layout(cloud: Cloud, call: Call) -> Json:
-    """Return where a bucket lies and that its namespace is flat, as gcloud asks before a copy."""
+    """Return a bucket's location and that its namespace is flat; gcloud asks before a copy."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
     return {
         "kind": "storage#storageLayout",
@@ -539,7 +535,7 @@ def storage_layout(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.serviceAccount.get", permission="resourcemanager.projects.get")
 def service_account(cloud: Cloud, call: Call) -> Json:
-    """Return the account in whose name Cloud Storage acts for a project."""
+    """Return the account as which Cloud Storage acts for a project."""
     found = projects.find(cloud, call.project)
     if found is None:
         raise invalid(f"Unknown project id: {call.project}")

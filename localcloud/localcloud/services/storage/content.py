@@ -173,7 +173,7 @@ def chunks_of(stream: Stream) -> Iterator[bytes]:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn a full disk into an error that the caller understands."""
+    """Turn a full disk into an error that clients understand."""
     try:
         yield
     except OSError as error:

@@ -22,14 +22,13 @@ _MOVED = Collection(
 
 
 @DESTINATIONS.method("copy", verb="create")
-def copy(cloud: Cloud, call: Call) -> Json:
-    """Copy an object."""
+def _copy(cloud: Cloud, call: Call) -> Json:
     return records.object_resource(_copied(cloud, call, call.params["destinationBucket"]))
 
 
 @DESTINATIONS.method("rewrite", verb="create")
 def rewrite(cloud: Cloud, call: Call) -> Json:
-    """Copy an object; here it is always done in one call, so that there is never a token."""
+    """Copy an object, always in one call, so there is never a token."""
     if call.arg("rewriteToken"):
         raise invalid(f"Invalid rewrite token: {call.arg('rewriteToken')}")
     version = _copied(cloud, call, call.params["destinationBucket"])
@@ -59,7 +58,7 @@ def move(cloud: Cloud, call: Call) -> Json:
 
 @DESTINATIONS.method("compose", verb="create")
 def compose(cloud: Cloud, call: Call) -> Json:
-    """Make an object of the bytes of up to 32 others of the same bucket."""
+    """Join up to 32 objects of the same bucket into one."""
     bucket = call.params["destinationBucket"]
     refuse_acl(call, records.require_bucket(cloud, bucket))
     api.refuse_key_in_call(call)
@@ -106,7 +105,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
 
 @OBJECTS.method("restore")
 def restore(cloud: Cloud, call: Call) -> Json:
-    """Make a soft-deleted version live again, as a new generation."""
+    """Restore a soft-deleted version as a new generation."""
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
     if generation is None:

@@ -24,7 +24,7 @@ _INTERVAL = 3600.0
 
 @cloud_started
 def start(cloud: Cloud) -> None:
-    """Clear what a killed emulator left behind, and begin the rounds."""
+    """Clean up after a killed emulator, and start the rounds."""
     _settle(cloud)
     _collect(cloud)
     _round(cloud)

@@ -45,8 +45,7 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
 
 
 @OBJECTS.method("list")
-def list_objects(cloud: Cloud, call: Call) -> Json:
-    """Return the objects of a bucket, by name."""
+def _list_objects(cloud: Cloud, call: Call) -> Json:
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
@@ -88,15 +87,13 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
 
 
 @OBJECTS.method("patch", verb="update")
-def patch(cloud: Cloud, call: Call) -> Json:
-    """Change some of an object's metadata."""
+def _patch(cloud: Cloud, call: Call) -> Json:
     changes = versions.writable(call.body)
     return _change(cloud, call, lambda fields: versions.patched(fields, changes))
 
 
 @OBJECTS.method("update")
-def update(cloud: Cloud, call: Call) -> Json:
-    """Replace an object's metadata."""
+def _update(cloud: Cloud, call: Call) -> Json:
     fields = versions.without_nulls(versions.writable(call.body))
     return _change(cloud, call, lambda _: fields)
 

@@ -35,8 +35,7 @@ from localcloud.services.storage.versions import Write, hashes, header_hashes
 
 
 @API.method("objects.insert")
-def insert(cloud: Cloud, call: Call) -> Json | Response:
-    """Create or replace an object."""
+def _insert(cloud: Cloud, call: Call) -> Json | Response:
     if call.arg("upload_id"):
         return proceed(cloud, call)
     kind = call.arg("uploadType") or call.request.headers.get("X-Goog-Upload-Protocol", "")
@@ -152,7 +151,7 @@ def start(cloud: Cloud, call: Call, write: Write) -> Response:
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
 def put(cloud: Cloud, call: Call) -> Json | Response:
-    """Take the next bytes of a session; its address is all the authority that this takes."""
+    """Append to a session. Its URL is a capability: no permission is checked."""
     return proceed(cloud, call)
 
 
@@ -170,7 +169,7 @@ def proceed(cloud: Cloud, call: Call) -> Json | Response:
 
 @API.raw("DELETE", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
 def cancel(cloud: Cloud, call: Call) -> Response:
-    """Give a session up; Google answers with this status when it worked."""
+    """Cancel a session; Google answers 499 on success."""
     upload = call.arg("upload_id")
     _require_session(cloud, upload)
     discard(cloud, upload)
