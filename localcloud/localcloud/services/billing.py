@@ -1,4 +1,7 @@
-"""Cloud Billing and its budgets: accounts, whose project is on which, alerts on costs."""
+"""Cloud Billing: accounts, which of them pays for which project, and budgets.
+
+There is one account in US dollars, which pays for the default project, and one in euros.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ from localcloud.services.kind import Kind, serve
 from localcloud.services.monitoring import CHANNEL
 from localcloud.services.paging import page
 from localcloud.services.pubsub import TOPIC
-
-# --- The registrations of Cloud Billing and its budgets, and whose policies count.
 
 # Neither has a project in its paths: the caller's project must have the API enabled.
 API = Api("cloudbilling", ("v1",), gated=False)
@@ -43,10 +44,6 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 
 ACCOUNTS = Collection(API, "billingAccounts", "billing.accounts", account_resources)
 
-
-# --- Billing accounts, and which of them pays for which project.
-#
-# There is one in US dollars, on which the default project is, and one in euros.
 
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
 _CURRENCIES = {DEFAULT_ACCOUNT: "USD", "billingAccounts/0A1B2C-3D4E5F-607183": "EUR"}
@@ -135,7 +132,7 @@ def _view(cloud: Cloud, project: str) -> Json:
     }
 
 
-# --- Budgets of a billing account. They are kept and checked; nothing here costs, so none alerts.
+# Budgets: kept and checked. Nothing here costs anything, so none alerts.
 
 _BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", account_resources)
 _MOST_CHANNELS = 5

@@ -1,4 +1,4 @@
-"""Reading and changing IAM policies, the same for every kind of resource."""
+"""IAM policies: reading and changing them is the same for every kind of resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Cloud Logging API: what the serial ports of VMs have sent to it."""
+"""The Cloud Logging API: entries that clients write, and lines of the serial ports of VMs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from localcloud.core.machines import SerialLog
 from localcloud.core.registry import Api
 from localcloud.machines.serial_logs import RETENTION
 from localcloud.services.paging import cut
-
-# --- Log entries of a project: the lines of its VMs' serial ports, where metadata asks for them.
 
 API = Api("logging", ("v2",))
 ENTRY = "log-entry"
@@ -97,8 +95,7 @@ def write(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-# --- The part of Google's language for filters that serial ports need: comparisons joined by AND.
-#
+# Filters: comparisons joined by AND, a part of Google's language.
 # Source: cloud.google.com/logging/docs/view/logging-query-language. Text is compared without regard
 # to case; `:` finds a part of it.
 
@@ -195,8 +192,7 @@ def _not_understood(text: str, position: int) -> ApiError:
     return ApiError(501, f"the local cloud's filters are {said}")
 
 
-# --- The lines of a serial port as log entries.
-#
+# The lines of a serial port as log entries.
 # Their form (name of the log, kind of resource, label with the VM's name) is that of the entries in
 # the tests of GoogleCloudPlatform/khi, which reads them from real projects.
 

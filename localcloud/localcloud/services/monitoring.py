@@ -1,4 +1,4 @@
-"""The Cloud Monitoring API: notification channels, and alerting policies on log entries."""
+"""The Cloud Monitoring API: notification channels, alerting policies on log entries, mails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import logging
 from localcloud.services.kind import Kind, serve
-
-# --- Notification channels: to whom an alert goes. What is sent to them goes nowhere.
 
 API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"
@@ -86,7 +84,7 @@ def _put_channel(cloud: Cloud, record: Record) -> Json:
     return record
 
 
-# --- Alerting policies on log entries: who gets which mail. Policies on metrics are not served.
+# Alerting policies on log entries; those on metrics are not served.
 
 _POLICIES = Collection(API, "projects.alertPolicies", "monitoring.alertPolicies")
 _ALERT_POLICY_FIELDS = (
@@ -165,7 +163,7 @@ def _check_condition(condition: Json) -> None:
         raise invalid("Field condition_matched_log.filter is required.")
 
 
-# --- The mails that policies on log entries send. They are kept, and go nowhere.
+# The mails that alerting policies send: kept, but not delivered.
 
 MAIL = "mail"
 """The store's kind of mails, by the channel's name and their number."""

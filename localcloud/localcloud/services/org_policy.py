@@ -1,4 +1,4 @@
-"""Organization policies: what an organization forbids in a project."""
+"""Organization policies of a project, and the constraints that other APIs enforce."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.services import iam_policy
 from localcloud.services.paging import page
-
-# --- Policies of a project by constraint. Other APIs obey what constraints.py knows.
 
 API = Api("orgpolicy", ("v2",))
 ORG_POLICY = "org-policy"
@@ -80,7 +78,8 @@ def _delete(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-# --- The constraints that other APIs obey: what they refuse, in Google's own words.
+# The constraints that other APIs enforce. Where no record of Google's words was found, they are
+# those of the other constraints.
 
 SKIP_DEFAULT_NETWORK = "compute.skipDefaultNetworkCreation"
 _EXTERNAL_IP = "compute.vmExternalIpAccess"

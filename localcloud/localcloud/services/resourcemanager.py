@@ -18,8 +18,6 @@ from localcloud.services import iam_policy
 from localcloud.services.long_running import shown
 from localcloud.services.paging import page
 
-# --- Projects, as versions 1 and 3 of the API show them.
-
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
 _FIELDS = {
     "id": "projectId",
@@ -114,7 +112,7 @@ def _terms(filter_: str) -> list[tuple[str, str]]:
     return [(_FIELDS[field], pattern) for field, pattern in found_terms]
 
 
-# --- Projects' IAM policies.
+# IAM policies of projects.
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
@@ -145,7 +143,7 @@ def _require_owner(bindings: list[Json]) -> None:
 iam_policy.serve(PROJECTS, _project_of, _require_allowed)
 
 
-# --- New projects: in no organization, on no billing account, owned by the caller.
+# New projects: without an organization or billing account, owned by the caller.
 
 # cloud.google.com/resource-manager/docs/creating-managing-projects
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")

@@ -1,4 +1,4 @@
-"""The Service Usage API: which APIs a project has enabled."""
+"""The Service Usage API: which APIs a project has enabled, and its quotas of TPUs."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _operation_view(name: str, record: Record) -> Json:
     return view
 
 
-# --- What a project may use of TPUs, as Service Usage tells it: by metric, limit and zone.
+# Quotas of TPUs by metric, limit and zone.
 
 _TPU = "tpu.googleapis.com"
 _UNIT = "1/{project}/{zone}"

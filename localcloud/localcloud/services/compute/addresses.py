@@ -1,4 +1,4 @@
-"""Reserved addresses, regional and global; one that an instance uses says so and must stay."""
+"""Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
             cloud.store.put(STORE, path, free | {"status": "RESERVED"})
 
 
-# --- Which addresses are taken, and the next free one.
+# Which addresses are taken, and the next free one.
 
 _TAKEN = "compute-ip"
 # 198.18.0.0/15 is set aside for tests (RFC 2544): nobody's machine answers there.
@@ -206,7 +206,7 @@ def _next_free(network: IPv4Network, taken: Record) -> str:
     raise ApiError(400, f"IP space of '{network}' is exhausted.", reason="IP_SPACE_EXHAUSTED")
 
 
-# --- An instance's network interfaces: subnets, internal and external addresses.
+# Network interfaces of instances.
 
 _EXTERNAL_NAT = "External NAT"
 

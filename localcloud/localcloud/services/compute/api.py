@@ -1,4 +1,4 @@
-"""The Compute Engine API's registration: its handlers live in the modules beside this one."""
+"""The Compute Engine API: its registration, the URLs of resources, lists and operations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ STORE = "compute"
 """The store's kind of every compute resource; the key is its path from `projects/` on."""
 
 
-# --- URLs of compute resources: callers write them in many ways, the store in one.
-#
-# Stored records hold full URLs of version v1, as Google's v1 shows them; `shown` turns them into
-# those of the version that is asked.
+# URLs: callers write them in many ways, the store in one. Stored records hold full URLs of version
+# v1; `shown` turns them into those of the version that the call uses.
 
 _ROOT = "https://www.googleapis.com/compute/"
 _STORED = f"{_ROOT}v1/"
@@ -95,7 +93,7 @@ def _fields(version: str, kind: str) -> frozenset[str]:
     return frozenset(schema.get("properties", ()))
 
 
-# --- Lists: filters, pages and aggregation by scope.
+# Lists: filters, pages and aggregation by scope.
 
 _MOST = 500
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
@@ -166,7 +164,7 @@ def _holds(actual: str, operator: str, wanted: str) -> bool:
     return (actual == wanted) == (operator == "=")
 
 
-# --- Compute operations: zonal, regional and global.
+# Operations: zonal, regional and global.
 
 _PREFIX = "compute/"
 # Google's names for the reasons of a failed operation, where they differ from the calls' own, which

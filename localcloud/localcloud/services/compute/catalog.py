@@ -1,4 +1,4 @@
-"""What Google offers: regions, zones, machine types and public images, read from data files."""
+"""What Google offers: regions, zones, machine types, disk types and public images."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def image_projects() -> list[str]:
     return list(data.load("compute-images"))
 
 
-# --- What Google offers to read only: regions, zones, machine types and disk types.
+# The methods of regions, zones, machine types and disk types.
 
 _TYPES_CREATED = "1969-12-31T16:00:00.000-08:00"
 _DISK_TYPES = {
@@ -251,7 +251,7 @@ _serve_offered("machineTypes", 3000, machine_types(), _machine_type)
 _serve_offered("diskTypes", 30001, _DISK_TYPES, _disk_type)
 
 
-# --- Public images and their families.
+# Public images and their families.
 
 _IMAGES_CREATED = "2025-06-10T00:00:00.000-07:00"
 _FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC")

@@ -1,4 +1,7 @@
-"""Persistent disks: records, but for what a machine leaves on the one that it boots from."""
+"""Persistent disks, their snapshots, and the disks of instances.
+
+A disk is a record; only what a machine writes to its boot disk is kept.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     record["sizeGb"] = str(size)
 
 
-# --- Snapshots of disks. As a disk, a snapshot is a record without contents.
+# Snapshots: records without contents.
 
 
 def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -183,7 +186,7 @@ def _create_snapshot(cloud: Cloud, call: Call) -> Json:
     return api.start(cloud, call, work, scope=scope, kind="createSnapshot", target=path)
 
 
-# --- An instance's disks: made with it, attached to it, deleted with it.
+# The disks of instances.
 
 
 def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:

@@ -1,8 +1,8 @@
-"""Records of managed instance groups: where they lie, and what they know of their instances.
+"""Managed instance groups at work: their records, and how they create and recreate instances.
 
 The emulator's own part of a record: `_members` (by name, see `member`), `_configs` (per-instance
-configs by name), `_creator` (as whom the group acts; on Google it is a service agent that may do
-the same), `_watch` (the number of the chain of health checks that counts) and `_deleting`.
+configs by name), `_creator` (as whom the group acts; on Google a service agent with the same
+rights), `_watch` (the number of the current chain of health checks) and `_deleting`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def template_of(record: Record) -> str:
     return template
 
 
-# --- What a group does with its instances: it creates, recreates and deletes them.
+# What a group does with its instances.
 
 # Seconds until a group notices that an instance has ended, and until it tries again to create one.
 # They hold without latencies too: an instance that ends at once would be recreated without a pause.

@@ -1,4 +1,4 @@
-"""Managed instance groups: they make instances from a template and replace those that end."""
+"""Managed instance groups: their methods, and how Google shows them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ from localcloud.services.compute.resources import (
     serve_lists,
     tidy,
 )
-
-# --- Inserts, changes and deletes managed instance groups.
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -246,7 +244,7 @@ def _delete(cloud: Cloud, path: str) -> None:
         cloud.store.delete(STORE, path)
 
 
-# --- Adds, deletes and recreates the instances of a group, and keeps their configs.
+# The instances of a group, and their configs.
 
 _UPDATE = GROUP.permission("update")
 _VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
@@ -403,7 +401,7 @@ def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Recor
     return _changed(cloud, call, type_, path)
 
 
-# --- Groups as Google shows them: what they are, how their instances are, what went wrong.
+# As Google shows them.
 
 _ACTIONS = (
     *("none", "creating", "creatingWithoutRetries", "recreating", "deleting", "abandoning"),

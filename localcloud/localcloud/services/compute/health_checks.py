@@ -1,4 +1,4 @@
-"""Health checks, and what one finds when it asks a machine of the local cloud."""
+"""Health checks, which really ask the machines, and the auto-healing of instance groups."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
     return False
 
 
-# --- Auto-healing: a group asks its instances how they are, and makes those anew that don't answer.
+# Auto-healing: a group recreates the instances that fail its health check.
 
 
 def watch_group(cloud: Cloud, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks of what callers send about an instance: labels, metadata, tags, scheduling."""
+"""Properties of instances and templates: labels, metadata, tags, scheduling, accounts."""
 
 from __future__ import annotations
 
@@ -129,9 +129,6 @@ def full_shielding(sent: Json) -> Json:
     return full
 
 
-# --- The service account of an instance: it must exist, and the caller may act as it.
-
-
 def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
     """Return the service accounts that an instance gets: none or one that the caller may use."""
     if not sent or not sent[0].get("email"):
@@ -169,7 +166,7 @@ def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
         )
 
 
-# --- Instance templates: what a new instance gets, written down once and never changed.
+# Instance templates, which never change.
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:

@@ -1,4 +1,4 @@
-"""Instance records: where they lie, and how a method changes one."""
+"""Records of instances: how a method changes one, and the machine that runs for it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def require_stopped(record: Record, what: str) -> None:
         )
 
 
-# --- Translates an instance's record into the machine that runs for it.
+# The machine of an instance.
 
 _MTU = 1460
 _DISK_FIELDS = ("deviceName", "index", "interface", "mode", "type")

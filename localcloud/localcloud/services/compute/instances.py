@@ -1,4 +1,4 @@
-"""Compute instances: their records, and the machines that really run for them."""
+"""Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ from localcloud.services.compute.resources import (
     stamp_labels,
     tidy,
 )
-
-# --- Inserts, lists and deletes instances.
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes beside `create`. Source:
@@ -221,7 +219,7 @@ def _release(cloud: Cloud, path: str, record: Record) -> None:
     addresses.give_back(cloud, path)
 
 
-# --- Instances on and off: start, stop, reset, preemption, and what the guest does by itself.
+# Power: start, stop, reset, preemption, and a guest that powers itself off.
 
 
 def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
@@ -323,7 +321,7 @@ def _stopped(cloud: Cloud, path: str) -> None:
     ended.run(cloud, path)
 
 
-# --- Settings of an existing instance.
+# Settings of an existing instance.
 
 
 @instance_changes("setMetadata")
@@ -391,7 +389,7 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     )
 
 
-# --- What an instance's guest says: its serial port and its guest attributes.
+# Output of the guest: its serial port and guest attributes.
 
 _PORTS = ("1", "2", "3", "4")
 
@@ -453,7 +451,7 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     return shown(call, answer)
 
 
-# --- IAM policies on single instances.
+# IAM policies on single instances.
 
 
 @INSTANCES.method("getIamPolicy")
@@ -481,8 +479,7 @@ def _test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
 
 
-# --- Stock-outs and quotas of instances, as switched by settings of the local cloud.
-#
+# Stock-outs and quotas, as switched by settings of the local cloud.
 # The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
 # `{"CPUS": {region: limit}}`.
 
@@ -524,8 +521,7 @@ def _cpus(record: Record) -> int:
     return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
 
 
-# --- Stops preemptible instances (the predecessors of spot ones) after a day.
-#
+# Preemptible instances, the predecessors of spot ones, are stopped after a day.
 # Source: cloud.google.com/compute/docs/instances/create-use-preemptible ("always stop after 24
 # hours"; spot ones have no such limit). A stop and a start begin a new day, a reset does not.
 

@@ -1,4 +1,4 @@
-"""VPC networks: auto and custom mode, and the `default` network of every project."""
+"""VPC networks with their subnetworks, routes and Cloud Routers."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
         cloud.store.put(STORE, at, rule)
 
 
-# --- Subnetworks: ranges that must not overlap, and the addresses given out of them.
+# Subnetworks, whose ranges must not overlap.
 
 _LONGEST_PREFIX = 29
 _USABLE = ("network", "ipCidrRange", "purpose", "stackType")
@@ -405,7 +405,7 @@ def list_usable(cloud: Cloud, call: Call) -> Json:
     return page(call, "compute#usableSubnetworksAggregatedList", path, items)
 
 
-# --- Routes: the one to the internet that every network has, and those that users add.
+# Routes: the one to the internet that every network has, and those that users add.
 
 _NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
@@ -431,7 +431,7 @@ serve(
 )
 
 
-# --- Cloud Routers, whose `nats` are Cloud NAT.
+# Cloud Routers, whose `nats` are Cloud NAT.
 
 _NAT_DEFAULTS: Json = {
     "enableEndpointIndependentMapping": False,

@@ -1,4 +1,4 @@
-"""The project as Compute Engine sees it: common metadata, quotas, the default account."""
+"""Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
 from __future__ import annotations
 
@@ -103,10 +103,9 @@ def _add_default_account(cloud: Cloud, project: str) -> None:
     )
 
 
-# --- Shared VPC: a host project lends its networks to the service projects that are attached to it.
-#
-# Source: cloud.google.com/vpc/docs/shared-vpc, and the API's reference, where it is called XPN.
-# There are no organizations here, so whoever has the permission in the host project may set it up.
+# Shared VPC: a host project lends its networks to the service projects that are attached to it
+# (cloud.google.com/vpc/docs/shared-vpc; in the API's reference it is called XPN). There are no
+# organizations here, so a permission in the host project is enough to set it up.
 
 _HOST = "compute-shared-vpc"
 _PERMISSION = "compute.organizations"

@@ -1,4 +1,4 @@
-"""What sets one kind of compute resource apart from the others."""
+"""Kinds of compute resources, and the methods, fingerprints and users that all of them have."""
 
 from __future__ import annotations
 
@@ -115,8 +115,6 @@ def tidy(sent: Any) -> Any:
     fields = {key: value if key in _OWN else tidy(value) for key, value in sent.items()}
     return {key: value for key, value in fields.items() if value not in (None, "", [])}
 
-
-# --- Serves the methods that plain compute resources have in common.
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
@@ -354,7 +352,7 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     return register
 
 
-# --- Fingerprints, by which one change cannot undo another unseen.
+# Fingerprints, so that a change based on an older state is refused.
 
 
 def fingerprint(value: Any) -> str:
@@ -385,7 +383,7 @@ def stamp_labels(record: Json) -> None:
     record["labelFingerprint"] = fingerprint(record.get("labels", {}))
 
 
-# --- Finds the users of a resource, which keep it from being deleted.
+# The users of a resource, which keep it from being deleted.
 
 finders: Hook[[Cloud, str], list[str]] = Hook()
 """Finds the users, in other APIs, of the compute resource at a path."""

@@ -1,4 +1,7 @@
-"""The Cloud Storage API's registration, and whose policies count for a bucket."""
+"""The Cloud Storage API: its registration, and what its calls check before they act.
+
+Permissions, access control lists, preconditions and keys; at the end the batch endpoint.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
     return (f"projects/{projects.identifier(cloud, call.arg('project'))}",)
 
 
-# --- Access control lists: refused clearly, since policies alone decide in the local cloud.
+# Access control lists: the local cloud has none, policies alone decide.
 
 _ACL_PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
 # These grant nothing beyond the bucket's policy.
@@ -99,7 +102,7 @@ def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
             )
 
 
-# --- Preconditions: what must hold of an object or bucket for a call to be carried out.
+# Preconditions.
 
 Subject = Version | Bucket | None
 
@@ -158,10 +161,8 @@ def _numbers(subject: Subject) -> tuple[int, int | None]:
     return (0, None) if subject is None else (subject.generation, subject.metageneration)
 
 
-# --- Customers' own keys: a bucket's default key, and the version that an object is encrypted with.
-#
-# The bytes lie on disk as they are: what counts here is who may use a key, and that nobody reads an
-# object whose key is gone.
+# Customer-managed keys. The bytes on disk are not encrypted: what counts is who may use a key, and
+# that an object whose key is gone can't be read.
 
 _KEY_NAME = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
 _KEY_PARAMETERS = ("kmsKeyName", "destinationKmsKeyName")
@@ -234,9 +235,7 @@ def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> Non
         )
 
 
-# --- The batch endpoint: up to 100 calls in one `multipart/mixed` request.
-#
-# Protocol: cloud.google.com/storage/docs/batch.
+# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch).
 
 _MOST_CALLS = 100
 

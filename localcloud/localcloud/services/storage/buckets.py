@@ -1,4 +1,4 @@
-"""Methods on buckets."""
+"""Buckets: their methods, settings, IAM policies and locations."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
     return records.bucket_resource(changed)
 
 
-# --- A bucket's settings: defaults, changes, and what Google accepts.
+# Settings: defaults, changes, and what Google accepts.
 
 WRITABLE = {
     "autoclass",
@@ -339,7 +339,7 @@ def _retention_problems(settings: Json) -> list[str]:
     return found
 
 
-# --- The IAM policies of buckets.
+# IAM policies.
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 _PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
@@ -458,7 +458,7 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
         )
 
 
-# --- Where buckets can lie.
+# Locations.
 
 
 def check_location(location: str, settings: Json) -> tuple[str, str]:
@@ -492,7 +492,7 @@ def _unknown(location: str) -> Exception:
     return invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
-# --- Small methods that clients call on the way: empty lists, a bucket's layout, the agent.
+# Small methods that clients call in passing.
 
 
 @API.raw(

@@ -1,4 +1,4 @@
-"""Applies lifecycle rules, and ends what was deleted or given up, in regular rounds."""
+"""Lifecycle rules, and the hourly rounds that apply them and purge what was soft-deleted."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _set_class(cloud: Cloud, bucket: Bucket, version: Version, storage_class: st
     return 1
 
 
-# --- Lifecycle rules: which are valid, and which versions they match.
+# Rules: which are valid, and which versions they match.
 
 DAY = 86400.0
 _ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")

@@ -1,4 +1,4 @@
-"""Methods on objects that move no bytes in: get, list, patch, update, delete."""
+"""Objects: metadata, lists, downloads and deletion, and reading and writing by the XML API."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _has_tag(call: Call, tag: str) -> bool:
     return call.request.headers.get("If-None-Match", "").strip('"') == tag
 
 
-# --- Listing a bucket: prefixes, delimiters, offsets, globs and pages.
+# Lists: prefixes, delimiters, offsets, globs and pages.
 
 Position = tuple[str, int, int]
 """Where an entry stands in a list: its name, 0 for a prefix and 1 for an object, generation."""
@@ -272,7 +272,7 @@ def _translate(token: str, depth: int) -> str:
     return re.escape(token[1:] if len(token) == 2 and token.startswith("\\") else token)
 
 
-# --- Sending an object's bytes: headers, ranges and decompression on the way.
+# Downloads: headers, ranges and decompression.
 
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 
@@ -391,9 +391,7 @@ def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterato
             yield chunk
 
 
-# --- The part of the XML API that clients of the JSON API use too: GET, HEAD and PUT of an object.
-#
-# TensorFlow reads objects this way, with the name percent-encoded.
+# The XML API: GET, HEAD and PUT of an object. TensorFlow reads objects this way.
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"

@@ -1,4 +1,4 @@
-"""Buckets and object versions as the store keeps them.
+"""Buckets and object versions: as the store keeps them, and as the JSON API shows them.
 
 Every bucket has three kinds of its own in the store, so that listing one never walks through the
 objects of another: `object/B` holds the live version of each name, `noncurrent-object/B` the older
@@ -204,7 +204,7 @@ def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None)
     return found
 
 
-# --- Google's rules for the names of buckets and objects.
+# Names of buckets and objects.
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _LABEL_LENGTH = 63
@@ -272,7 +272,7 @@ def _object_problem(name: str) -> str:
     return ""
 
 
-# --- Buckets and objects as the JSON API shows them.
+# As the JSON API shows them.
 
 _API = "https://www.googleapis.com/storage/v1/b"
 _MEDIA = "https://storage.googleapis.com/download/storage/v1/b"

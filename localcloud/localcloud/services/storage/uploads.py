@@ -1,4 +1,7 @@
-"""objects.insert: uploads in one request, and the start of resumable ones."""
+"""Uploads: in one request, or resumable over any number of them.
+
+Each ends in `versions.Write`, which makes the bytes the object's live version.
+"""
 
 from __future__ import annotations
 
@@ -110,10 +113,8 @@ def _write(call: Call, body: Json) -> Write:
     return replace(write, hashes=write.hashes | header_hashes(call.request))
 
 
-# --- Resumable uploads: a session that takes an object's bytes over any number of requests.
-#
-# A session is a record in the store and a file with what came so far, so it outlives the emulator.
-# Protocol: cloud.google.com/storage/docs/performing-resumable-uploads.
+# Resumable uploads (cloud.google.com/storage/docs/performing-resumable-uploads). A session is a
+# record in the store and a file with the bytes so far, so it survives a restart of the emulator.
 
 LIFETIME = 7 * 86400.0
 """Seconds after which Google forgets a session."""
@@ -287,8 +288,6 @@ def _incomplete(call: Call, size: int) -> Response:
     return Response(308, headers=headers)
 
 
-# --- The Content-Range header of a resumable upload's requests.
-
 _HEADER = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<total>\d+|\*)")
 
 
@@ -346,8 +345,6 @@ class ContentRange:
                 f"{length} byte(s) came."
             )
 
-
-# --- The body of a `multipart/related` upload: metadata first, then the bytes, as a stream.
 
 _HEAD_LIMIT = 1 << 20
 

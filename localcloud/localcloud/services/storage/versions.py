@@ -1,4 +1,4 @@
-"""Writing an object: the checks and the moment at which the new version becomes visible."""
+"""An object's versions: how one is written, replaced and deleted, and the fields it may have."""
 
 from __future__ import annotations
 
@@ -99,9 +99,6 @@ class Write:
         api.require(cloud, self.principal, self.bucket, permission, self.name)
 
 
-# --- What happens to an object's versions when one is written or deleted.
-
-
 def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     """Return a new version's generation: microseconds since the epoch, no two of them alike."""
     generation = int(cloud.clock.now() * 1_000_000)
@@ -185,7 +182,7 @@ def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -
     return True
 
 
-# --- The fields of an object that callers may set.
+# Fields that callers may set.
 
 Change = Callable[[Json], Json]
 """What a call makes of an object's fields."""
