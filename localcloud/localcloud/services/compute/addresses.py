@@ -9,24 +9,9 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog
+from localcloud.services.compute import catalog, networks, resources
 from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
 from localcloud.services.compute.instance_records import INSTANCE, instance_changes
-from localcloud.services.compute.networks import (
-    ranges,
-    require_network,
-    require_subnetwork,
-    subnets,
-)
-from localcloud.services.compute.resources import (
-    Kind,
-    Scope,
-    in_use,
-    require_match,
-    require_permission,
-    serve,
-    stamp,
-)
 
 _PRIVATE = IPv4Network("10.0.0.0/8")
 
@@ -50,7 +35,7 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
 
     Source: cloud.google.com/vpc/docs/configure-private-services-access.
     """
-    network = url_of(require_network(cloud, call.project, record.get("network", "")))
+    network = url_of(networks.require_network(cloud, call.project, record.get("network", "")))
     length = int(record.get("prefixLength", 0))
     if not record.get("address") and not 8 <= length < 30:
         raise invalid(
@@ -62,7 +47,11 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
 
 
 def _free_range(cloud: Cloud, network: str, length: int) -> str:
-    taken = [block for subnet in subnets(cloud, path_from(network)) for block in ranges(subnet)]
+    taken = [
+        block
+        for subnet in networks.subnets(cloud, path_from(network))
+        for block in networks.ranges(subnet)
+    ]
     taken += [
         IPv4Network((other["address"], other["prefixLength"]), strict=False)
         for _, other in cloud.store.items(STORE, "projects/")
@@ -84,10 +73,12 @@ def _prepare_external(cloud: Cloud, path: str, record: Json) -> None:
 
 def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     zone = f"{call.params['region']}-a"
-    network = require_network(cloud, call.project, record.pop("network", ""))
+    network = networks.require_network(cloud, call.project, record.pop("network", ""))
     reference = record.get("subnetwork", "")
-    subnet = require_subnetwork(cloud, call.project, zone, reference, "" if reference else network)
-    require_permission(cloud, call, "compute.subnetworks.use")
+    subnet = networks.require_subnetwork(
+        cloud, call.project, zone, reference, "" if reference else network
+    )
+    resources.require_permission(cloud, call, "compute.subnetworks.use")
     record["subnetwork"] = subnet["selfLink"]
     record.setdefault("purpose", "GCE_ENDPOINT")
     record["address"] = reserve(cloud, subnet, path, record.get("address", ""))
@@ -95,13 +86,13 @@ def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
-        raise in_use(path, record["users"][0])
+        raise resources.in_use(path, record["users"][0])
     release(cloud, path)
 
 
-def _serve(methods: str, scope: Scope) -> None:
-    serve(
-        Kind(
+def _serve(methods: str, scope: resources.Scope) -> None:
+    resources.serve(
+        resources.Kind(
             methods=methods,
             collection="addresses",
             parameter="address",
@@ -223,7 +214,7 @@ def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> li
         reference = interface.get("subnetwork", "")
         network = interface.get("network", "")
         path = _network(cloud, call, number, network) if network or not reference else ""
-        subnet = require_subnetwork(cloud, call.project, zone, reference, path)
+        subnet = networks.require_subnetwork(cloud, call.project, zone, reference, path)
         _may(cloud, call, "compute.subnetworks.use", subnet["selfLink"])
         if len(interface.get("accessConfigs", [])) > 1:
             raise invalid("At most one access config currently supported.")
@@ -248,7 +239,7 @@ def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
     Source: github.com/GoogleCloudPlatform/magic-modules/pull/18826 (2026).
     """
     try:
-        return require_network(cloud, call.project, reference)
+        return networks.require_network(cloud, call.project, reference)
     except ApiError as error:
         if error.code != 404:
             raise
@@ -269,7 +260,7 @@ def address_interfaces(cloud: Cloud, path: str, planned: list[Json]) -> list[Jso
         configs = interface.pop("accessConfigs", [])
         if configs:
             interface["accessConfigs"] = [access_config(cloud, path, c) for c in configs]
-        stamp(interface)
+        resources.stamp(interface)
     return planned
 
 
@@ -306,7 +297,7 @@ def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
 def _take_reserved(cloud: Cloud, holder: str, path: str) -> None:
     users = (cloud.store.get(STORE, holder) or {}).get("users", [])
     if users:
-        raise in_use(holder, path_from(users[0]))
+        raise resources.in_use(holder, path_from(users[0]))
     take(cloud, holder, path)
 
 
@@ -364,11 +355,13 @@ def update_network_interface(cloud: Cloud, call: Call, record: Record) -> None:
     """Change an interface's settings; its subnet and address stay."""
     number = _find(record, call.arg("networkInterface"))
     before = record["networkInterfaces"][number]
-    require_match(call.body.get("fingerprint"), before["fingerprint"], "network interface")
+    resources.require_match(
+        call.body.get("fingerprint"), before["fingerprint"], "network interface"
+    )
     for field in ("network", "subnetwork", "networkIP"):
         sent = call.body.get(field)
         if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
             raise ApiError(501, f"the local cloud cannot change '{field}' of an existing interface")
     kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
     record["networkInterfaces"][number] = changed = before | call.body | kept
-    stamp(changed)
+    resources.stamp(changed)

@@ -12,28 +12,12 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import Work
 from localcloud.core.store import Record
-from localcloud.services.compute import api, catalog
+from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
 from localcloud.services.compute.catalog import require_disk_type
 from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
 from localcloud.services.compute.instance_records import (
     instance_changes as instance_records_changes,
-)
-from localcloud.services.compute.resources import (
-    Kind,
-    add,
-    changes,
-    holders,
-    identity,
-    in_use,
-    load,
-    place_of,
-    require_name,
-    require_new,
-    require_permission,
-    serve,
-    stamp_labels,
-    tidy,
 )
 
 _LARGEST_GB = 65536
@@ -87,7 +71,7 @@ def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
     """Give a new disk the snapshot's size, unless it asks for a larger one."""
     path = path_of(record["sourceSnapshot"], call.project)
-    snapshot = load(cloud, path)
+    snapshot = resources.load(cloud, path)
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
@@ -114,11 +98,11 @@ def _require_access_mode(record: Json) -> None:
 
 def _remove_disk(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
-        raise in_use(path, path_from(record["users"][0]))
+        raise resources.in_use(path, path_from(record["users"][0]))
     cloud.machines.discard(record["id"])
 
 
-DISK = Kind(
+DISK = resources.Kind(
     collection="disks",
     parameter="disk",
     scope="zones",
@@ -126,17 +110,17 @@ DISK = Kind(
     remove=_remove_disk,
     labelled=True,
 )
-serve(DISK)
+resources.serve(DISK)
 
 
 def require_disk(cloud: Cloud, project: str, reference: str) -> str:
     """Return the path of an existing disk; 404 when there is none."""
     path = path_of(reference, project)
-    load(cloud, path)
+    resources.load(cloud, path)
     return path
 
 
-@changes(DISK, "resize", "resizeDisk")
+@resources.changes(DISK, "resize", "resizeDisk")
 def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
     size = int(call.body.get("sizeGb", 0))
@@ -153,7 +137,7 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
 
 def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
-    disk = load(cloud, source)
+    disk = resources.load(cloud, source)
     record |= {
         "sourceDisk": url_of(source),
         "sourceDiskId": disk["id"],
@@ -165,7 +149,7 @@ def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None
     record.setdefault("storageLocations", [last(disk["zone"]).rpartition("-")[0]])
 
 
-SNAPSHOT = Kind(
+SNAPSHOT = resources.Kind(
     collection="snapshots",
     parameter="snapshot",
     scope="global",
@@ -173,16 +157,16 @@ SNAPSHOT = Kind(
     prepare=_prepare_snapshot,
     labelled=True,
 )
-serve(SNAPSHOT)
+resources.serve(SNAPSHOT)
 
 
 @API.method("disks.createSnapshot", permission="compute.disks.createSnapshot")
 def _create_snapshot(cloud: Cloud, call: Call) -> Json:
-    require_permission(cloud, call, SNAPSHOT.permission("create"))
+    resources.require_permission(cloud, call, SNAPSHOT.permission("create"))
     disk = DISK.path(call)
-    path = add(cloud, call, SNAPSHOT, "global", call.body | {"sourceDisk": disk})
+    path = resources.add(cloud, call, SNAPSHOT, "global", call.body | {"sourceDisk": disk})
     work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
-    scope = place_of(call)
+    scope = resources.place_of(call)
     return api.start(cloud, call, work, scope=scope, kind="createSnapshot", target=path)
 
 
@@ -223,10 +207,10 @@ def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
         raise invalid("Invalid value for field 'disks[].type': the local cloud has no local SSDs.")
     if disk.get("source"):
         path = require_disk(cloud, call.project, disk["source"])
-        record = load(cloud, path)
-        others = holders(cloud, path)
+        record = resources.load(cloud, path)
+        others = resources.holders(cloud, path)
         if others and disk.get("mode", "READ_WRITE") == "READ_WRITE":
-            raise in_use(path, others[0])
+            raise resources.in_use(path, others[0])
     else:
         record = _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
     users = [*record.get("users", []), url_of(instance)]
@@ -238,9 +222,9 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     access.require(cloud, call.principal, "compute.disks.create", [project])
     zone = call.params["zone"]
     name = params.get("diskName") or last(instance)
-    require_name(name)
+    resources.require_name(name)
     path = f"{project}/zones/{zone}/disks/{name}"
-    require_new(cloud, path)
+    resources.require_new(cloud, path)
     if disk.get("boot") and not params.get("sourceImage"):
         raise invalid(
             "Invalid value for field 'resource.disks[0].initializeParams.sourceImage': ''. A boot "
@@ -248,11 +232,11 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
         )
     record = {
         **_disk_fields(params),
-        **identity(cloud, "compute#disk", path, name),
+        **resources.identity(cloud, "compute#disk", path, name),
         "status": "READY",
     }
     complete(call.project, zone, record)
-    stamp_labels(record)
+    resources.stamp_labels(record)
     return record
 
 
@@ -300,7 +284,7 @@ def _find(record: Record, device: str) -> Json:
 @instance_records_changes("attachDisk")
 def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     path = instance_records_KIND.path(call)
-    sent = tidy(call.body)
+    sent = resources.tidy(call.body)
     if not sent.get("source"):
         raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
     if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):

@@ -12,7 +12,13 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute import group_actions, health_checks, instance_properties, instances
+from localcloud.services.compute import (
+    group_actions,
+    health_checks,
+    instance_properties,
+    instances,
+    resources,
+)
 from localcloud.services.compute.api import (
     API,
     STORE,
@@ -34,18 +40,6 @@ from localcloud.services.compute.group_actions import (
     template_of,
 )
 from localcloud.services.compute.instance_properties import require_template
-from localcloud.services.compute.resources import (
-    begin,
-    identity,
-    load,
-    place_of,
-    require_match,
-    require_name,
-    require_new,
-    require_permission,
-    serve_lists,
-    tidy,
-)
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -72,19 +66,19 @@ _ABSENT = (
 def insert_group(cloud: Cloud, call: Call) -> Json:
     """Create a group with its first instances."""
     name = call.body.get("name", "")
-    require_name(name)
-    require_permission(cloud, call, "compute.instances.create")
-    zone = f"projects/{call.project}/{place_of(call)}"
+    resources.require_name(name)
+    resources.require_permission(cloud, call, "compute.instances.create")
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
     path = f"{zone}/{GROUP.collection}/{name}"
-    body = tidy(call.body)
+    body = resources.tidy(call.body)
     size = int(body.pop("targetSize", 0))
     with cloud.store.locked():
-        require_new(cloud, path)
+        resources.require_new(cloud, path)
         record: Record = {
             "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
             "listManagedInstancesResults": "PAGELESS",
             **{key: value for key, value in body.items() if _is_set(value)},
-            **identity(cloud, GROUP.kind, path, name),
+            **resources.identity(cloud, GROUP.kind, path, name),
             "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
             "targetSuspendedSize": 0,
             "targetStoppedSize": 0,
@@ -98,7 +92,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         save_group(cloud, path, record)
     grow(cloud, path, size)
     health_checks.watch_group(cloud, path)
-    return begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
+    return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
 
 
 def grow(cloud: Cloud, path: str, size: int) -> None:
@@ -153,7 +147,7 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     if not reference:
         raise invalid("Required field 'resource.instanceTemplate' not specified")
     path = require_template(cloud, call, reference)
-    properties = load(cloud, path)["properties"]
+    properties = resources.load(cloud, path)["properties"]
     instance_properties.service_accounts(cloud, call, properties.get("serviceAccounts", []))
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
@@ -167,8 +161,8 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
         raise invalid("Invalid value for field 'resource.autoHealingPolicies': at most one.")
     for policy in policies:
         path = path_of(policy.get("healthCheck", ""), call.project)
-        load(cloud, path)
-        require_permission(cloud, call, "compute.healthChecks.useReadOnly")
+        resources.load(cloud, path)
+        resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
         policy["healthCheck"] = url_of(path)
         if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
             raise invalid(
@@ -188,8 +182,8 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
     path = GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
-        require_match(body.get("fingerprint"), record["fingerprint"], "resource")
-        sent = tidy(body)
+        resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
+        sent = resources.tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
             if field in sent and last(str(sent[field])) != last(str(record[field])):
                 raise invalid(f"The {field} of a managed instance group cannot be changed.")
@@ -208,7 +202,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
     health_checks.watch_group(cloud, path)
     if record["updatePolicy"]["type"] == "PROACTIVE":
         roll(cloud, path, list(record["_members"]))
-    return begin(cloud, call, GROUP, "patch", path)
+    return resources.begin(cloud, call, GROUP, "patch", path)
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:
@@ -226,19 +220,19 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
 
 @API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
 def _delete_group(cloud: Cloud, call: Call) -> Json:
-    require_permission(cloud, call, "compute.instanceGroups.delete")
+    resources.require_permission(cloud, call, "compute.instanceGroups.delete")
     path = GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
         record["_deleting"] = True
         save_group(cloud, path, record)
-    return begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
+    return resources.begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
 
 
 @effect("compute.group.delete")
 def _delete(cloud: Cloud, path: str) -> None:
     with group_lock(path):
-        record = load(cloud, path)
+        record = resources.load(cloud, path)
         for name in record["_members"]:
             instances.delete(cloud, instance_path(path, name))
         cloud.store.delete(STORE, path)
@@ -252,7 +246,7 @@ _VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
 
 def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
     """Answer an operation that is done when the group knows what to do, not when it has done it."""
-    return begin(cloud, call, GROUP, type_, path)
+    return resources.begin(cloud, call, GROUP, type_, path)
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
@@ -276,8 +270,8 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
 
     def edit(record: Record) -> None:
         for config in sent:
-            require_name(config.get("name", ""))
-            require_new(cloud, instance_path(path, config["name"]))
+            resources.require_name(config.get("name", ""))
+            resources.require_new(cloud, instance_path(path, config["name"]))
             if config["name"] in record["_members"]:
                 raise invalid(f"The group has an instance '{config['name']}' already.")
         for config in sent:
@@ -368,7 +362,7 @@ def _list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
     """Replace instances' configs; they take effect when the instances are recreated."""
-    require_permission(cloud, call, "compute.disks.use")
+    resources.require_permission(cloud, call, "compute.disks.use")
     path = GROUP.path(call)
 
     def edit(record: Record) -> None:
@@ -431,7 +425,7 @@ def _get_group(cloud: Cloud, call: Call) -> Json:
     return shown(call, shown_group(load_group(cloud, GROUP.path(call))))
 
 
-serve_lists(GROUP, shown_group)
+resources.serve_lists(GROUP, shown_group)
 
 
 @API.method("instanceGroupManagers.listManagedInstances", permission=GROUP.permission("get"))
@@ -507,7 +501,7 @@ def _plain_group(record: Record) -> Json:
 
 
 def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    zone = f"projects/{call.project}/{place_of(call)}"
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
     group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
     return group, load_group(cloud, group)
 
@@ -520,7 +514,7 @@ def _get_plain_group(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroups.list", permission="compute.instanceGroups.list")
 def list_plain_groups(cloud: Cloud, call: Call) -> Json:
     """List the instance groups of a zone; all of them are managed."""
-    zone = f"projects/{call.project}/{place_of(call)}"
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
     records = [
         _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
     ]

@@ -9,17 +9,10 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
-from localcloud.services.compute import catalog
+from localcloud.services.compute import catalog, resources
 from localcloud.services.compute.api import path_of, url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.compute.resources import (
-    Kind,
-    fingerprint,
-    load_named,
-    require_permission,
-    serve,
-)
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -70,7 +63,7 @@ def stored_metadata(sent: Json) -> Json:
     stored: Json = {"kind": "compute#metadata"}
     if items:
         stored["items"] = items
-    return stored | {"fingerprint": fingerprint(items)}
+    return stored | {"fingerprint": resources.fingerprint(items)}
 
 
 def stored_tags(sent: Json) -> Json:
@@ -85,7 +78,7 @@ def stored_tags(sent: Json) -> Json:
                 f"'{_TAG.pattern}'"
             )
     stored: Json = {"items": sorted(items)} if items else {}
-    return stored | {"fingerprint": fingerprint(sorted(items))}
+    return stored | {"fingerprint": resources.fingerprint(sorted(items))}
 
 
 def full_scheduling(sent: Json) -> Json:
@@ -214,7 +207,7 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
             interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
 
 
-TEMPLATE = Kind(
+TEMPLATE = resources.Kind(
     collection="instanceTemplates",
     parameter="instanceTemplate",
     scope="global",
@@ -222,13 +215,13 @@ TEMPLATE = Kind(
     prepare=_prepare,
     inserts="compute.instanceTemplates.insert",
 )
-serve(TEMPLATE)
+resources.serve(TEMPLATE)
 
 
 def require_template(cloud: Cloud, call: Call, reference: str) -> str:
     """Return the path of a template that the caller may use and names by its name or id."""
-    path, _ = load_named(cloud, path_of(reference.partition("?")[0], call.project))
-    require_permission(cloud, call, "compute.instanceTemplates.useReadOnly")
+    path, _ = resources.load_named(cloud, path_of(reference.partition("?")[0], call.project))
+    resources.require_permission(cloud, call, "compute.instanceTemplates.useReadOnly")
     return path
 
 

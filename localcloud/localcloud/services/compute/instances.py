@@ -19,6 +19,7 @@ from localcloud.services.compute import (
     disks,
     instance_properties,
     instance_records,
+    resources,
 )
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
 from localcloud.services.compute.instance_records import (
@@ -32,19 +33,6 @@ from localcloud.services.compute.instance_records import (
     started,
 )
 from localcloud.services.compute.instance_records import policy_resources as resources_of
-from localcloud.services.compute.resources import (
-    begin,
-    identity,
-    load,
-    place_of,
-    require_match,
-    require_name,
-    require_new,
-    require_permission,
-    serve_lists,
-    stamp_labels,
-    tidy,
-)
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes beside `create`. Source:
@@ -63,13 +51,15 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
     """Create an instance, from a template if one is named, and boot it."""
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
-    body = tidy(call.body)
+    body = resources.tidy(call.body)
     source = call.arg("sourceInstanceTemplate")
     if source:
-        template = load(cloud, instance_properties.require_template(cloud, call, source))
+        template = resources.load(cloud, instance_properties.require_template(cloud, call, source))
         body = instance_properties.body_of(template, "") | body
     path = add(cloud, call, body)
-    return begin(cloud, call, INSTANCE, "insert", path, "compute.instance.create", "create")
+    return resources.begin(
+        cloud, call, INSTANCE, "insert", path, "compute.instance.create", "create"
+    )
 
 
 def add(cloud: Cloud, call: Call, body: Json) -> str:
@@ -78,14 +68,14 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
     The call names project and zone; its caller must be allowed what the instance uses.
     """
     name = body.get("name", "")
-    require_name(name)
-    path = f"projects/{call.project}/{place_of(call)}/instances/{name}"
+    resources.require_name(name)
+    path = f"projects/{call.project}/{resources.place_of(call)}/instances/{name}"
     zone = call.params["zone"]
     with cloud.store.locked():
-        require_new(cloud, path)
+        resources.require_new(cloud, path)
         for field, permission in _SETS.items():
             if body.get(field):
-                require_permission(cloud, call, f"compute.instances.{permission}")
+                resources.require_permission(cloud, call, f"compute.instances.{permission}")
         org_policy.require_os_login(cloud, call.project, body.get("metadata", {}))
         org_policy.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
         record = _new_record(cloud, call, path, body)
@@ -114,7 +104,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         )
     record: Record = {
         **{key: value for key, value in body.items() if key not in _OUTPUT},
-        **identity(cloud, "compute#instance", path, body["name"]),
+        **resources.identity(cloud, "compute#instance", path, body["name"]),
         "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
         "status": "PROVISIONING",
         "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
@@ -135,7 +125,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     }
     if body.get("labels"):
         record["labels"] = instance_properties.stored_labels(body["labels"])
-    stamp_labels(record)
+    resources.stamp_labels(record)
     return record
 
 
@@ -164,7 +154,7 @@ def boot(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Return an instance; the views BASIC and FULL are the same here."""
-    return shown(call, _view(load(cloud, INSTANCE.path(call))))
+    return shown(call, _view(resources.load(cloud, INSTANCE.path(call))))
 
 
 def _view(record: Record) -> Json:
@@ -175,7 +165,7 @@ def _view(record: Record) -> Json:
     }
 
 
-serve_lists(INSTANCE, _view)
+resources.serve_lists(INSTANCE, _view)
 
 
 @INSTANCES.method("delete")
@@ -183,7 +173,7 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
     """Delete an instance and its auto-delete disks."""
     path = INSTANCE.path(call)
     with cloud.store.locked():
-        record = load(cloud, path)
+        record = resources.load(cloud, path)
         if record["deletionProtection"]:
             raise ApiError(
                 400,
@@ -192,7 +182,9 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
                 reason="invalidUsage",
             )
         set_status(cloud, path, "STOPPING")
-    return begin(cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete")
+    return resources.begin(
+        cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete"
+    )
 
 
 @effect("compute.instance.delete")
@@ -224,7 +216,7 @@ def _release(cloud: Cloud, path: str, record: Record) -> None:
 
 def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
     """Return the instance of a call that needs it to have one of `statuses`."""
-    record = load(cloud, INSTANCE.path(call))
+    record = resources.load(cloud, INSTANCE.path(call))
     if record["status"] not in statuses:
         raise ApiError(
             400,
@@ -237,7 +229,7 @@ def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
 
 def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
     path = INSTANCE.path(call)
-    return begin(cloud, call, INSTANCE, type_, path, f"compute.instance.{type_}", step)
+    return resources.begin(cloud, call, INSTANCE, type_, path, f"compute.instance.{type_}", step)
 
 
 @INSTANCES.method("start")
@@ -251,7 +243,7 @@ def start_instance(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.start")
 def _start(cloud: Cloud, path: str) -> None:
-    record = load(cloud, path)
+    record = resources.load(cloud, path)
     if record["status"] == "RUNNING":
         return
     try:
@@ -287,7 +279,7 @@ def reset_instance(cloud: Cloud, call: Call) -> Json:
 @effect("compute.instance.reset")
 def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.halt(path, grace=0)
-    cloud.machines.boot(instance_records.machine_spec(cloud, load(cloud, path)))
+    cloud.machines.boot(instance_records.machine_spec(cloud, resources.load(cloud, path)))
 
 
 @INSTANCES.method("simulateMaintenanceEvent")
@@ -295,7 +287,9 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; others migrate without the guest noticing."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        return begin(cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call))
+        return resources.begin(
+            cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call)
+        )
     return _begin(cloud, call, "preempted", "stop")
 
 
@@ -328,20 +322,20 @@ def _stopped(cloud: Cloud, path: str) -> None:
 def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the metadata; running machines see it immediately."""
     current = record["metadata"]["fingerprint"]
-    require_match(call.body.get("fingerprint"), current, "metadata")
+    resources.require_match(call.body.get("fingerprint"), current, "metadata")
     record["metadata"] = instance_properties.stored_metadata(call.body)
 
 
 @instance_changes("setLabels")
 def _set_labels(cloud: Cloud, call: Call, record: Record) -> None:
-    require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+    resources.require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
     record["labels"] = instance_properties.stored_labels(call.body.get("labels", {}))
-    stamp_labels(record)
+    resources.stamp_labels(record)
 
 
 @instance_changes("setTags")
 def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
-    require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
+    resources.require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
     record["tags"] = instance_properties.stored_tags(call.body)
 
 
@@ -357,7 +351,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the scheduling options; spot or not only while stopped."""
     before = record["scheduling"]
     kept = {key: value for key, value in before.items() if key not in call.body}
-    after = instance_properties.full_scheduling(kept | tidy(call.body))
+    after = instance_properties.full_scheduling(kept | resources.tidy(call.body))
     if after["preemptible"] != before["preemptible"]:
         require_stopped(record, "The provisioning model")
     record["scheduling"] = after
@@ -385,7 +379,7 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance."""
     require_stopped(record, "The Shielded VM configuration")
     record["shieldedInstanceConfig"] = instance_properties.full_shielding(
-        record["shieldedInstanceConfig"] | tidy(call.body)
+        record["shieldedInstanceConfig"] | resources.tidy(call.body)
     )
 
 
@@ -398,7 +392,7 @@ _PORTS = ("1", "2", "3", "4")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     """Return the output of a serial port from byte `start` on; only port 1 is written to."""
     path = INSTANCE.path(call)
-    load(cloud, path)
+    resources.load(cloud, path)
     start = call.number("start") or 0
     port = call.arg("port", "1")
     if port not in _PORTS:
@@ -429,7 +423,7 @@ def guest_attributes(found: dict[str, str]) -> Json:
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
     path = INSTANCE.path(call)
-    record = load(cloud, path)
+    record = resources.load(cloud, path)
     items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
     if items.get("enable-guest-attributes", "").upper() != "TRUE":
         raise ApiError(
@@ -457,14 +451,14 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 @INSTANCES.method("getIamPolicy")
 def _get_iam_policy(cloud: Cloud, call: Call) -> Json:
     path = INSTANCE.path(call)
-    load(cloud, path)
+    resources.load(cloud, path)
     return iam_policy.shown(iam_policy.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
 
 
 @INSTANCES.method("setIamPolicy")
 def _set_iam_policy(cloud: Cloud, call: Call) -> Json:
     path = INSTANCE.path(call)
-    load(cloud, path)
+    resources.load(cloud, path)
     bindings = call.body.get("policy", call.body).get("bindings", [])
     right = "compute.instances.setIamPolicy"
     known = iam_policy.read(cloud, path)["bindings"]
@@ -474,7 +468,7 @@ def _set_iam_policy(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instances.testIamPermissions")
 def _test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    load(cloud, INSTANCE.path(call))
+    resources.load(cloud, INSTANCE.path(call))
     wanted = call.body.get("permissions", [])
     return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
 

@@ -1,8 +1,9 @@
-"""VPC networks with their subnetworks, routes and Cloud Routers."""
+"""VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+import re
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -22,17 +23,6 @@ from localcloud.services.compute.api import (
     path_of,
     shown,
     url_of,
-)
-from localcloud.services.compute.resources import (
-    Kind,
-    changed,
-    changes,
-    identity,
-    load,
-    require_name,
-    serve,
-    stamp,
-    tidy,
 )
 
 DEFAULT = "default"
@@ -69,7 +59,7 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
     if "/" not in reference:
         reference = f"global/networks/{reference or DEFAULT}"
     path = path_of(reference, project)
-    load(cloud, path)
+    resources.load(cloud, path)
     projects.require_lent(cloud, project, path)
     return path
 
@@ -128,7 +118,7 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
         subnet = (
             SUBNETWORK_DEFAULTS
-            | identity(cloud, "compute#subnetwork", at, name)
+            | resources.identity(cloud, "compute#subnetwork", at, name)
             | {
                 "_automatic": True,
                 "network": url_of(path),
@@ -136,7 +126,7 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
                 "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
             }
         )
-        stamp(subnet)
+        resources.stamp(subnet)
         cloud.store.put(STORE, at, subnet)
         record["subnetworks"].append(url_of(at))
 
@@ -145,7 +135,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     project = path.split("/")[1]
     name = f"default-route-{record['id']}"
     at = f"projects/{project}/global/routes/{name}"
-    route = identity(cloud, "compute#route", at, name) | {
+    route = resources.identity(cloud, "compute#route", at, name) | {
         "network": url_of(path),
         "description": "Default route to the Internet.",
         "destRange": "0.0.0.0/0",
@@ -175,10 +165,10 @@ def _remove_network(cloud: Cloud, path: str) -> None:
             if route["network"] == url_of(path):
                 cloud.store.delete(STORE, at)
         cloud.store.delete(STORE, path)
-    changed.run(cloud, path)
+    resources.changed.run(cloud, path)
 
 
-NETWORK = Kind(
+NETWORK = resources.Kind(
     collection="networks",
     parameter="network",
     scope="global",
@@ -188,10 +178,10 @@ NETWORK = Kind(
     removal="compute.network.remove",
     latency="network",
 )
-serve(NETWORK)
+resources.serve(NETWORK)
 
 
-@changes(NETWORK, "switchToCustomMode")
+@resources.changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
     """Turn an auto mode network into a custom one; its subnets stay."""
     record["autoCreateSubnetworks"] = False
@@ -203,7 +193,7 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
 def _get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     path = NETWORK.path(call)
-    load(cloud, path)
+    resources.load(cloud, path)
     rules = [
         rule
         for _, rule in cloud.store.items(STORE, f"projects/{call.project}/global/firewalls/")
@@ -219,7 +209,7 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
     skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
     if skipped or cloud.store.get(STORE, path) is not None:
         return
-    network = identity(cloud, "compute#network", path, DEFAULT) | {
+    network = resources.identity(cloud, "compute#network", path, DEFAULT) | {
         "description": "Default network for the project",
         "autoCreateSubnetworks": True,
     }
@@ -229,7 +219,7 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
     cloud.store.put(STORE, path, network)
     for name, source, allowed in _RULES:
         at = f"projects/{project}/global/firewalls/{name}"
-        rule = identity(cloud, "compute#firewall", at, name) | {
+        rule = resources.identity(cloud, "compute#firewall", at, name) | {
             "network": url_of(path),
             "priority": 65534,
             "direction": "INGRESS",
@@ -286,7 +276,7 @@ def require_subnetwork(
     if "/" not in reference:
         reference = f"regions/{region}/subnetworks/{reference}"
     path = path_of(reference, project)
-    subnet = load(cloud, path)
+    subnet = resources.load(cloud, path)
     projects.require_lent(cloud, project, path)
     if last(subnet["region"]) != region:
         raise invalid(f"Subnetwork '{reference}' lies in another region than zone {zone}.")
@@ -328,7 +318,7 @@ def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> No
     _complete_logging(record, record)
     first = IPv4Network(record["ipCidrRange"])[1]
     record["gatewayAddress"] = str(first)
-    owner = load(cloud, network)
+    owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
 
@@ -347,19 +337,19 @@ def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> N
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
     _check_ranges(after)
     _require_no_overlap(cloud, after)
-    _complete_logging(after, tidy(call.body))
+    _complete_logging(after, resources.tidy(call.body))
 
 
 def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:
     network = path_from(record["network"])
-    owner = load(cloud, network)
+    owner = resources.load(cloud, network)
     if record.get("_automatic"):
         raise invalid(f"Cannot delete auto subnetwork '{path}' of the auto mode network.")
     left = [url for url in owner.pop("subnetworks") if url != record["selfLink"]]
     cloud.store.put(STORE, network, owner | ({"subnetworks": left} if left else {}))
 
 
-SUBNETWORK_KIND = Kind(
+SUBNETWORK_KIND = resources.Kind(
     collection="subnetworks",
     parameter="subnetwork",
     scope="regions",
@@ -371,10 +361,10 @@ SUBNETWORK_KIND = Kind(
     also=("compute.networks.updatePolicy",),
     latency="network",
 )
-serve(SUBNETWORK_KIND)
+resources.serve(SUBNETWORK_KIND)
 
 
-@changes(SUBNETWORK_KIND, "expandIpCidrRange")
+@resources.changes(SUBNETWORK_KIND, "expandIpCidrRange")
 def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     """Widen a subnetwork's primary range; it cannot shrink."""
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
@@ -387,7 +377,7 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     _require_no_overlap(cloud, record)
 
 
-@changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
+@resources.changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
 def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
     """Switch Private Google Access on or off."""
     record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
@@ -419,8 +409,8 @@ def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         record[hops[0]] = url_of(path_of(record[hops[0]], call.project))
 
 
-serve(
-    Kind(
+resources.serve(
+    resources.Kind(
         collection="routes",
         parameter="route",
         scope="global",
@@ -447,7 +437,7 @@ _BY_TYPE: dict[str, Json] = {
 def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
     names = [nat.get("name", "") for nat in record.get("nats", [])]
     for name in names:
-        require_name(name)
+        resources.require_name(name)
     if len(set(names)) < len(names):
         raise invalid(f"Invalid value for field 'resource.nats': two are named alike in {names}.")
     completed = []
@@ -455,7 +445,7 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
         nat.pop("initialNatIps", None)
         for entry in nat.get("subnetworks", []):
             path = path_of(entry["name"], call.project)
-            load(cloud, path)
+            resources.load(cloud, path)
             entry["name"] = url_of(path)
         nat["natIps"] = [url_of(path_of(ip, call.project)) for ip in nat.get("natIps", [])]
         if not nat["natIps"]:
@@ -478,7 +468,7 @@ def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _complete_nats(cloud, call, after)
 
 
-_ROUTER = Kind(
+_ROUTER = resources.Kind(
     collection="routers",
     parameter="router",
     scope="regions",
@@ -488,13 +478,13 @@ _ROUTER = Kind(
     also=("compute.networks.updatePolicy",),
     latency="network",
 )
-serve(_ROUTER)
+resources.serve(_ROUTER)
 
 
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
     """Return a router's NATs; no traffic uses their addresses here."""
-    record = load(cloud, _ROUTER.path(call))
+    record = resources.load(cloud, _ROUTER.path(call))
     status: Json = {"network": record["network"]}
     if record.get("nats"):
         status["natStatus"] = [
@@ -507,5 +497,84 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
 @API.method("routers.getNatMappingInfo", permission="compute.routers.get")
 def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
     """Return an empty list: machines of the local cloud reach the network without NAT."""
-    load(cloud, _ROUTER.path(call))
+    resources.load(cloud, _ROUTER.path(call))
     return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}
+
+
+# Firewall rules: kept and checked here; `services/reach.py` judges packets by them.
+
+_HIGHEST_PRIORITY = 65535
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+def _check_rule(record: Json) -> None:
+    _check_filters(record)
+    if bool(record.get("allowed")) == bool(record.get("denied")):
+        raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
+    if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
+        raise invalid(
+            f"Invalid value for field 'resource.priority': '{record['priority']}'. Must be "
+            f"between 0 and {_HIGHEST_PRIORITY}."
+        )
+    for field in ("sourceRanges", "destinationRanges"):
+        for text in record.get(field, []):
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise invalid(
+                    f"Invalid value for field 'resource.{field}': '{text}'. {error}."
+                ) from None
+
+
+def _check_filters(record: Json) -> None:
+    """Refuse filters that exclude each other, as the API's reference has it."""
+    tags = [field for field in ("sourceTags", "targetTags") if record.get(field)]
+    accounts = [f for f in ("sourceServiceAccounts", "targetServiceAccounts") if record.get(f)]
+    if tags and accounts:
+        raise invalid(f"{tags[0]} and service accounts ({accounts[0]}) exclude each other.")
+    for field in accounts:
+        for email in record[field]:
+            if not _EMAIL.fullmatch(email):
+                raise invalid(f"Invalid value for field 'resource.{field}': '{email}'.")
+    if record["direction"] == "EGRESS":
+        for field in ("sourceTags", "sourceServiceAccounts"):
+            if record.get(field):
+                raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
+
+
+def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    ingress = record["direction"] == "INGRESS"
+    if ingress and not any(
+        record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+    ):
+        record["sourceRanges"] = ["0.0.0.0/0"]
+    if not ingress and not record.get("destinationRanges"):
+        record["destinationRanges"] = ["0.0.0.0/0"]
+    _check_rule(record)
+
+
+def _change_rule(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    if before["network"] != after["network"] or before["direction"] != after["direction"]:
+        raise invalid("The network and the direction of a firewall rule cannot be changed.")
+    _check_rule(after)
+
+
+resources.serve(
+    resources.Kind(
+        collection="firewalls",
+        parameter="firewall",
+        scope="global",
+        defaults={
+            "direction": "INGRESS",
+            "priority": 1000,
+            "disabled": False,
+            "logConfig": {"enable": False},
+        },
+        prepare=_prepare_rule,
+        change=_change_rule,
+        also=("compute.networks.updatePolicy",),
+        latency="network",
+    )
+)
