@@ -41,7 +41,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
             changed since the caller read it.
     """
-    # Compute Engine also takes bindings and etag beside `policy`, the older form of the request.
+    # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
     policy = sent.get("policy", sent)
     with cloud.store.locked():
         known = read(cloud, resource)
@@ -166,9 +166,9 @@ def require_version(policy: Json, *bindings: list[Json]) -> None:
 
 
 def shown(policy: Json, asked: int | str | None) -> Json:
-    """Return a policy as whoever asks for this version of it sees it.
+    """Return a policy as callers see it that ask for this version.
 
-    Below version 3 a conditional role gets another name, so that nobody writes it back without
+    Below version 3 a conditional role gets another name, so that it is not written back without
     its condition.
     """
     if not policy["bindings"]:
@@ -261,7 +261,7 @@ def check(
                 f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
             )
         if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
-            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
+            raise invalid(f"Invalid member {member}: {name!r} is not an e-mail address.")
         if kind == "deleted" and not _DELETED.fullmatch(name):
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."

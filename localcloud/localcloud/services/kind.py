@@ -25,7 +25,7 @@ def public(record: Record) -> Json:
 
 
 def _nothing(cloud: Cloud, call: Call, name: str, record: Record) -> None:
-    """Let a resource go without further ado."""
+    """Do nothing, for kinds that have nothing else to remove."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from localcloud.services.paging import cut
 
 API = Api("logging", ("v2",))
 ENTRY = "log-entry"
-"""The store's kind of entries that somebody has written, by `projects/P/INSERT_ID`."""
+"""The store's kind of entries that clients have written, by `projects/P/INSERT_ID`."""
 # Google's default by its discovery document, and its "upper limit of 1000 for page_size" (Google
 # Cloud CLI, googlecloudsdk/api_lib/logging/common.py).
 _SIZE, _MOST = 50, 1000
@@ -174,7 +174,7 @@ def _seconds(moment: str) -> float:
     try:
         parsed = datetime.fromisoformat(moment.replace("Z", "+00:00"))
     except ValueError:
-        raise invalid(f"Unparseable filter: {moment!r} is no timestamp") from None
+        raise invalid(f"Unparseable filter: {moment!r} is not a timestamp") from None
     if parsed.tzinfo is None:
         raise invalid(f"Unparseable filter: {moment!r} is a timestamp without a zone")
     return parsed.timestamp()

@@ -19,7 +19,7 @@ ORG_POLICY = "org-policy"
 _CONSTRAINT = re.compile(r"(?:custom\.)?[a-z]\w*(?:\.[A-Za-z]\w*)+", re.ASCII)
 _POLICIES = Collection(API, "projects.policies", "orgpolicy.policy")
 _SPECS = ("spec", "dryRunSpec")
-# What holds where nobody has set anything: booleans are off, and lists allow everything.
+# What applies by default: booleans are off, and lists allow everything.
 _NOTHING: Json = {"rules": []}
 
 

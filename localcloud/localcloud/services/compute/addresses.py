@@ -140,7 +140,7 @@ def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
 # Which addresses are taken, and the next free one.
 
 _TAKEN = "compute-ip"
-# 198.18.0.0/15 is set aside for tests (RFC 2544): nobody's machine answers there.
+# 198.18.0.0/15 is reserved for tests (RFC 2544): no machine answers there.
 _EXTERNAL = IPv4Network("198.18.0.0/15")
 _EXTERNAL_KEY = "external"
 
@@ -165,7 +165,7 @@ def reserve_external(cloud: Cloud, owner: str) -> str:
 
 
 def release(cloud: Cloud, owner: str) -> None:
-    """Give back every address that `owner` holds."""
+    """Release every address that `owner` holds."""
     with cloud.store.locked():
         for key, taken in cloud.store.items(_TAKEN):
             left = {address: holder for address, holder in taken.items() if holder != owner}
@@ -302,7 +302,7 @@ def _take_reserved(cloud: Cloud, holder: str, path: str) -> None:
 
 
 def _region(path: str) -> str:
-    """Return path of the region that an instance lies in."""
+    """Return the path of an instance's region."""
     project, zone = path.split("/")[1], path.split("/")[3]
     return f"projects/{project}/regions/{catalog.region_of(zone)}"
 
@@ -316,7 +316,9 @@ def _find(record: Record, name: str) -> int:
     for number, interface in enumerate(record["networkInterfaces"]):
         if interface["name"] == name:
             return number
-    raise invalid(f"Invalid value for field 'networkInterface': '{name}'. There is no such one.")
+    raise invalid(
+        f"Invalid value for field 'networkInterface': '{name}'. There is no such interface."
+    )
 
 
 @instance_changes("addAccessConfig")

@@ -71,7 +71,7 @@ def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
 
 
 def region_of(zone: str) -> str:
-    """Return the region that a zone lies in."""
+    """Return the region of a zone."""
     return zone.rpartition("-")[0]
 
 
@@ -237,7 +237,7 @@ def _serve_offered(
 
 
 def _place_of(call: Call, parameter: str) -> str:
-    """Return the path that a call's resources lie in: the project, or a zone of it."""
+    """Return the path that a call's resources are in: the project, or a zone of it."""
     zone = call.params.get("zone", "")
     if not zone or parameter == "zone":
         return f"projects/{call.project}"

@@ -42,7 +42,7 @@ GROUP = Kind(collection=COLLECTION, parameter="instanceGroupManager", scope="zon
 
 
 def load_group(cloud: Cloud, path: str) -> Record:
-    """Return the group at `path`; 404 when there is none, or none any more."""
+    """Return the group at `path`; 404 when there is none or it is being deleted."""
     record = load(cloud, path)
     if record.get("_deleting"):
         raise not_found(path)
@@ -178,7 +178,7 @@ def _metadata(sent: Json, group: str, template: str, kept: dict[str, str]) -> Js
 
 
 def forget(cloud: Cloud, group: str, name: str) -> None:
-    """Forget an instance that has left its group."""
+    """Remove an instance from its group's record."""
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is not None:

@@ -96,7 +96,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
 
 
 def grow(cloud: Cloud, path: str, size: int) -> None:
-    """Add `size` instances with names that Google makes up."""
+    """Add `size` instances with generated names."""
     for _ in range(size):
         with cloud.store.locked():
             record = load_group(cloud, path)

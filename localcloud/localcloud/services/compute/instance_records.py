@@ -21,7 +21,7 @@ INSTANCE = Kind(collection="instances", parameter="instance", scope="zones")
 started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()
-"""Runs when the instance at a path was stopped or deleted, or went off by itself."""
+"""Runs when the instance at a path was stopped or deleted, or powered itself off."""
 
 
 def policy_resources(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -49,7 +49,7 @@ def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
 def instance_changes(name: str) -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for the method `name`, such as `setMetadata`.
 
-    `edit` changes the record or refuses, under the store's lock. Afterwards the machine is told.
+    `edit` changes the record or refuses, under the store's lock. Afterwards the machine is updated.
     """
 
     def register(edit: Edit) -> Edit:

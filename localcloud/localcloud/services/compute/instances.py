@@ -35,7 +35,7 @@ from localcloud.services.compute.instance_records import (
 from localcloud.services.compute.instance_records import policy_resources as resources_of
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
-# The permission that each of these fields of a new instance takes beside `create`. Source:
+# The permission that each of these fields of a new instance takes in addition to `create`. Source:
 # cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
 _SETS = {
     "labels": "setLabels",

@@ -279,7 +279,7 @@ def require_subnetwork(
     subnet = resources.load(cloud, path)
     projects.require_lent(cloud, project, path)
     if last(subnet["region"]) != region:
-        raise invalid(f"Subnetwork '{reference}' lies in another region than zone {zone}.")
+        raise invalid(f"Subnetwork '{reference}' is in another region than zone {zone}.")
     if network and path_from(subnet["network"]) != network:
         raise invalid(f"Subnetwork '{reference}' is not in network '{network}'.")
     return subnet

@@ -31,7 +31,7 @@ _OWN = ("labels", "metadata")
 
 
 def _nothing(*_: object) -> None:
-    """Leave a resource as it is, for kinds without anything to prepare or to remove."""
+    """Do nothing, for kinds that have nothing to prepare or remove."""
 
 
 def place_of(call: Call) -> str:
@@ -62,7 +62,7 @@ class Kind:
             that the operation fails, not the call.
         labelled: it has labels with a fingerprint.
         stamped: it has a fingerprint that a patch must match.
-        also: permissions that it takes, beside the kind's own, to create, change or delete one.
+        also: permissions that creating, changing or deleting one takes in addition.
         latency: the prefix of its entries in data/latencies.yaml.
         methods: the collection in method ids and permissions, where it is another, such as
             `globalAddresses`.
@@ -148,7 +148,7 @@ def require_name(name: str) -> None:
 
 
 def require_new(cloud: Cloud, path: str) -> None:
-    """Refuse a name that is taken."""
+    """Refuse a name that exists already."""
     if cloud.store.get(STORE, path) is not None:
         raise ApiError(409, f"The resource '{path}' already exists", reason="alreadyExists")
 
@@ -356,7 +356,7 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a short text that changes whenever `value` does."""
+    """Return a short hash of `value`."""
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.urlsafe_b64encode(digest[:8]).decode()
 

@@ -282,7 +282,7 @@ def _request_in(outer: Request, part: Message) -> Request:
     line, _, rest = (payload if isinstance(payload, bytes) else b"").lstrip().partition(b"\n")
     words = line.decode(errors="replace").split()
     if len(words) < 2:
-        raise invalid(f"'{line.decode(errors='replace').strip()}' is no HTTP request line.")
+        raise invalid(f"'{line.decode(errors='replace').strip()}' is not an HTTP request line.")
     inner = BytesParser().parsebytes(rest)
     content = inner.get_payload(decode=True)
     body = content if isinstance(content, bytes) else b""

@@ -237,7 +237,7 @@ def complete_settings(settings: Json, before: Json, now: float) -> Json:
             result.pop(empty, None)
     check_storage_class(result["storageClass"])
     if (result.get("autoclass") or {}).get("enabled"):
-        # Autoclass begins with STANDARD, whatever is asked: docs/autoclass of Cloud Storage.
+        # Autoclass starts at STANDARD whatever is requested: docs/autoclass of Cloud Storage.
         result["storageClass"] = "STANDARD"
     problems = [*_label_problems(result.get("labels", {})), *_access_problems(iam)]
     problems += _retention_problems(result)
@@ -390,7 +390,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         right = "storage.buckets.setIamPolicy"
         iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
-            raise ApiError(412, "The etag of the policy does not match: it was changed meanwhile.")
+            raise ApiError(412, "The etag of the policy does not match: it has changed.")
         conditional = any(binding.get("condition") for binding in bindings)
         _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
         return _policy_resource(name, _policy(cloud, name))

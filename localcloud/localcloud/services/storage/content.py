@@ -68,7 +68,7 @@ class Digest:
         self._crc32c = 0
 
     def update(self, chunk: bytes) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         self._size += len(chunk)
         self._md5.update(chunk)
         self._crc32c = google_crc32c.extend(self._crc32c, chunk)
@@ -114,7 +114,7 @@ class Contents:
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
-        """Return a new draft, gone at the end unless it was kept."""
+        """Return a new draft, which is deleted at the end unless it was kept."""
         draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
         try:
             yield draft
@@ -138,7 +138,7 @@ class Contents:
                 shutil.copyfile(source, target)
 
     def remove(self, bucket: str, content: str) -> None:
-        """Delete a content; who still reads it reads on to its end."""
+        """Delete a content; readers that have it open are not disturbed."""
         self.path(bucket, content).unlink(missing_ok=True)
 
     def remove_bucket(self, bucket: str) -> None:

@@ -172,7 +172,7 @@ def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
     with cloud.store.locked():
         found = records.require_bucket(cloud, bucket)
         for source in sources:
-            # The object may have been replaced meanwhile.
+            # The object may have been replaced since.
             if records.find(cloud, bucket, source.name, source.generation) is not None:
                 versions.protect(cloud, found, source)
                 versions.delete(cloud, found, source)

@@ -51,7 +51,7 @@ def _round(cloud: Cloud) -> None:
 
 
 def _settle(cloud: Cloud) -> None:
-    """Undo a deletion that was cut off half-way: the object is still live."""
+    """Undo a deletion that was interrupted: the object is still live."""
     for bucket in records.all_buckets(cloud):
         for kind in (records.noncurrent_kind(bucket.name), records.deleted_kind(bucket.name)):
             for key in cloud.store.keys(kind):
@@ -73,7 +73,7 @@ def _collect(cloud: Cloud) -> None:
 
 
 def _purge(cloud: Cloud, bucket: str) -> int:
-    """End the time of soft-deleted versions."""
+    """Purge soft-deleted versions whose time is up."""
     purged = 0
     for key, record in cloud.store.items(records.deleted_kind(bucket)):
         if record["hard_delete"] <= cloud.clock.now():
@@ -172,7 +172,7 @@ def _rule_problems(rule: Json) -> list[str]:
     action, condition = rule.get("action") or {}, rule.get("condition") or {}
     kind, found = action.get("type"), []
     if kind not in _ACTIONS:
-        found.append(f"action type '{kind}' is none of {', '.join(_ACTIONS)}")
+        found.append(f"action type '{kind}' is not one of {', '.join(_ACTIONS)}")
     if kind == "SetStorageClass" and action.get("storageClass") not in STORAGE_CLASSES:
         found.append(f"storage class '{action.get('storageClass')}' does not exist")
     if kind != "SetStorageClass" and action.get("storageClass"):
@@ -188,7 +188,7 @@ def _rule_problems(rule: Json) -> list[str]:
             found.append(f"{name} must not be negative")
     for name in _DATES:
         if condition.get(name) and _date_of(condition[name]) is None:
-            found.append(f"{name} '{condition[name]}' is no date such as 2026-01-31")
+            found.append(f"{name} '{condition[name]}' is not a date such as 2026-01-31")
     for name in condition.get("matchesStorageClass") or []:
         if name not in STORAGE_CLASSES:
             found.append(f"storage class '{name}' does not exist")

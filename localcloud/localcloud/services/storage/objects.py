@@ -176,7 +176,7 @@ def _has_tag(call: Call, tag: str) -> bool:
 # Lists: prefixes, delimiters, offsets, globs and pages.
 
 Position = tuple[str, int, int]
-"""Where an entry stands in a list: its name, 0 for a prefix and 1 for an object, generation."""
+"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def _decompressed(path: Path, headers: dict[str, str]) -> Response:
 
 
 def _span(header: str, size: int) -> tuple[int, int] | None:
-    """Start and length of the requested range; None when no byte lies in it."""
+    """Return start and length of the requested range; None when it is empty."""
     found = _RANGE.fullmatch(header.strip())
     if not found:
         return 0, size

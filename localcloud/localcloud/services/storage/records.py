@@ -43,7 +43,7 @@ class Bucket:
 
     @property
     def public_access_prevented(self) -> bool:
-        """Whether nobody may be let in without a Google account."""
+        """Whether access without a Google account is never allowed."""
         iam: Json = self.settings["iamConfiguration"]
         return bool(iam["publicAccessPrevention"] == "enforced")
 
@@ -74,7 +74,7 @@ class Version:
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
         kms_version: version of the customer's key that it is encrypted with; None: Google's own.
-        soft_deleted: when it was deleted, and `hard_delete` when it is gone for good.
+        soft_deleted: when it was deleted; `hard_delete` is when it will be purged.
     """
 
     bucket: str
@@ -164,7 +164,7 @@ def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
 
 
 def replace_version(cloud: Cloud, version: Version) -> None:
-    """Put a changed version back where it stands, live or noncurrent."""
+    """Store a changed version, live or noncurrent."""
     if version.noncurrent_since is None:
         save(cloud, live_kind(version.bucket), version.name, version)
     else:

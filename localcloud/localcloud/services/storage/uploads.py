@@ -178,13 +178,13 @@ def cancel(cloud: Cloud, call: Call) -> Response:
 
 
 def discard(cloud: Cloud, upload: str) -> None:
-    """Forget a session and its bytes."""
+    """Delete a session and its bytes."""
     cloud.store.delete(records.UPLOAD, upload)
     Contents(cloud).upload_path(upload).unlink(missing_ok=True)
 
 
 def forget(cloud: Cloud, bucket: str) -> None:
-    """Forget all sessions of a bucket that goes."""
+    """Delete all sessions of a bucket."""
     for upload, record in cloud.store.items(records.UPLOAD):
         if record["bucket"] == bucket:
             discard(cloud, upload)
@@ -193,7 +193,7 @@ def forget(cloud: Cloud, bucket: str) -> None:
 def expire(
     cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
 ) -> int:
-    """Give up sessions of `age` seconds; return how many were unfinished."""
+    """Discard sessions of `age` seconds; return how many were unfinished."""
     unfinished = 0
     for upload, record in cloud.store.items(records.UPLOAD):
         if bucket not in ("", record["bucket"]) or not matches(record["name"]):
@@ -296,8 +296,8 @@ class ContentRange:
     """Which bytes of the whole a request brings.
 
     Attributes:
-        first: None when it brings none and only asks how far the upload is.
-        last: None when the request's end tells.
+        first: None when it brings none and only asks for the upload's progress.
+        last: None when the request's length decides.
         total: None when the client doesn't know it yet.
         whole: the request brings everything.
     """
@@ -350,7 +350,7 @@ _HEAD_LIMIT = 1 << 20
 
 
 class RelatedBody:
-    """Reads the two parts of a `multipart/related` upload; 400 when the body is none."""
+    """Reads the two parts of a `multipart/related` upload; 400 for any other body."""
 
     def __init__(self, content_type: str, stream: Stream) -> None:
         self._stream = stream

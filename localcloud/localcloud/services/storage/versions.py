@@ -105,7 +105,7 @@ def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     live = records.load(cloud, records.live_kind(bucket), name)
     if live is not None:
         generation = max(generation, live.generation + 1)
-    # A clock that stands still (a virtual one) would give a deleted version's number again.
+    # A virtual clock may stand still, and would give a deleted version's number again.
     kinds = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
     while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in kinds):
         generation += 1
@@ -166,7 +166,7 @@ def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | Non
 
 
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
-    """Keep a version that goes as noncurrent or soft-deleted; False when it is gone for good."""
+    """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
     now = cloud.clock.now()
     if noncurrent:
         kind = records.noncurrent_kind(bucket.name)
@@ -256,7 +256,7 @@ def check_storage_class(name: str) -> None:
     """Refuse a storage class that doesn't exist."""
     if name not in STORAGE_CLASSES:
         raise invalid(
-            f"Invalid argument: storage class '{name}' is none of {', '.join(STORAGE_CLASSES)}."
+            f"Invalid argument: storage class '{name}' is not one of {', '.join(STORAGE_CLASSES)}."
         )
 
 
