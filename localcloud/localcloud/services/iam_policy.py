@@ -25,7 +25,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 _EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
 _DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
 _AGENT = re.compile(r"service-\d+@")
-_ASKED = "options.requestedPolicyVersion"
+_VERSION, _COMPUTES_VERSION = "options.requestedPolicyVersion", "optionsRequestedPolicyVersion"
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
@@ -100,6 +100,8 @@ def serve(
     collection: Collection,
     find: Callable[[Cloud, Call], str],
     require: Callable[[list[Json]], None] = lambda bindings: None,
+    *,
+    strict: bool = False,
 ) -> None:
     """Register the three methods for the IAM policies of a collection's resources.
 
@@ -107,15 +109,17 @@ def serve(
         collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
         find: gets the full name of the resource in the path, which must exist.
         require: refuses bindings that the resource can't have.
+        strict: `testIamPermissions` needs the resource to exist, too, as in Compute Engine.
     """
 
     def get(cloud: Cloud, call: Call) -> Json:
-        asked = call.body.get("options", {}).get("requestedPolicyVersion")
-        return shown(read(cloud, find(cloud, call)), asked or call.arg(_ASKED))
+        version = call.body.get("options", {}).get("requestedPolicyVersion")
+        version = version or call.arg(_VERSION) or call.arg(_COMPUTES_VERSION)
+        return shown(read(cloud, find(cloud, call)), version)
 
     def set_(cloud: Cloud, call: Call) -> Json:
         name = find(cloud, call)
-        bindings = call.body.get("policy", {}).get("bindings", [])
+        bindings = call.body.get("policy", call.body).get("bindings", [])
         require(bindings)
         right = f"{collection.permissions}.setIamPolicy"
         known = read(cloud, name)["bindings"]
@@ -123,6 +127,8 @@ def serve(
         return shown(write(cloud, name, call.body), _CONDITIONAL)
 
     def test(cloud: Cloud, call: Call) -> Json:
+        if strict:
+            find(cloud, call)
         resources = collection.resources(cloud, call)
         service = collection.permissions.partition(".")[0]
         return granted(cloud, call.principal, resources, call.body.get("permissions", []), service)

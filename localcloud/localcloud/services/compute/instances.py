@@ -32,7 +32,6 @@ from localcloud.services.compute.instance_records import (
     set_status,
     started,
 )
-from localcloud.services.compute.instance_records import policy_resources as resources_of
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
@@ -149,6 +148,15 @@ def boot(cloud: Cloud, path: str) -> None:
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(instance_records.machine_spec(cloud, record))
     started.run(cloud, path)
+
+
+def _existing(cloud: Cloud, call: Call) -> str:
+    path = INSTANCE.path(call)
+    resources.load(cloud, path)
+    return path
+
+
+iam_policy.serve(INSTANCES, _existing, strict=True)
 
 
 @INSTANCES.method("get")
@@ -443,34 +451,6 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
         answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
     answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
     return shown(call, answer)
-
-
-# IAM policies on single instances.
-
-
-@INSTANCES.method("getIamPolicy")
-def _get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    path = INSTANCE.path(call)
-    resources.load(cloud, path)
-    return iam_policy.shown(iam_policy.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
-
-
-@INSTANCES.method("setIamPolicy")
-def _set_iam_policy(cloud: Cloud, call: Call) -> Json:
-    path = INSTANCE.path(call)
-    resources.load(cloud, path)
-    bindings = call.body.get("policy", call.body).get("bindings", [])
-    right = "compute.instances.setIamPolicy"
-    known = iam_policy.read(cloud, path)["bindings"]
-    iam_policy.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
-    return iam_policy.write(cloud, path, call.body)
-
-
-@API.method("instances.testIamPermissions")
-def _test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    resources.load(cloud, INSTANCE.path(call))
-    wanted = call.body.get("permissions", [])
-    return iam_policy.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")
 
 
 # Stock-outs and quotas, as switched by settings of the local cloud.
