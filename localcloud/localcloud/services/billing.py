@@ -95,7 +95,7 @@ iam_policy.serve(ACCOUNTS, lambda cloud, call: str(load_account(cloud, account_n
 def _get_link(cloud: Cloud, call: Call) -> Json:
     if projects.find(cloud, call.project) is None:
         raise ApiError(403, "The caller does not have permission")
-    return _view(cloud, call.project)
+    return _link_view(cloud, call.project)
 
 
 @API.method(
@@ -108,20 +108,20 @@ def _update_link(cloud: Cloud, call: Call) -> Json:
         permission = "billing.resourceAssociations.create"
         access.require(cloud, call.principal, permission, [name])
     cloud.store.put(LINK, f"projects/{call.project}", {"billingAccountName": name})
-    return _view(cloud, call.project)
+    return _link_view(cloud, call.project)
 
 
 @_ASSOCIATIONS.method("list")
 def _list_projects(cloud: Cloud, call: Call) -> Json:
     found = [
-        _view(cloud, key.removeprefix("projects/"))
+        _link_view(cloud, key.removeprefix("projects/"))
         for key, link in cloud.store.items(LINK)
         if link["billingAccountName"] == account_name(call)
     ]
     return page(call, "projectBillingInfo", found)
 
 
-def _view(cloud: Cloud, project: str) -> Json:
+def _link_view(cloud: Cloud, project: str) -> Json:
     link = cloud.store.get(LINK, f"projects/{project}") or {}
     account = link.get("billingAccountName", "")
     return {
@@ -166,23 +166,27 @@ def patch_budget(cloud: Cloud, call: Call) -> Json:
             raise ApiError(409, "The budget's etag is stale.", status="ABORTED")
         mask = call.mask()
         for path in mask or list(call.body):
-            _take_over(record, call.body, path.split("."))
+            _copy_path(record, call.body, path.split("."))
         return _put_budget(cloud, call, record["name"], record)
 
 
 def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     record = wanted | {"name": name, "etag": f"{cloud.operations.number():x}"}
-    record["amount"] = _amount(load_account(cloud, account_name(call)), wanted.get("amount") or {})
-    record["budgetFilter"] = _filter(cloud, wanted.get("budgetFilter") or {})
-    record["thresholdRules"] = [_rule(rule) for rule in wanted.get("thresholdRules") or []]
+    record["amount"] = _budget_amount(
+        load_account(cloud, account_name(call)), wanted.get("amount") or {}
+    )
+    record["budgetFilter"] = _budget_filter(cloud, wanted.get("budgetFilter") or {})
+    record["thresholdRules"] = [
+        _threshold_rule(rule) for rule in wanted.get("thresholdRules") or []
+    ]
     rule = {key: value for key, value in (wanted.get("notificationsRule") or {}).items() if value}
-    _connect(cloud, call, rule)
+    _connect_alerts(cloud, call, rule)
     record["notificationsRule"] = rule
     cloud.store.put(BUDGET, name, record)
     return record
 
 
-def _amount(account: Record, amount: Json) -> Json:
+def _budget_amount(account: Record, amount: Json) -> Json:
     if "lastPeriodAmount" in amount:
         return {"lastPeriodAmount": {}}
     money = amount.get("specifiedAmount")
@@ -199,7 +203,7 @@ def _amount(account: Record, amount: Json) -> Json:
     return {"specifiedAmount": money | {"currencyCode": currency}}
 
 
-def _filter(cloud: Cloud, wanted: Json) -> Json:
+def _budget_filter(cloud: Cloud, wanted: Json) -> Json:
     """Return the filter with Google's defaults, and projects by their numbers."""
     result = {"creditTypesTreatment": "INCLUDE_ALL_CREDITS", **wanted}
     if "customPeriod" not in result:
@@ -215,13 +219,13 @@ def _filter(cloud: Cloud, wanted: Json) -> Json:
     return {key: value for key, value in result.items() if value not in ({}, [])}
 
 
-def _rule(rule: Json) -> Json:
+def _threshold_rule(rule: Json) -> Json:
     if float(rule.get("thresholdPercent", 0)) < 0:
         raise invalid("threshold_percent must not be negative.")
     return {"spendBasis": "CURRENT_SPEND", **rule}
 
 
-def _connect(cloud: Cloud, call: Call, rule: Json) -> None:
+def _connect_alerts(cloud: Cloud, call: Call, rule: Json) -> None:
     """Check where the alerts go, and let Google publish to the topic if the caller may."""
     channels = rule.get("monitoringNotificationChannels", [])
     if len(channels) > _MOST_CHANNELS:
@@ -240,7 +244,7 @@ def _connect(cloud: Cloud, call: Call, rule: Json) -> None:
     iam_policy.grant(cloud, topic, "roles/pubsub.publisher", ALERTER)
 
 
-def _take_over(target: Json, source: Json, path: list[str]) -> None:
+def _copy_path(target: Json, source: Json, path: list[str]) -> None:
     """Make the value at `path` what it is in `source`, also when it is not there."""
     *parents, last = path
     sent: Any = source

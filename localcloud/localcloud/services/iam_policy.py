@@ -61,8 +61,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
-            known_there = ("api", "resource") if stores else ("api",)
-            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
+            attributes = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, attributes=attributes if _PROJECT.fullmatch(resource) else ())
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 

@@ -40,8 +40,8 @@ def _project_of(body: Json) -> str:
         raise invalid("Must supply at least one resource name, but no resource names were given.")
     project = _PROJECT.fullmatch(named[0])
     if project is None or len(named) > 1:
-        said = f"the local cloud lists the entries of one project at a time, not of {named}"
-        raise ApiError(501, said)
+        message = f"the local cloud lists the entries of one project at a time, not of {named}"
+        raise ApiError(501, message)
     return project[1]
 
 
@@ -61,7 +61,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     found = [
         entry
         for entry in chain(lines, written)
-        if entry["timestamp"] >= oldest and all(said.holds(entry) for said in conditions)
+        if entry["timestamp"] >= oldest and all(condition.holds(entry) for condition in conditions)
     ]
     found.sort(
         key=lambda entry: (entry["timestamp"], entry["insertId"]), reverse=_DESCENDING[order]
@@ -127,8 +127,8 @@ class Comparison:
             return False
         if self.path == ("timestamp",):
             return _ORDERS[self.operator](_seconds(found), _seconds(self.value))
-        said, value = found.lower(), self.value.lower()
-        return said == value if self.operator == "=" else value in said
+        text, value = found.lower(), self.value.lower()
+        return text == value if self.operator == "=" else value in text
 
 
 def parse(text: str) -> list[Comparison]:
@@ -188,8 +188,8 @@ def _past_space(text: str, position: int) -> int:
 def _not_understood(text: str, position: int) -> ApiError:
     if text[position] in ")=<>:" or text.count('"', position) % 2:
         return invalid(f"Unparseable filter: syntax error at column {position + 1} of {text!r}")
-    said = f"comparisons joined by AND, not what begins at column {position + 1} of {text!r}"
-    return ApiError(501, f"the local cloud's filters are {said}")
+    known = f"comparisons joined by AND, not what begins at column {position + 1} of {text!r}"
+    return ApiError(501, f"the local cloud's filters are {known}")
 
 
 # The lines of a serial port as log entries.
@@ -210,7 +210,7 @@ def entries_of(log: SerialLog) -> Iterator[Json]:
         "labels": {"compute.googleapis.com/resource_name": log.name},
     }
     number = count()
-    for line, when in _timed(log):
+    for line, when in _lines_of(log):
         yield {
             **common,
             "textPayload": line,
@@ -220,7 +220,7 @@ def entries_of(log: SerialLog) -> Iterator[Json]:
         }
 
 
-def _timed(log: SerialLog) -> Iterator[tuple[str, float]]:
+def _lines_of(log: SerialLog) -> Iterator[tuple[str, float]]:
     ends = [begin for begin, _ in log.boots[1:]] + [len(log.output)]
     for (begin, booted), end in zip(log.boots, ends, strict=False):
         *lines, _ = log.output[begin:end].decode("utf-8", "replace").split("\n")

@@ -107,7 +107,7 @@ serve(_POLICY)
 @_POLICIES.method("create")
 def _create_alert_policy(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/alertPolicies/{cloud.operations.number()}"
-    changed = _changed(cloud, call)
+    changed = _mutation(cloud, call)
     return _put_alert_policy(
         cloud,
         {"name": name, "creationRecord": changed, "enabled": True}
@@ -129,7 +129,7 @@ def patch_alert_policy(cloud: Cloud, call: Call) -> Json:
     )
 
 
-def _changed(cloud: Cloud, call: Call) -> Json:
+def _mutation(cloud: Cloud, call: Call) -> Json:
     return {"mutateTime": rfc3339(cloud.clock.now()), "mutatedBy": call.principal.email}
 
 
@@ -150,7 +150,7 @@ def _put_alert_policy(cloud: Cloud, record: Record, call: Call) -> Json:
     for channel in record.get("notificationChannels", []):
         if cloud.store.get(CHANNEL, channel) is None:
             raise invalid(f"Field alert_policy.notification_channels: no channel {channel}.")
-    record["mutationRecord"] = _changed(cloud, call)
+    record["mutationRecord"] = _mutation(cloud, call)
     cloud.store.put(ALERT_POLICY, record["name"], record)
     return record
 
@@ -180,7 +180,7 @@ def send_mails(cloud: Cloud, project: str, entry: Json) -> None:
     """
     for _, policy in cloud.store.items(ALERT_POLICY, f"projects/{project}/"):
         matched = policy["conditions"][0]["conditionMatchedLog"]
-        holds = all(said.holds(entry) for said in logging.parse(matched["filter"]))
+        holds = all(one.holds(entry) for one in logging.parse(matched["filter"]))
         if not (policy["enabled"] and holds):
             continue
         labels = {
@@ -195,11 +195,13 @@ def _send(cloud: Cloud, policy: Json, channel: str, labels: dict[str, str]) -> N
     record = cloud.store.get(CHANNEL, channel) or {}
     if record.get("type") != "email" or _is_too_soon(cloud, policy, channel, labels):
         return
-    said = policy.get("documentation", {})
+    documentation = policy.get("documentation", {})
     mail = {
         "to": record["labels"]["email_address"],
-        "subject": _filled(said.get("subject") or policy.get("displayName", ""), labels),
-        "text": _filled(said.get("content", ""), labels),
+        "subject": _filled_in(
+            documentation.get("subject") or policy.get("displayName", ""), labels
+        ),
+        "text": _filled_in(documentation.get("content", ""), labels),
         "sent": rfc3339(cloud.clock.now()),
         "policy": policy["name"],
         "labels": labels,
@@ -230,5 +232,5 @@ def _value(extractor: str, entry: Json) -> str:
     return str(found) if named and found is not None else ""
 
 
-def _filled(text: str, labels: dict[str, str]) -> str:
+def _filled_in(text: str, labels: dict[str, str]) -> str:
     return _VARIABLE.sub(lambda name: labels.get(name[1], ""), text)

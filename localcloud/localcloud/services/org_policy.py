@@ -103,9 +103,9 @@ def require_external_ip(cloud: Cloud, project: str, machine: str) -> None:
         allowed = values.get("allowedValues")
         denied = rule.get("denyAll") or machine in values.get("deniedValues", [])
         if denied or (allowed is not None and machine not in allowed):
-            said = _VIOLATED.format(_EXTERNAL_IP, projects.number(project))
+            message = _VIOLATED.format(_EXTERNAL_IP, projects.number(project))
             raise _unmet(
-                f"{said} Add instance {machine} to the constraint to use external IP with it."
+                f"{message} Add instance {machine} to the constraint to use external IP with it."
             )
 
 

@@ -49,7 +49,7 @@ def resources(cloud: Cloud, call: Call) -> Sequence[str]:
 PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
-def found(cloud: Cloud, call: Call) -> Record:
+def load_project(cloud: Cloud, call: Call) -> Record:
     """Return the project's record; 403 when there is none, as for a missing permission."""
     denied = ApiError(403, "The caller does not have permission")
     return cloud.store.load(PROJECT, name_of(call), denied)
@@ -75,7 +75,7 @@ def _v3(record: Record) -> Json:
 
 @PROJECTS.method("get")
 def _get(cloud: Cloud, call: Call) -> Json:
-    return shown_as(found(cloud, call), call.method.version)
+    return shown_as(load_project(cloud, call), call.method.version)
 
 
 @API.method("projects.list", versions=("v1",))
@@ -118,7 +118,7 @@ _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
 
 def _project_of(cloud: Cloud, call: Call) -> str:
-    found(cloud, call)
+    load_project(cloud, call)
     return name_of(call)
 
 

@@ -62,7 +62,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise ApiError(501, f"the local cloud does not implement secrets' {', '.join(others)}")
     if not call.body.get("replication"):
         raise invalid("Secret.replication is required")
-    shown = _made(cloud, name)
+    shown = _identity(cloud, name)
     record = {**shown, "_key": name, **call.sent(_FIELDS)}
     taken = ApiError(409, f"Secret [{shown['name']}] already exists.")
     cloud.store.add(SECRET, name, record, taken)
@@ -88,7 +88,11 @@ def add_version(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         secret = _KIND.load(cloud, call)
         name = f"{secret['_key']}/versions/{len(_versions(cloud, call)) + 1}"
-        shown = {**_made(cloud, name), "state": "ENABLED", "replicationStatus": _placed(secret)}
+        shown = {
+            **_identity(cloud, name),
+            "state": "ENABLED",
+            "replicationStatus": _replication_status(secret),
+        }
         if checksum is not None:
             shown["clientSpecifiedPayloadChecksum"] = True
         cloud.store.put(VERSION, name, {**shown, "_data": text})
@@ -108,12 +112,12 @@ def _get_version(cloud: Cloud, call: Call) -> Json:
     return public(_version(cloud, call))
 
 
-def _made(cloud: Cloud, name: str) -> Json:
+def _identity(cloud: Cloud, name: str) -> Json:
     made = {"name": projects.numbered(name), "createTime": rfc3339(cloud.clock.now())}
     return made | {"etag": f'"{cloud.operations.number():x}"'}
 
 
-def _placed(secret: Record) -> Json:
+def _replication_status(secret: Record) -> Json:
     """Return where a version is: a copy in each place of the secret's replication."""
     managed = secret["replication"].get("userManaged")
     if managed is None:
@@ -131,5 +135,5 @@ def _version(cloud: Cloud, call: Call) -> Record:
     asked = call.params["versionsId"]
     number = str(len(_versions(cloud, call))) if asked == "latest" else asked
     name = f"{_KIND.name(call)}/versions/{number}"
-    said = f"Secret Version [{projects.numbered(name)}] not found or has no versions."
-    return cloud.store.load(VERSION, name, ApiError(404, said))
+    message = f"Secret Version [{projects.numbered(name)}] not found or has no versions."
+    return cloud.store.load(VERSION, name, ApiError(404, message))

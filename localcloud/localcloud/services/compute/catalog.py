@@ -217,8 +217,8 @@ def _serve_offered(
     def list_(cloud: Cloud, call: Call) -> Json:
         place = _place_of(call, parameter)
         none = collection == "machineTypes" and last(place) in ai_zones()
-        shown_here = [name for name in names if visible(cloud, call.project, name)]
-        items = [] if none else [view(place, name) for name in shown_here]
+        seen = [name for name in names if visible(cloud, call.project, name)]
+        items = [] if none else [view(place, name) for name in seen]
         return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
@@ -260,7 +260,7 @@ _FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC")
 def resolve_image(project: str, reference: str) -> Json:
     """Return the image that a disk's `sourceImage` names: an image, or the newest of a family.
 
-    gcloud sends a family's view in a zone (`…/zones/-/imageFamilyViews/f`).
+    A family's view in a zone (`…/zones/-/imageFamilyViews/f`) is what gcloud sends.
     """
     path = path_of(reference, project)
     owner, name = path.split("/")[1], last(path)

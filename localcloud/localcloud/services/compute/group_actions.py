@@ -144,8 +144,8 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
         try:
             _make(cloud, group, record, name)
         except ApiError as error:
-            said = {"code": error.reason, "message": error.message}
-            note(cloud, group, name, errors=[said | {"at": cloud.clock.now()}])
+            entry = {"code": error.reason, "message": error.message}
+            note(cloud, group, name, errors=[entry | {"at": cloud.clock.now()}])
             act(cloud, group, name, known["action"], pause=_RETRY)
             raise
 

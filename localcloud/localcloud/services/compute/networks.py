@@ -290,16 +290,16 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
     for other in subnets(cloud, path_from(record["network"])):
         if other["selfLink"] == record["selfLink"]:
             continue
-        for mine in wanted:
-            for theirs in ranges(other):
-                if mine.overlaps(theirs):
+        for block in wanted:
+            for existing in ranges(other):
+                if block.overlaps(existing):
                     raise invalid(
-                        f"Invalid IPCidrRange: {mine} conflicts with existing subnetwork "
+                        f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
                         f"'{other['name']}' in region '{last(other['region'])}'."
                     )
-    for index, mine in enumerate(wanted):
-        if any(mine.overlaps(other) for other in wanted[:index]):
-            raise invalid(f"Invalid IPCidrRange: {mine} overlaps another range of the subnetwork.")
+    for index, block in enumerate(wanted):
+        if any(block.overlaps(other) for other in wanted[:index]):
+            raise invalid(f"Invalid IPCidrRange: {block} overlaps another range of the subnetwork.")
 
 
 def _check_ranges(record: Json) -> None:

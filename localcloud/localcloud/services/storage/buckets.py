@@ -70,11 +70,13 @@ def insert(cloud: Cloud, call: Call) -> Json:
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
-    gone = call.flag("softDeleted")
+    soft_deleted = call.flag("softDeleted")
     limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
         bucket
-        for bucket in records.all_buckets(cloud, records.DELETED_BUCKET if gone else records.BUCKET)
+        for bucket in records.all_buckets(
+            cloud, records.DELETED_BUCKET if soft_deleted else records.BUCKET
+        )
         if bucket.project == project
         and bucket.name.startswith(call.arg("prefix"))
         and bucket.name > call.arg("pageToken")
@@ -119,14 +121,14 @@ def delete(cloud: Cloud, call: Call) -> None:
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
         kept = bucket.soft_delete_seconds > 0
-        gone = records.version_key(bucket.name, bucket.generation)
+        deleted_key = records.version_key(bucket.name, bucket.generation)
         if kept:
             record = asdict(replace(bucket, soft_deleted=cloud.clock.now()))
-            cloud.store.put(records.DELETED_BUCKET, gone, record)
+            cloud.store.put(records.DELETED_BUCKET, deleted_key, record)
         for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
             if kept:
-                cloud.store.put(records.deleted_kind(gone), key, record)
+                cloud.store.put(records.deleted_kind(deleted_key), key, record)
         uploads.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, policy_key(bucket.name))
@@ -229,7 +231,7 @@ def complete_settings(settings: Json, before: Json, now: float) -> Json:
     result.setdefault("storageClass", before.get("storageClass", "STANDARD"))
     iam = result["iamConfiguration"] = _access_settings(result, before, now)
     _soft_delete(result, before, moment)
-    _dated(result, before, moment)
+    _note_times(result, before, moment)
     if not result.get("lifecycle", {}).get("rule"):
         result.pop("lifecycle", None)
     for empty in ("labels", "cors", "website", "logging", "billing", "encryption"):
@@ -282,7 +284,7 @@ def _soft_delete(settings: Json, before: Json, moment: str) -> None:
     settings["softDeletePolicy"] = policy
 
 
-def _dated(settings: Json, before: Json, moment: str) -> None:
+def _note_times(settings: Json, before: Json, moment: str) -> None:
     """Note since when a retention policy and autoclass are as they are."""
     retention = settings.get("retentionPolicy")
     if not retention or not int(retention.get("retentionPeriod") or 0):
@@ -467,13 +469,13 @@ def check_location(location: str, settings: Json) -> tuple[str, str]:
     chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
     if chosen:
         wrong = [region for region in chosen if region.upper() not in _regions()]
-        if len(chosen) != 2 or wrong or place not in _others()["configurable"]:
+        if len(chosen) != 2 or wrong or place not in _wider_locations()["configurable"]:
             raise _unknown(f"{location} with {', '.join(chosen)}")
         return place, "dual-region"
     if place in _regions():
         return place, "region"
     for kind in ("multi-region", "dual-region"):
-        if place in _others()[kind]:
+        if place in _wider_locations()[kind]:
             return place, kind
     raise _unknown(location)
 
@@ -483,7 +485,7 @@ def _regions() -> frozenset[str]:
     return frozenset(region.upper() for region in data.load("compute-places"))
 
 
-def _others() -> dict[str, list[str]]:
+def _wider_locations() -> dict[str, list[str]]:
     locations: dict[str, list[str]] = data.load("storage-locations")
     return locations
 

@@ -49,13 +49,13 @@ class Checksums:
 
     def check(self, sent: Hashes) -> None:
         """Compare with what the client sent; 400 in Google's words when they differ."""
-        for name, theirs, ours in (
+        for name, sent_value, computed in (
             ("MD5 hash", sent.md5, self.md5),
             ("CRC32C", sent.crc32c, self.crc32c),
         ):
-            if theirs and ours is not None and theirs != ours:
+            if sent_value and computed is not None and sent_value != computed:
                 raise invalid(
-                    f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{ours}".'
+                    f'Provided {name} "{sent_value}" doesn\'t match calculated {name} "{computed}".'
                 )
 
 
