@@ -287,7 +287,7 @@ def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
 
 
 def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
-    """Take the reserved internal address `wanted`; its path, or empty when it is not addresses."""
+    """Take the reserved internal address `wanted`; its path, or empty when it is not reserved."""
     holder = find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
     if holder:
         _take_reserved(cloud, holder, path)
