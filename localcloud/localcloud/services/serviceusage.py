@@ -48,14 +48,17 @@ def _known(service: str) -> str:
     raise ApiError(403, message, details=[error_info(reason, domain, services=service)])
 
 
+def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
+    return cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
+
+
 def _view(cloud: Cloud, project: str, service: str) -> Json:
     number = projects.number(project)
-    enabled = cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
     return {
         "name": f"projects/{number}/services/{service}",
         "parent": f"projects/{number}",
         "config": {"name": service, "title": enablement.catalog()[service]["title"]},
-        "state": "ENABLED" if enabled else "DISABLED",
+        "state": "ENABLED" if _is_enabled(cloud, project, service) else "DISABLED",
     }
 
 
@@ -107,8 +110,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     needing = [
         name
         for name, about in enablement.catalog().items()
-        if service in about.get("needs", [])
-        and cloud.store.get(enablement.ENABLED, enablement.key(project, name)) is not None
+        if service in about.get("needs", []) and _is_enabled(cloud, project, name)
     ]
     if not call.body.get("disableDependentServices") and needing:
         raise failed_precondition(
@@ -157,8 +159,7 @@ def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> 
 
 
 def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    stands = [cloud.store.get(enablement.ENABLED, enablement.key(project, s)) for s in services]
-    if all(stands):
+    if all(_is_enabled(cloud, project, service) for service in services):
         response = tell_enabled(cloud, project, services, kind)
         return {"name": _NOTHING_TO_DO, "done": True, "response": response}
     # The operation ends first; calls are let through only after as long again.
