@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from localcloud.admin.reach import answer
 
 from infra.settings.parse import parse
-from localcloud.admin.reach import answer
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock
