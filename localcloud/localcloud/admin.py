@@ -21,14 +21,14 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.aiplatform import JOB
-from localcloud.services.billing.api import BUDGET
+from localcloud.services.billing import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.federation import POOL, PROVIDER
 from localcloud.services.kms import VERSION as KEY_VERSION
-from localcloud.services.monitoring.channels import CHANNEL, POLICY
+from localcloud.services.monitoring import ALERT_POLICY, CHANNEL
 from localcloud.services.oauth2 import SCOPES, refresh_token
-from localcloud.services.pubsub.topics import TOPIC
-from localcloud.services.secretmanager.secrets import SECRET
+from localcloud.services.pubsub import TOPIC
+from localcloud.services.secretmanager import SECRET
 from localcloud.services.storage.records import BUCKET, DELETED_BUCKET, deleted_kind, live_kind
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
@@ -43,7 +43,7 @@ _BY_KIND = {
     BUCKET: "buckets",
     BUDGET: "budgets",
     CHANNEL: "notification channels",
-    POLICY: "alerting policies",
+    ALERT_POLICY: "alerting policies",
     TOPIC: "topics",
     SECRET: "secrets",
     NODE: "tpu nodes",

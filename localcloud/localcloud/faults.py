@@ -21,7 +21,7 @@ from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services import aiplatform as training_pools
 from localcloud.services.compute import catalog as compute_catalog
-from localcloud.services.compute.instances import power
+from localcloud.services.compute import instances
 from localcloud.services.federation import ISSUERS
 from localcloud.services.storage import records, versions
 from localcloud.services.tpu import catalog as tpu_catalog
@@ -41,7 +41,7 @@ def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
     if tpus:
         return [partial(nodes.preempt, cloud, key) for key in tpus]
     vms = [key for key in _running(cloud, name) if _HOSTS not in key]
-    return [partial(power.preempt, cloud, key) for key in vms]
+    return [partial(instances.preempt, cloud, key) for key in vms]
 
 
 def die(cloud: Cloud, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading and changing IAM policies, the same for every kind of resource."""
+"""IAM policies: reading and changing them is the same for every kind of resource."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 _EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
 _DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
 _AGENT = re.compile(r"service-\d+@")
-_ASKED = "options.requestedPolicyVersion"
+_VERSION, _COMPUTES_VERSION = "options.requestedPolicyVersion", "optionsRequestedPolicyVersion"
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
@@ -60,8 +60,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
-            known_there = ("api", "resource") if stores else ("api",)
-            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
+            attributes = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, attributes=attributes if _PROJECT.fullmatch(resource) else ())
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 
@@ -99,6 +99,8 @@ def serve(
     collection: Collection,
     find: Callable[[Cloud, Call], str],
     require: Callable[[list[Json]], None] = lambda bindings: None,
+    *,
+    strict: bool = False,
 ) -> None:
     """Register the three methods for the IAM policies of a collection's resources.
 
@@ -106,15 +108,17 @@ def serve(
         collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
         find: gets the full name of the resource in the path, which must exist.
         require: refuses bindings that the resource can't have.
+        strict: `testIamPermissions` needs the resource to exist, too, as in Compute Engine.
     """
 
     def get(cloud: Cloud, call: Call) -> Json:
-        asked = call.body.get("options", {}).get("requestedPolicyVersion")
-        return shown(read(cloud, find(cloud, call)), asked or call.arg(_ASKED))
+        version = call.body.get("options", {}).get("requestedPolicyVersion")
+        version = version or call.arg(_VERSION) or call.arg(_COMPUTES_VERSION)
+        return shown(read(cloud, find(cloud, call)), version)
 
     def set_(cloud: Cloud, call: Call) -> Json:
         name = find(cloud, call)
-        bindings = call.body.get("policy", {}).get("bindings", [])
+        bindings = call.body.get("policy", call.body).get("bindings", [])
         require(bindings)
         right = f"{collection.permissions}.setIamPolicy"
         known = read(cloud, name)["bindings"]
@@ -122,6 +126,8 @@ def serve(
         return shown(write(cloud, name, call.body), _CONDITIONAL)
 
     def test(cloud: Cloud, call: Call) -> Json:
+        if strict:
+            find(cloud, call)
         resources = collection.resources(cloud, call)
         service = collection.permissions.partition(".")[0]
         return granted(cloud, call.principal, resources, call.body.get("permissions", []), service)
@@ -258,7 +264,7 @@ def check(
                 f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
             )
         if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
-            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
+            raise invalid(f"Invalid member {member}: {name!r} is not an e-mail address.")
         if kind == "deleted" and not _DELETED.fullmatch(name):
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."

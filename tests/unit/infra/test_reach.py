@@ -1,4 +1,4 @@
-"""Who reaches whom in the networks that the program declares, as Connectivity Tests judge it.
+"""Who reaches whom in the networks that the program declares, as `local reach` judges it.
 
 The program runs on a recorded engine; what it declares of networks, and the machines that a stack
 consists of, are made in the local cloud, whose machines exist on paper.
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from localcloud.reach import answer
 
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
-from localcloud.reach import answer
 from localcloud.testing import Client, machine
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -73,9 +73,9 @@ class Stack:
         self.api.post(f"{COMPUTE}/regions/{router['region']}/routers", body)
 
     def reaches(self, source: str, destination: str) -> bool:
-        details = answer(self._local.cloud, source, destination, "tcp")["reachabilityDetails"]
-        assert details["result"] != "UNDETERMINED", details
-        return bool(details["result"] == "REACHABLE")
+        found = answer(self._local.cloud, source, destination, "tcp")
+        assert found["result"] != "UNDETERMINED", found
+        return bool(found["result"] == "REACHABLE")
 
     def stranger(self, zone: str) -> None:
         """Add a VM of somebody else to the stack's subnetwork."""

@@ -43,7 +43,7 @@ def test_every_variable_of_env_is_listed() -> None:
 
 
 def test_resumable_upload_is_in_the_map() -> None:
-    assert "resumable upload: `storage/resumable.py`" in README
+    assert "resumable upload: `storage/uploads.py`" in README
 
 
 @pytest.mark.parametrize("line", sorted(set(re.findall(r"^    localcloud (.+)$", README, re.M))))

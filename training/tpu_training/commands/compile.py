@@ -152,8 +152,7 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
     parser.add_argument(
         "--model",
-        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
-        f"{DEFAULT_MODEL})",
+        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: {DEFAULT_MODEL})",
     )
     add_task(parser)
     parser.add_argument("--config", help="YAML or JSON file with parameters")

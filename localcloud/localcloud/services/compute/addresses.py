@@ -1,21 +1,17 @@
-"""Reserved addresses, regional and global; one that an instance uses says so and must stay."""
+"""Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
+from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import ipam
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.kinds import Kind, Scope
-from localcloud.services.compute.links import path_from, url_of
-from localcloud.services.compute.networks import require_network, subnets
-from localcloud.services.compute.resources import require_permission, serve
-from localcloud.services.compute.subnetworks import ranges, require_subnetwork
-from localcloud.services.compute.usage import in_use
+from localcloud.services.compute import catalog, networks, resources
+from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.instance_records import INSTANCE, instance_changes
 
 _PRIVATE = IPv4Network("10.0.0.0/8")
 
@@ -35,11 +31,11 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
-    """Keep a range for private services access, any free one if the caller says only its length.
+    """Keep a range for private services access, any free one if only its length is given.
 
     Source: cloud.google.com/vpc/docs/configure-private-services-access.
     """
-    network = url_of(require_network(cloud, call.project, record.get("network", "")))
+    network = url_of(networks.require_network(cloud, call.project, record.get("network", "")))
     length = int(record.get("prefixLength", 0))
     if not record.get("address") and not 8 <= length < 30:
         raise invalid(
@@ -51,7 +47,11 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
 
 
 def _free_range(cloud: Cloud, network: str, length: int) -> str:
-    taken = [block for subnet in subnets(cloud, path_from(network)) for block in ranges(subnet)]
+    taken = [
+        block
+        for subnet in networks.subnets(cloud, path_from(network))
+        for block in networks.ranges(subnet)
+    ]
     taken += [
         IPv4Network((other["address"], other["prefixLength"]), strict=False)
         for _, other in cloud.store.items(STORE, "projects/")
@@ -68,29 +68,31 @@ def _prepare_external(cloud: Cloud, path: str, record: Json) -> None:
         record.setdefault("ipVersion", "IPV4")
     if record.get("address"):
         raise invalid("An external address cannot be chosen; leave 'address' out.")
-    record["address"] = ipam.reserve_external(cloud, path)
+    record["address"] = reserve_external(cloud, path)
 
 
 def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     zone = f"{call.params['region']}-a"
-    network = require_network(cloud, call.project, record.pop("network", ""))
+    network = networks.require_network(cloud, call.project, record.pop("network", ""))
     reference = record.get("subnetwork", "")
-    subnet = require_subnetwork(cloud, call.project, zone, reference, "" if reference else network)
-    require_permission(cloud, call, "compute.subnetworks.use")
+    subnet = networks.require_subnetwork(
+        cloud, call.project, zone, reference, "" if reference else network
+    )
+    resources.require_permission(cloud, call, "compute.subnetworks.use")
     record["subnetwork"] = subnet["selfLink"]
     record.setdefault("purpose", "GCE_ENDPOINT")
-    record["address"] = ipam.reserve(cloud, subnet, path, record.get("address", ""))
+    record["address"] = reserve(cloud, subnet, path, record.get("address", ""))
 
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
-        raise in_use(path, record["users"][0])
-    ipam.release(cloud, path)
+        raise resources.in_use(path, record["users"][0])
+    release(cloud, path)
 
 
-def _serve(methods: str, scope: Scope) -> None:
-    serve(
-        Kind(
+def _serve(methods: str, scope: resources.Scope) -> None:
+    resources.serve(
+        resources.Kind(
             methods=methods,
             collection="addresses",
             parameter="address",
@@ -133,3 +135,235 @@ def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
         if not address or record["address"] == address:
             free: Record = {key: value for key, value in record.items() if key != "users"}
             cloud.store.put(STORE, path, free | {"status": "RESERVED"})
+
+
+# Which addresses are taken, and the next free one.
+
+_TAKEN = "compute-ip"
+# 198.18.0.0/15 is reserved for tests (RFC 2544): no machine answers there.
+_EXTERNAL = IPv4Network("198.18.0.0/15")
+_EXTERNAL_KEY = "external"
+
+
+def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
+    """Reserve an internal address for the resource at `owner`: `wanted`, or the next free one.
+
+    It is 400 when `wanted` is outside the range or taken, or nothing is free.
+    """
+    network = IPv4Network(subnet["ipCidrRange"])
+    if wanted and IPv4Address(wanted) not in network:
+        raise invalid(
+            f"Invalid value for field 'networkIP': '{wanted}'. The address is outside the "
+            f"subnetwork's range {network}."
+        )
+    return _take_address(cloud, path_from(subnet["selfLink"]), network, owner, wanted)
+
+
+def reserve_external(cloud: Cloud, owner: str) -> str:
+    """Take an external address for `owner`, out of a range that is routed nowhere."""
+    return _take_address(cloud, _EXTERNAL_KEY, _EXTERNAL, owner, "")
+
+
+def release(cloud: Cloud, owner: str) -> None:
+    """Release every address that `owner` holds."""
+    with cloud.store.locked():
+        for key, taken in cloud.store.items(_TAKEN):
+            left = {address: holder for address, holder in taken.items() if holder != owner}
+            if not left:
+                cloud.store.delete(_TAKEN, key)
+            elif left != taken:
+                cloud.store.put(_TAKEN, key, left)
+
+
+def _take_address(cloud: Cloud, key: str, network: IPv4Network, owner: str, wanted: str) -> str:
+    with cloud.store.locked():
+        taken = cloud.store.get(_TAKEN, key) or {}
+        if wanted and taken.get(wanted, owner) != owner:
+            raise ApiError(
+                400,
+                f"Specified IP address '{wanted}' is in-use by '{taken[wanted]}'.",
+                reason="IP_IN_USE_BY_ANOTHER_RESOURCE",
+            )
+        address = wanted or _next_free(network, taken)
+        cloud.store.put(_TAKEN, key, taken | {address: owner})
+        return address
+
+
+def _next_free(network: IPv4Network, taken: Record) -> str:
+    # Google keeps the first two and the last two addresses of every subnet for itself.
+    for offset in range(2, network.num_addresses - 2):
+        if str(network[offset]) not in taken:
+            return str(network[offset])
+    raise ApiError(400, f"IP space of '{network}' is exhausted.", reason="IP_SPACE_EXHAUSTED")
+
+
+# Network interfaces of instances.
+
+_EXTERNAL_NAT = "External NAT"
+
+
+def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
+    """Return the interfaces of a new instance without their addresses, checked."""
+    if not sent:
+        raise invalid(
+            "Invalid value for field 'resource.networkInterfaces': ''. At least one network "
+            "interface is required."
+        )
+    planned = []
+    for number, interface in enumerate(sent):
+        reference = interface.get("subnetwork", "")
+        network = interface.get("network", "")
+        path = _network(cloud, call, number, network) if network or not reference else ""
+        subnet = networks.require_subnetwork(cloud, call.project, zone, reference, path)
+        _may(cloud, call, "compute.subnetworks.use", subnet["selfLink"])
+        if len(interface.get("accessConfigs", [])) > 1:
+            raise invalid("At most one access config currently supported.")
+        if interface.get("accessConfigs"):
+            _may(cloud, call, "compute.subnetworks.useExternalIp", subnet["selfLink"])
+        planned.append(
+            {
+                **{k: v for k, v in interface.items() if k not in ("fingerprint", "kind")},
+                "kind": "compute#networkInterface",
+                "name": f"nic{number}",
+                "network": subnet["network"],
+                "subnetwork": subnet["selfLink"],
+                "stackType": interface.get("stackType", "IPV4_ONLY"),
+            }
+        )
+    return planned
+
+
+def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
+    """Return the path of a network; a missing one is another error here than elsewhere.
+
+    Source: github.com/GoogleCloudPlatform/magic-modules/pull/18826 (2026).
+    """
+    try:
+        return networks.require_network(cloud, call.project, reference)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        url = url_of(path_of(reference or "global/networks/default", call.project))
+        raise invalid(
+            f"Invalid value for field 'resource.networkInterfaces[{number}].network': '{url}'. "
+            "The referenced network resource cannot be found."
+        ) from None
+
+
+def address_interfaces(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
+    """Give planned interfaces their addresses; `path` is the instance, which holds them."""
+    for interface in planned:
+        subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
+        wanted = interface.get("networkIP", "")
+        holder = _reserved(cloud, path, subnet, wanted) if wanted else ""
+        interface["networkIP"] = reserve(cloud, subnet, holder or path, wanted)
+        configs = interface.pop("accessConfigs", [])
+        if configs:
+            interface["accessConfigs"] = [access_config(cloud, path, c) for c in configs]
+        resources.stamp(interface)
+    return planned
+
+
+def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
+    """Return an access config with its external address: the one it names or a new one."""
+    wanted = sent.get("natIP", "")
+    if wanted:
+        region = _region(path)
+        holder = find(cloud, region, wanted, addressType="EXTERNAL")
+        if not holder:
+            raise invalid(
+                "Invalid value for field 'accessConfigs[0].natIP': The specified external IP "
+                f"address '{wanted}' was not found in region '{last(region)}'."
+            )
+        _take_reserved(cloud, holder, path)
+    return {
+        **sent,
+        "kind": "compute#accessConfig",
+        "type": sent.get("type", "ONE_TO_ONE_NAT"),
+        "name": sent.get("name", _EXTERNAL_NAT),
+        "natIP": wanted or reserve_external(cloud, path),
+        "networkTier": sent.get("networkTier", "PREMIUM"),
+    }
+
+
+def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
+    """Take the reserved internal address `wanted`; its path, or empty when it is not reserved."""
+    holder = find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
+    if holder:
+        _take_reserved(cloud, holder, path)
+    return holder
+
+
+def _take_reserved(cloud: Cloud, holder: str, path: str) -> None:
+    users = (cloud.store.get(STORE, holder) or {}).get("users", [])
+    if users:
+        raise resources.in_use(holder, path_from(users[0]))
+    take(cloud, holder, path)
+
+
+def _region(path: str) -> str:
+    """Return the path of an instance's region."""
+    project, zone = path.split("/")[1], path.split("/")[3]
+    return f"projects/{project}/regions/{catalog.region_of(zone)}"
+
+
+def _may(cloud: Cloud, call: Call, permission: str, subnet: str) -> None:
+    path = path_from(subnet)
+    access.require(cloud, call.principal, permission, [path, "/".join(path.split("/")[:2])])
+
+
+def _find(record: Record, name: str) -> int:
+    for number, interface in enumerate(record["networkInterfaces"]):
+        if interface["name"] == name:
+            return number
+    raise invalid(
+        f"Invalid value for field 'networkInterface': '{name}'. There is no such interface."
+    )
+
+
+@instance_changes("addAccessConfig")
+def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
+    path = INSTANCE.path(call)
+    interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+    if interface.get("accessConfigs"):
+        raise invalid("At most one access config currently supported.")
+    _may(cloud, call, "compute.subnetworks.useExternalIp", interface["subnetwork"])
+    interface["accessConfigs"] = [access_config(cloud, path, call.body)]
+
+
+@instance_changes("deleteAccessConfig")
+def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
+    name = call.arg("accessConfig")
+    interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+    configs = interface.get("accessConfigs", [])
+    left = [config for config in configs if config["name"] != name]
+    if len(left) == len(configs):
+        raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
+    interface.pop("accessConfigs")
+    give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
+
+
+@instance_changes("setSecurityPolicy")
+def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
+    """Accept an empty policy: Google's provider sends one with every change of an access config."""
+    for name in call.body.get("networkInterfaces", []):
+        _find(record, name)
+    if call.body.get("securityPolicy"):
+        raise ApiError(501, "the local cloud has no security policies")
+
+
+@instance_changes("updateNetworkInterface")
+def update_network_interface(cloud: Cloud, call: Call, record: Record) -> None:
+    """Change an interface's settings; its subnet and address stay."""
+    number = _find(record, call.arg("networkInterface"))
+    before = record["networkInterfaces"][number]
+    resources.require_match(
+        call.body.get("fingerprint"), before["fingerprint"], "network interface"
+    )
+    for field in ("network", "subnetwork", "networkIP"):
+        sent = call.body.get(field)
+        if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
+            raise ApiError(501, f"the local cloud cannot change '{field}' of an existing interface")
+    kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
+    record["networkInterfaces"][number] = changed = before | call.body | kept
+    resources.stamp(changed)

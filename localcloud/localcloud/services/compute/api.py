@@ -1,9 +1,294 @@
-"""The Compute Engine API's registration: its handlers live in the modules beside this one."""
+"""The Compute Engine API: its registration, the URLs of resources, lists and operations."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+from localcloud.core.call import Call, Json, cut
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.discovery import document
+from localcloud.core.errors import invalid, not_found
 from localcloud.core.registry import Api
+from localcloud.core.store import Record, Work
 
 API = Api("compute", ("beta", "v1"), hosts=("www.googleapis.com",))
 STORE = "compute"
 """The store's kind of every compute resource; the key is its path from `projects/` on."""
+
+
+# URLs: callers write them in many ways, the store in one. Stored records hold full URLs of version
+# v1; `shown` turns them into those of the version that the call uses.
+
+_ROOT = "https://www.googleapis.com/compute/"
+_STORED = f"{_ROOT}v1/"
+_ABSOLUTE = re.compile(r"https://[^/]+/compute/[^/]+/(projects/.+)")
+
+
+def path_of(reference: str, project: str) -> str:
+    """Return the path from `projects/` on of a URL, a path or a partial path.
+
+    `project` is that of references that name none, such as `global/networks/n`.
+    """
+    absolute = _ABSOLUTE.fullmatch(reference)
+    if absolute:
+        return absolute.group(1)
+    if reference.startswith("projects/"):
+        return reference
+    if re.match(r"(global|zones|regions)/", reference):
+        return f"projects/{project}/{reference}"
+    raise invalid(f"Invalid resource reference: '{reference}'. The URL is malformed.")
+
+
+def url_of(path: str) -> str:
+    """Return the URL under which a resource's path is stored."""
+    return _STORED + path
+
+
+def path_from(url: str) -> str:
+    """Return the path from `projects/` on of a stored URL."""
+    return url.removeprefix(_STORED)
+
+
+def last(reference: str) -> str:
+    """Return the last part of a URL or path: the resource's name."""
+    return reference.rpartition("/")[2]
+
+
+def shown(call: Call, record: Json) -> Json:
+    """Return a copy of a stored record as the version that `call` uses shows it.
+
+    The URLs are the version's. Fields that only other versions have, and the emulator's own (their
+    names begin with `_`), are left out.
+    """
+    shown_record: Json = _replace(record, call.method.version)
+    return shown_record
+
+
+def _replace(value: Any, version: str) -> Any:
+    if isinstance(value, dict):
+        known = _fields(version, str(value.get("kind", "")))
+        return {
+            name: _replace(child, version)
+            for name, child in value.items()
+            if not name.startswith("_") and (not known or name in known)
+        }
+    if isinstance(value, list):
+        return [_replace(child, version) for child in value]
+    if isinstance(value, str) and value.startswith(_STORED):
+        return f"{_ROOT}{version}/{value.removeprefix(_STORED)}"
+    return value
+
+
+@cache
+def _fields(version: str, kind: str) -> frozenset[str]:
+    """Return the fields of resources of a kind, such as `compute#disk`; none for other values."""
+    name = kind.partition("compute#")[2]
+    schema = document("compute", version).schemas.get(name[:1].upper() + name[1:], {})
+    return frozenset(schema.get("properties", ()))
+
+
+# Lists: filters, pages and aggregation by scope.
+
+_MOST = 500
+_TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
+
+
+def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
+    """Return one page of stored records as a compute list of a `kind` (`compute#networkList`)."""
+    chosen = [item for item in items if matches(call.arg("filter"), item)]
+    size = min(call.number("maxResults") or _MOST, _MOST)
+    token = call.arg("pageToken")
+    if token and not token.isdigit():
+        raise invalid(f"Invalid value for field 'pageToken': '{token}'.")
+    result = {"kind": kind, "id": path, "selfLink": url_of(path)}
+    return shown(call, result | cut("items", chosen, token, size))
+
+
+def aggregate(
+    call: Call, kind: str, path: str, collection: str, by_scope: dict[str, list[Json]]
+) -> Json:
+    """Return an aggregated list: items by `zones/z`, `regions/r` or `global`."""
+    items: Json = {}
+    for scope, records in by_scope.items():
+        chosen = [record for record in records if matches(call.arg("filter"), record)]
+        if chosen:
+            items[scope] = {collection: chosen}
+        else:
+            warning = {
+                "code": "NO_RESULTS_ON_PAGE",
+                "message": f"No results for the scope '{scope}'.",
+                "data": [{"key": "scope", "value": scope}],
+            }
+            items[scope] = {"warning": warning}
+    return shown(call, {"kind": kind, "id": path, "selfLink": url_of(path), "items": items})
+
+
+def matches(expression: str, record: Json) -> bool:
+    """Return whether a list filter chooses `record`.
+
+    Comparisons `field = value`, `!=`, `eq`, `ne` (a whole-string regular expression) and `:`
+    (contains; `*` for present), joined by AND or a space.
+    """
+    rest = expression.strip()
+    while rest:
+        term = _TERM.match(rest)
+        if term is None:
+            raise invalid(f"Invalid value for field 'filter': '{expression}'. Invalid list filter.")
+        field, operator, value = term.groups()
+        if not _holds(_find(record, field), operator, value.strip("\"'")):
+            return False
+        rest = re.sub(r"^(AND\b\s*)?", "", rest[term.end() :].strip())
+    return True
+
+
+def _find(record: Json, field: str) -> str:
+    value: object = record
+    for part in field.split("."):
+        value = value.get(part, "") if isinstance(value, dict) else ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _holds(actual: str, operator: str, wanted: str) -> bool:
+    if operator == ":":
+        return bool(actual) if wanted == "*" else wanted in actual
+    if operator in ("eq", "ne"):
+        return (re.fullmatch(wanted, actual) is not None) == (operator == "eq")
+    if operator == "=" and "*" in wanted:
+        return re.fullmatch(re.escape(wanted).replace(r"\*", ".*"), actual) is not None
+    return (actual == wanted) == (operator == "=")
+
+
+# Operations: zonal, regional and global.
+
+_PREFIX = "compute/"
+# Google's names for the reasons of a failed operation, where they differ from the calls' own, which
+# are the same words: resourceInUseByAnotherResource is RESOURCE_IN_USE_BY_ANOTHER_RESOURCE.
+_CODES = {"invalid": "INVALID_USAGE", "notFound": "RESOURCE_NOT_FOUND", "backendError": "INTERNAL"}
+_WAIT = 120.0
+_STEP = 0.2
+
+
+def start(cloud: Cloud, call: Call, work: Work, *, scope: str, kind: str, target: str) -> Json:
+    """Begin an operation of a type (`insert`) on the resource at path `target`, and answer it.
+
+    It is polled in `scope`: `zones/z`, `regions/r` or `global`. An error with an upper-case
+    `reason` has that as its code, such as ZONE_RESOURCE_POOL_EXHAUSTED.
+    """
+    place, user = f"projects/{call.project}/{scope}", call.principal.email
+    return _show(call, *start_in(cloud, place, work, kind=kind, target=target, user=user))
+
+
+def start_in(
+    cloud: Cloud, place: str, work: Work, *, kind: str, target: str, user: str
+) -> tuple[str, Record]:
+    """Begin an operation in `projects/p/zones/z` on behalf of `user`; its key and record."""
+    number = str(cloud.operations.number())
+    resource = cloud.store.get(STORE, target) or {}
+    about = {
+        "id": number,
+        "operationType": kind,
+        "target": target,
+        "targetId": resource.get("id", number),
+        "user": user,
+    }
+    key = f"{_PREFIX}{place}/operations/operation-{number}"
+    return key, cloud.operations.start(key, work, about)
+
+
+def _show(call: Call, key: str, record: Record) -> Json:
+    path = key.removeprefix(_PREFIX)
+    about = record["about"]
+    done = record["done"]
+    begun = rfc3339(record["started"])
+    operation: Json = {
+        "kind": "compute#operation",
+        "id": about["id"],
+        "name": last(path),
+        "operationType": about["operationType"],
+        "targetLink": url_of(about["target"]),
+        "targetId": about["targetId"],
+        "status": "DONE" if done else "RUNNING",
+        "user": about["user"],
+        "progress": 100 if done else 0,
+        "insertTime": begun,
+        "startTime": begun,
+        "selfLink": url_of(path),
+    }
+    scope = path.split("/")[2:4]
+    if scope[0] in ("zones", "regions"):
+        operation[scope[0].removesuffix("s")] = url_of("/".join(path.split("/")[:4]))
+    if done:
+        operation["endTime"] = rfc3339(record["finished"])
+    if "error" in record:
+        operation |= _error(record["error"])
+    return shown(call, operation)
+
+
+def _error(error: Record) -> Json:
+    reason, status = error.get("reason", "backendError"), error.get("http", 500)
+    code = _CODES.get(reason) or re.sub("(?<=[a-z])(?=[A-Z])", "_", reason).upper()
+    return {
+        "error": {"errors": [{"code": code, "message": error["message"]}]},
+        "httpErrorStatusCode": status,
+        "httpErrorMessage": HTTPStatus(status).phrase.upper(),
+    }
+
+
+def _scope(call: Call) -> str:
+    for collection in ("zone", "region"):
+        if collection in call.params:
+            return f"{collection}s/{call.params[collection]}"
+    return "global"
+
+
+def _key(call: Call) -> str:
+    scope, name = _scope(call), call.params["operation"]
+    return f"{_PREFIX}projects/{call.project}/{scope}/operations/{name}"
+
+
+def _read(cloud: Cloud, call: Call) -> Json:
+    key = _key(call)
+    missing = not_found(key.removeprefix(_PREFIX))
+    return _show(call, key, cloud.operations.load(key, missing))
+
+
+@API.method("zoneOperations.get", permission="compute.zoneOperations.get")
+@API.method("regionOperations.get", permission="compute.regionOperations.get")
+@API.method("globalOperations.get", permission="compute.globalOperations.get")
+def _get_operation(cloud: Cloud, call: Call) -> Json:
+    return _read(cloud, call)
+
+
+@API.method("zoneOperations.wait", permission="compute.zoneOperations.get")
+@API.method("regionOperations.wait", permission="compute.regionOperations.get")
+@API.method("globalOperations.wait", permission="compute.globalOperations.get")
+def wait_operation(cloud: Cloud, call: Call) -> Json:
+    """Wait until the operation is done, for at most two minutes."""
+    deadline = cloud.clock.now() + _WAIT
+    operation = _read(cloud, call)
+    while operation["status"] != "DONE" and cloud.clock.now() < deadline:
+        cloud.clock.sleep(_STEP)
+        operation = _read(cloud, call)
+    return operation
+
+
+@API.method("zoneOperations.list", permission="compute.zoneOperations.list")
+@API.method("regionOperations.list", permission="compute.regionOperations.list")
+@API.method("globalOperations.list", permission="compute.globalOperations.list")
+def _list_operations(cloud: Cloud, call: Call) -> Json:
+    path = f"projects/{call.project}/{_scope(call)}/operations"
+    records = cloud.operations.items(f"{_PREFIX}{path}/")
+    items = [_show(call, key, record) for key, record in records]
+    return page(call, "compute#operationList", path, items)
+
+
+@API.method("zoneOperations.delete", permission="compute.zoneOperations.delete")
+@API.method("regionOperations.delete", permission="compute.regionOperations.delete")
+@API.method("globalOperations.delete", permission="compute.globalOperations.delete")
+def _delete_operation(cloud: Cloud, call: Call) -> None:
+    if not cloud.operations.delete(_key(call)):
+        raise not_found(_key(call).removeprefix(_PREFIX))

@@ -1,15 +1,19 @@
-"""What Google offers: regions, zones, machine types and public images, read from data files."""
+"""What Google offers: regions, zones, machine types, disk types and public images."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from localcloud import data
-from localcloud.core import projects
+from localcloud.core import access, projects
+from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.discovery import document
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.services.compute.api import API, aggregate, last, page, path_of, shown, url_of
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
 
 
 def region_of(zone: str) -> str:
-    """Return the region that a zone lies in."""
+    """Return the region of a zone."""
     return zone.rpartition("-")[0]
 
 
@@ -91,12 +95,7 @@ def machine_types() -> dict[str, MachineType]:
 
 
 def machine_type(name: str, zone: str) -> MachineType:
-    """Return the machine type `name`.
-
-    Raises:
-        ApiError: 400 for a custom type, which the local cloud does not offer, and 404 for one
-            that does not exist.
-    """
+    """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
         raise invalid(
             f"Invalid value for field 'machineType': '{name}'. The local cloud offers no custom "
@@ -117,3 +116,226 @@ def images(project: str) -> dict[str, dict[str, Any]]:
 def image_projects() -> list[str]:
     """Return the projects that publish images."""
     return list(data.load("compute-images"))
+
+
+# The methods of regions, zones, machine types and disk types.
+
+_TYPES_CREATED = "1969-12-31T16:00:00.000-08:00"
+_DISK_TYPES = {
+    "pd-standard": "Standard Persistent Disk",
+    "pd-balanced": "Balanced Persistent Disk",
+    "pd-ssd": "SSD Persistent Disk",
+    "hyperdisk-balanced": "Hyperdisk Balanced",
+    "hyperdisk-ml": "Hyperdisk ML",
+}
+_DISK_SIZE = "10GB-65536GB"
+# Those that Google shows for us-central1-a (March 2025), here of every zone: which machine types a
+# zone has is no fact that the local cloud knows. cloud.google.com/compute/docs/cpu-platforms
+_CPU_PLATFORMS = (
+    "Ampere Altra,AMD Genoa,AMD Milan,AMD Rome,AMD Turin,Google Axion,NVIDIA Grace,Intel Broadwell,"
+    "Intel Cascade Lake,Intel Emerald Rapids,Intel Granite Rapids,Intel Haswell,Intel Ice Lake,"
+    "Intel Ivy Bridge,Intel Sandy Bridge,Intel Sapphire Rapids,Intel Skylake"
+)
+
+
+def _region(project: str, name: str) -> Json:
+    require_region(name)
+    return {
+        "description": name,
+        "status": "UP",
+        "zones": [url_of(f"{project}/zones/{zone}") for zone in regions()[name]],
+        "quotas": [{"metric": "CPUS", "limit": 2400, "usage": 0}],
+    }
+
+
+def _zone(project: str, name: str) -> Json:
+    require_zone(name)
+    return {
+        "description": name,
+        "status": "UP",
+        "region": url_of(f"{project}/regions/{region_of(name)}"),
+        "availableCpuPlatforms": _CPU_PLATFORMS.split(","),
+        "supportsPzs": False,
+    }
+
+
+def _machine_type(zone: str, name: str) -> Json:
+    about = machine_type(name, last(zone))
+    return {
+        "description": f"{about.vcpus} vCPUs, {about.memory:g} GB RAM",
+        "guestCpus": about.vcpus,
+        "memoryMb": round(about.memory * 1024),
+        "maximumPersistentDisks": 16 if about.shared else 128,
+        "maximumPersistentDisksSizeGb": "3072" if about.shared else "263168",
+        "isSharedCpu": about.shared,
+        "architecture": "X86_64",
+        "zone": last(zone),
+    }
+
+
+def _disk_type(zone: str, name: str) -> Json:
+    if name not in _DISK_TYPES:
+        raise not_found(f"{zone}/diskTypes/{name}")
+    return {
+        "description": _DISK_TYPES[name],
+        "validDiskSize": _DISK_SIZE,
+        "zone": url_of(zone),
+        "defaultDiskSizeGb": "100" if name.startswith("hyperdisk") else "500",
+    }
+
+
+def require_disk_type(name: str, project: str, zone: str) -> None:
+    """Refuse a disk type that the zone does not offer."""
+    _disk_type(f"projects/{project}/zones/{zone}", name)
+
+
+def _serve_offered(
+    collection: str, first: int, offered: Iterable[str], about: Callable[[str, str], Json]
+) -> None:
+    """Register `get`, `list` and perhaps `aggregatedList` of a collection, such as `diskTypes`.
+
+    `first` is the number of the first one. `about` gets the path that a resource is in and its
+    name, and returns its own fields or raises the error for an unknown name.
+    """
+    names, parameter = list(offered), collection.removesuffix("s")
+
+    def view(place: str, name: str) -> Json:
+        return {
+            **about(place, name),
+            "kind": f"compute#{parameter}",
+            "id": str(first + names.index(name)),
+            "creationTimestamp": _TYPES_CREATED,
+            "name": name,
+            "selfLink": url_of(f"{place}/{collection}/{name}"),
+        }
+
+    @API.method(f"{collection}.get", permission=f"compute.{collection}.get")
+    def get(cloud: Cloud, call: Call) -> Json:
+        return shown(call, view(_place_of(call, parameter), call.params[parameter]))
+
+    @API.method(f"{collection}.list", permission=f"compute.{collection}.list")
+    def list_(cloud: Cloud, call: Call) -> Json:
+        place = _place_of(call, parameter)
+        none = collection == "machineTypes" and last(place) in ai_zones()
+        seen = [name for name in names if visible(cloud, call.project, name)]
+        items = [] if none else [view(place, name) for name in seen]
+        return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
+
+    def aggregated(cloud: Cloud, call: Call) -> Json:
+        project = f"projects/{call.project}"
+        by_zone = {
+            f"zones/{zone}": [view(f"{project}/zones/{zone}", name) for name in names]
+            for zone in zones()
+            if visible(cloud, call.project, zone)
+        }
+        kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
+        return aggregate(call, kind, path, collection, by_zone)
+
+    if f"{collection}.aggregatedList" in document("compute", "v1").methods:
+        permission = f"compute.{collection}.list"
+        API.method(f"{collection}.aggregatedList", permission=permission)(aggregated)
+
+
+def _place_of(call: Call, parameter: str) -> str:
+    """Return the path that a call's resources are in: the project, or a zone of it."""
+    zone = call.params.get("zone", "")
+    if not zone or parameter == "zone":
+        return f"projects/{call.project}"
+    require_zone(zone)
+    return f"projects/{call.project}/zones/{zone}"
+
+
+_serve_offered("regions", 1000, regions(), _region)
+_serve_offered("zones", 1000, [*zones(), *sorted(ai_zones())], _zone)
+_serve_offered("machineTypes", 3000, machine_types(), _machine_type)
+_serve_offered("diskTypes", 30001, _DISK_TYPES, _disk_type)
+
+
+# Public images and their families.
+
+_IMAGES_CREATED = "2025-06-10T00:00:00.000-07:00"
+_FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC")
+
+
+def resolve_image(project: str, reference: str) -> Json:
+    """Return the image that a disk's `sourceImage` names: an image, or the newest of a family.
+
+    A family's view in a zone (`…/zones/-/imageFamilyViews/f`) is what gcloud sends.
+    """
+    path = path_of(reference, project)
+    owner, name = path.split("/")[1], last(path)
+    family = "/images/family/" in path or "/imageFamilyViews/" in path
+    return newest_image(owner, name) if family else describe_image(owner, name)
+
+
+def newest_image(project: str, family: str) -> Json:
+    """Return the newest image of a family."""
+    names = [n for n, about in images(project).items() if about["family"] == family]
+    if not names:
+        raise not_found(f"projects/{project}/global/images/family/{family}")
+    return describe_image(project, names[-1])
+
+
+def describe_image(project: str, name: str) -> Json:
+    """Return the image `name`."""
+    about: dict[str, Any] | None = images(project).get(name)
+    if about is None:
+        raise not_found(f"projects/{project}/global/images/{name}")
+    arm = "arm64" in name
+    license_ = about.get("license", about["family"])
+    features = [*_FEATURES, *about.get("features", ())]
+    codes = {"licenseCodes": [about["licenseCode"]]} if "licenseCode" in about else {}
+    return codes | {
+        "kind": "compute#image",
+        "id": str(7_000_000_000 + sum(name.encode()) * 10_000 + len(name)),
+        "creationTimestamp": _IMAGES_CREATED,
+        "name": name,
+        "family": about["family"],
+        "status": "READY",
+        "sourceType": "RAW",
+        "rawDisk": {"containerType": "TAR", "source": ""},
+        "storageLocations": ["asia", "eu", "us"],
+        "enableConfidentialCompute": False,
+        "labels": {"public-image": "true"},
+        "diskSizeGb": str(about["disk"]),
+        "archiveSizeBytes": str(about["disk"] << 27),
+        "architecture": "ARM64" if arm else "X86_64",
+        "guestOsFeatures": [{"type": feature} for feature in features],
+        "licenses": [url_of(f"projects/{project}/global/licenses/{license_}")],
+        "labelFingerprint": "42WmSpB8rSM=",
+        "selfLink": url_of(f"projects/{project}/global/images/{name}"),
+    }
+
+
+def _require_use(cloud: Cloud, call: Call, permission: str) -> None:
+    # Google grants every authenticated caller the use of its public images.
+    if call.project not in image_projects():
+        access.require(cloud, call.principal, permission, [f"projects/{call.project}"])
+    elif call.principal is ANONYMOUS:
+        raise ApiError(401, "Request is missing required authentication credential.")
+
+
+@API.method("images.get")
+def _get_image(cloud: Cloud, call: Call) -> Json:
+    _require_use(cloud, call, "compute.images.get")
+    return shown(call, describe_image(call.project, call.params["image"]))
+
+
+@API.method("images.getFromFamily")
+def _get_from_family(cloud: Cloud, call: Call) -> Json:
+    _require_use(cloud, call, "compute.images.getFromFamily")
+    return shown(call, newest_image(call.project, call.params["family"]))
+
+
+@API.method("imageFamilyViews.get")
+def _get_family_view(cloud: Cloud, call: Call) -> Json:
+    _require_use(cloud, call, "compute.images.getFromFamily")
+    require_zone(call.params["zone"])
+    return shown(call, {"image": newest_image(call.project, call.params["family"])})
+
+
+@API.method("images.list")
+def _list_images(cloud: Cloud, call: Call) -> Json:
+    _require_use(cloud, call, "compute.images.list")
+    items = [describe_image(call.project, name) for name in images(call.project)]
+    return page(call, "compute#imageList", f"projects/{call.project}/global/images", items)

@@ -1,17 +1,23 @@
-"""Persistent disks: records, but for what a machine leaves on the one that it boots from."""
+"""Persistent disks, their snapshots, and the disks of instances.
+
+A disk is a record; only what a machine writes to its boot disk is kept.
+"""
 
 from __future__ import annotations
 
+from localcloud.core import access
 from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import invalid
-from localcloud.core.store import Record
-from localcloud.services.compute import images
-from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import last, path_from, path_of, url_of
-from localcloud.services.compute.offered import require_disk_type
-from localcloud.services.compute.resources import changes, load, serve
-from localcloud.services.compute.usage import in_use
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record, Work
+from localcloud.services.compute import api, catalog, resources
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.catalog import require_disk_type
+from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
+from localcloud.services.compute.instance_records import (
+    instance_changes as instance_records_changes,
+)
 
 _LARGEST_GB = 65536
 _OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
@@ -24,20 +30,14 @@ _ACCESS_MODES = {
 
 
 def complete(project: str, zone: str, record: Json) -> None:
-    """Check a new disk's record and fill in what Google fills in; also for boot disks.
-
-    Args:
-        project: of references that name none.
-        zone: of the disk.
-        record: the disk, changed in place.
-    """
+    """Check a new disk's record and fill in what Google fills in; also for boot disks."""
     type_ = last(record.get("type", "pd-standard"))
     require_disk_type(type_, project, zone)
     record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
     least = 10
     source = record.get("sourceImage", "")
     if source:
-        image = images.resolve(project, source)
+        image = catalog.resolve_image(project, source)
         least = int(image["diskSizeGb"])
         record |= {
             "sourceImage": image["selfLink"],
@@ -56,7 +56,7 @@ def complete(project: str, zone: str, record: Json) -> None:
         record.setdefault(name, False)
 
 
-def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     query_image = call.arg("sourceImage")
     if query_image:
         record["sourceImage"] = query_image
@@ -70,7 +70,7 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
     """Give a new disk the snapshot's size, unless it asks for a larger one."""
     path = path_of(record["sourceSnapshot"], call.project)
-    snapshot = load(cloud, path)
+    snapshot = resources.load(cloud, path)
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
@@ -95,31 +95,31 @@ def _require_access_mode(record: Json) -> None:
         )
 
 
-def _remove(cloud: Cloud, path: str, record: Json) -> None:
+def _remove_disk(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
-        raise in_use(path, path_from(record["users"][0]))
+        raise resources.in_use(path, path_from(record["users"][0]))
     cloud.machines.discard(record["id"])
 
 
-KIND = Kind(
+DISK = resources.Kind(
     collection="disks",
     parameter="disk",
     scope="zones",
-    prepare=_prepare,
-    remove=_remove,
+    prepare=_prepare_disk,
+    remove=_remove_disk,
     labelled=True,
 )
-serve(KIND)
+resources.serve(DISK)
 
 
 def require_disk(cloud: Cloud, project: str, reference: str) -> str:
     """Return the path of an existing disk; 404 when there is none."""
     path = path_of(reference, project)
-    load(cloud, path)
+    resources.load(cloud, path)
     return path
 
 
-@changes(KIND, "resize", "resizeDisk")
+@resources.changes(DISK, "resize", "resizeDisk")
 def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
     size = int(call.body.get("sizeGb", 0))
@@ -129,3 +129,186 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
             f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
         )
     record["sizeGb"] = str(size)
+
+
+# Snapshots: records without contents.
+
+
+def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
+    disk = resources.load(cloud, source)
+    record |= {
+        "sourceDisk": url_of(source),
+        "sourceDiskId": disk["id"],
+        "diskSizeGb": disk["sizeGb"],
+        "storageBytes": "0",
+        "storageBytesStatus": "UP_TO_DATE",
+        "status": "CREATING",
+    }
+    record.setdefault("storageLocations", [last(disk["zone"]).rpartition("-")[0]])
+
+
+SNAPSHOT = resources.Kind(
+    collection="snapshots",
+    parameter="snapshot",
+    scope="global",
+    defaults={"snapshotType": "STANDARD"},
+    prepare=_prepare_snapshot,
+    labelled=True,
+)
+resources.serve(SNAPSHOT)
+
+
+@API.method("disks.createSnapshot", permission="compute.disks.createSnapshot")
+def _create_snapshot(cloud: Cloud, call: Call) -> Json:
+    resources.require_permission(cloud, call, SNAPSHOT.permission("create"))
+    disk = DISK.path(call)
+    path = resources.add(cloud, call, SNAPSHOT, "global", call.body | {"sourceDisk": disk})
+    work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
+    scope = resources.place_of(call)
+    return api.start(cloud, call, work, scope=scope, kind="createSnapshot", target=path)
+
+
+# The disks of instances.
+
+
+def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:
+    """Make and attach the `disks` of a new instance, the boot disk first; hold the store's lock."""
+    if not sent or not sent[0].get("boot"):
+        raise invalid(
+            "Invalid value for field 'resource.disks': The first disk must be a boot disk."
+        )
+    # Check all before storing the first: a refused instance leaves no disk behind.
+    planned = [_plan(cloud, call, instance, disk) for disk in sent]
+    for record in planned:
+        cloud.store.put(STORE, path_from(record["selfLink"]), record)
+    attached = enumerate(zip(planned, sent, strict=True))
+    return [_attached(record, disk, index) for index, (record, disk) in attached]
+
+
+def boot_disk_stays(record: Record) -> bool:
+    """Return whether the disk that an instance boots from outlives it."""
+    return any(disk["boot"] and not disk["autoDelete"] for disk in record["disks"])
+
+
+def release_all(cloud: Cloud, record: Record) -> None:
+    """Detach the disks of an instance that is deleted; those with autoDelete go with it."""
+    for disk in record["disks"]:
+        path = path_from(disk["source"])
+        if disk["autoDelete"]:
+            cloud.store.delete(STORE, path)
+        else:
+            _detach(cloud, path, record["selfLink"])
+
+
+def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
+    if disk.get("type") == "SCRATCH":
+        raise invalid("Invalid value for field 'disks[].type': the local cloud has no local SSDs.")
+    if disk.get("source"):
+        path = require_disk(cloud, call.project, disk["source"])
+        record = resources.load(cloud, path)
+        others = resources.holders(cloud, path)
+        if others and disk.get("mode", "READ_WRITE") == "READ_WRITE":
+            raise resources.in_use(path, others[0])
+    else:
+        record = _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
+    users = [*record.get("users", []), url_of(instance)]
+    return record | {"users": users, "lastAttachTimestamp": rfc3339(cloud.clock.now())}
+
+
+def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> Record:
+    project = f"projects/{call.project}"
+    access.require(cloud, call.principal, "compute.disks.create", [project])
+    zone = call.params["zone"]
+    name = params.get("diskName") or last(instance)
+    resources.require_name(name)
+    path = f"{project}/zones/{zone}/disks/{name}"
+    resources.require_new(cloud, path)
+    if disk.get("boot") and not params.get("sourceImage"):
+        raise invalid(
+            "Invalid value for field 'resource.disks[0].initializeParams.sourceImage': ''. A boot "
+            "disk needs an image."
+        )
+    record = {
+        **_disk_fields(params),
+        **resources.identity(cloud, "compute#disk", path, name),
+        "status": "READY",
+    }
+    complete(call.project, zone, record)
+    resources.stamp_labels(record)
+    return record
+
+
+def _disk_fields(params: Json) -> Json:
+    renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
+    return {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
+
+
+def _attached(record: Record, sent: Json, index: int) -> Json:
+    attached: Json = {
+        "kind": "compute#attachedDisk",
+        "type": "PERSISTENT",
+        "mode": sent.get("mode", "READ_WRITE"),
+        "source": record["selfLink"],
+        "deviceName": sent.get("deviceName") or f"persistent-disk-{index}",
+        "index": index,
+        "boot": bool(sent.get("boot")),
+        "autoDelete": bool(sent.get("autoDelete")),
+        "interface": sent.get("interface", "SCSI"),
+        "diskSizeGb": record["sizeGb"],
+    }
+    for field in ("licenses", "guestOsFeatures", "architecture"):
+        if record.get(field):
+            attached[field] = record[field]
+    return attached
+
+
+def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
+    disk = cloud.store.get(STORE, path)
+    if disk is None:
+        return
+    users = [user for user in disk.pop("users", []) if user != instance_url]
+    disk["lastDetachTimestamp"] = rfc3339(cloud.clock.now())
+    cloud.store.put(STORE, path, disk | ({"users": users} if users else {}))
+
+
+def _find(record: Record, device: str) -> Json:
+    for disk in record["disks"]:
+        if disk["deviceName"] == device:
+            found: Json = disk
+            return found
+    raise invalid(f"Invalid value for field 'deviceName': '{device}'. No attached disk found.")
+
+
+@instance_records_changes("attachDisk")
+def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
+    path = instance_records_KIND.path(call)
+    sent = resources.tidy(call.body)
+    if not sent.get("source"):
+        raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
+    if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
+        raise invalid("The instance has a boot disk already.")
+    names = {disk["deviceName"] for disk in record["disks"]}
+    disk = _plan(cloud, call, path, sent)
+    attached = _attached(disk, sent, len(record["disks"]))
+    if attached["deviceName"] in names:
+        raise invalid(f"The device name '{attached['deviceName']}' is used already.")
+    cloud.store.put(STORE, path_from(disk["selfLink"]), disk)
+    record["disks"].append(attached)
+
+
+@instance_records_changes("detachDisk")
+def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
+    """Detach a disk; a boot disk only from a stopped instance."""
+    disk = _find(record, call.arg("deviceName"))
+    if disk["boot"] and record["status"] != "TERMINATED":
+        raise ApiError(400, "The boot disk of a running instance cannot be detached.")
+    _detach(cloud, path_from(disk["source"]), record["selfLink"])
+    record["disks"].remove(disk)
+    for index, left in enumerate(record["disks"]):
+        left["index"] = index
+
+
+@instance_records_changes("setDiskAutoDelete")
+def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
+    _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")

@@ -1,17 +1,20 @@
-"""Health checks, and what one finds when it asks a machine of the local cloud."""
+"""Health checks, which really ask the machines, and the auto-healing of instance groups."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import socket
+from functools import partial
 
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.compute.api import API
-from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.resources import load, replace, serve
+from localcloud.core.store import Record
+from localcloud.services.compute import group_actions
+from localcloud.services.compute.api import API, STORE, path_from
+from localcloud.services.compute.group_actions import COLLECTION, instance_path, note, save_group
+from localcloud.services.compute.resources import Kind, load, replace, serve
 
 _DEFAULTS: Json = {
     "checkIntervalSec": 5,
@@ -62,7 +65,7 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _complete(after)
 
 
-KIND = Kind(
+HEALTH_CHECK = Kind(
     collection="healthChecks",
     parameter="healthCheck",
     scope="global",
@@ -70,19 +73,19 @@ KIND = Kind(
     change=_change,
     latency="network",
 )
-serve(KIND)
+serve(HEALTH_CHECK)
 
 
-@API.method("healthChecks.update", permission=KIND.permission("update"))
+@API.method("healthChecks.update", permission=HEALTH_CHECK.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
     """Replace all settings of a health check."""
-    path = KIND.path(call)
+    path = HEALTH_CHECK.path(call)
     with cloud.store.locked():
         before = load(cloud, path)
         kept = ("id", "kind", "selfLink", "creationTimestamp", "name")
         after = call.body | {name: before[name] for name in kept}
         _change(cloud, call, before, after)
-        return replace(cloud, call, KIND, "update", path, after)
+        return replace(cloud, call, HEALTH_CHECK, "update", path, after)
 
 
 def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
@@ -101,3 +104,68 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
             connection.request("GET", settings["requestPath"], headers=host)
             return connection.getresponse().status == _OK
     return False
+
+
+# Auto-healing: a group recreates the instances that fail its health check.
+
+
+def watch_group(cloud: Cloud, group: str) -> None:
+    """Begin to check a group by its current policy; an earlier chain of checks ends."""
+    with cloud.store.locked():
+        record = cloud.store.get(STORE, group)
+        if record is None:
+            return
+        record["_watch"] = record.get("_watch", 0) + 1
+        save_group(cloud, group, record)
+    _next(cloud, group, record)
+
+
+@cloud_started
+def _resume(cloud: Cloud) -> None:
+    for path, _ in cloud.store.items(STORE, "projects/"):
+        if f"/{COLLECTION}/" in path:
+            watch_group(cloud, path)
+
+
+def _next(cloud: Cloud, group: str, record: Record) -> None:
+    check = _check(cloud, record)
+    if check is not None:
+        when = cloud.clock.now() + check["checkIntervalSec"]
+        cloud.clock.at(when, partial(_round, cloud, group, record["_watch"]))
+
+
+def _check(cloud: Cloud, record: Record) -> Record | None:
+    policies = record.get("autoHealingPolicies", [])
+    return cloud.store.get(STORE, path_from(policies[0]["healthCheck"])) if policies else None
+
+
+def _round(cloud: Cloud, group: str, number: int) -> None:
+    """Ask every instance of the group once."""
+    record = cloud.store.get(STORE, group)
+    if record is None or record.get("_deleting") or record["_watch"] != number:
+        return
+    check = _check(cloud, record)
+    if check is None:
+        return
+    for name, known in record["_members"].items():
+        if known["action"] == "NONE":
+            _ask(cloud, group, record, check, name)
+    _next(cloud, group, record)
+
+
+def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> None:
+    known = record["_members"][name]
+    answer = healthy(cloud, check, instance_path(group, name))
+    found = "HEALTHY" if answer else "UNHEALTHY"
+    streak = known["streak"] + 1 if found != known["health"] else 0
+    enough = check["healthyThreshold" if answer else "unhealthyThreshold"]
+    if found != known["health"] and streak >= enough:
+        known |= {"health": found, "streak": 0}
+    else:
+        known["streak"] = streak
+    note(cloud, group, name, health=known["health"], streak=known["streak"])
+    policy = record["autoHealingPolicies"][0]
+    young = cloud.clock.now() < known["since"] + policy.get("initialDelaySec", 0)
+    failing = known["health"] == "UNHEALTHY" and not young
+    if failing and record["instanceLifecyclePolicy"]["onFailedHealthCheck"] != "DO_NOTHING":
+        group_actions.act(cloud, group, name, "RECREATING")

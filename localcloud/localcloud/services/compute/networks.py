@@ -1,23 +1,31 @@
-"""VPC networks: auto and custom mode, and the `default` network of every project."""
+"""VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
 from __future__ import annotations
 
+import re
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, effect
-from localcloud.services.compute import catalog, shared_vpc, usage
-from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.fingerprints import stamp
-from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import changed, changes, identity, load, serve
+from localcloud.services import org_policy
+from localcloud.services.compute import catalog, projects, resources
+from localcloud.services.compute.api import (
+    API,
+    STORE,
+    last,
+    page,
+    path_from,
+    path_of,
+    shown,
+    url_of,
+)
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
-SUBNETWORK: Json = {
+SUBNETWORK_DEFAULTS: Json = {
     "privateIpGoogleAccess": False,
     "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
     "purpose": "PRIVATE",
@@ -42,28 +50,22 @@ _RULES: tuple[tuple[str, str, list[Json]], ...] = (
 
 
 def require_network(cloud: Cloud, project: str, reference: str) -> str:
-    """Return the path of an existing network.
+    """Return the path of an existing network by its URL, path or name.
 
-    Args:
-        cloud: the cloud.
-        project: of references that name none.
-        reference: URL, path, or the bare name.
-
-    Raises:
-        ApiError: 404 when there is none, 400 when it is not lent to the project.
+    It is 404 when there is none, 400 when it is not lent to the project.
     """
     if "/" not in reference:
         reference = f"global/networks/{reference or DEFAULT}"
     path = path_of(reference, project)
-    load(cloud, path)
-    shared_vpc.require_lent(cloud, project, path)
+    resources.load(cloud, path)
+    projects.require_lent(cloud, project, path)
     return path
 
 
 def require_own_network(cloud: Cloud, project: str, reference: str) -> str:
     """Return what `require_network` does; 400 for a network of another project."""
     path = require_network(cloud, project, reference)
-    shared_vpc.require_own(project, path)
+    projects.require_own(project, path)
     return path
 
 
@@ -77,7 +79,7 @@ def subnets(cloud: Cloud, network: str) -> list[Record]:
     ]
 
 
-def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+def _prepare_network(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if "IPv4Range" in record:
         raise invalid("Legacy networks are not supported anymore; set autoCreateSubnetworks.")
     _complete(record)
@@ -113,8 +115,8 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     for region, range_ in catalog.auto_ranges(cloud, project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
         subnet = (
-            SUBNETWORK
-            | identity(cloud, "compute#subnetwork", at, name)
+            SUBNETWORK_DEFAULTS
+            | resources.identity(cloud, "compute#subnetwork", at, name)
             | {
                 "_automatic": True,
                 "network": url_of(path),
@@ -122,7 +124,7 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
                 "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
             }
         )
-        stamp(subnet)
+        resources.stamp(subnet)
         cloud.store.put(STORE, at, subnet)
         record["subnetworks"].append(url_of(at))
 
@@ -131,7 +133,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     project = path.split("/")[1]
     name = f"default-route-{record['id']}"
     at = f"projects/{project}/global/routes/{name}"
-    route = identity(cloud, "compute#route", at, name) | {
+    route = resources.identity(cloud, "compute#route", at, name) | {
         "network": url_of(path),
         "description": "Default route to the Internet.",
         "destRange": "0.0.0.0/0",
@@ -141,7 +143,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     cloud.store.put(STORE, at, route)
 
 
-def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
+def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
         raise invalid("Use switchToCustomMode to change the mode of a network.")
@@ -150,10 +152,10 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
 
 
 @effect("compute.network.remove")
-def _remove(cloud: Cloud, path: str) -> None:
+def _remove_network(cloud: Cloud, path: str) -> None:
     """Remove a network with its routes and automatic subnets, unless something is in it."""
     with cloud.store.locked():
-        usage.require_unused(cloud, path)
+        resources.require_unused(cloud, path)
         for subnet in subnets(cloud, path):
             cloud.store.delete(STORE, path_from(subnet["selfLink"]))
         project = "/".join(path.split("/")[:2])
@@ -161,36 +163,35 @@ def _remove(cloud: Cloud, path: str) -> None:
             if route["network"] == url_of(path):
                 cloud.store.delete(STORE, at)
         cloud.store.delete(STORE, path)
-    changed.run(cloud, path)
+    resources.changed.run(cloud, path)
 
 
-KIND = Kind(
+NETWORK = resources.Kind(
     collection="networks",
     parameter="network",
     scope="global",
     defaults={"autoCreateSubnetworks": True},
-    prepare=_prepare,
-    change=_change,
+    prepare=_prepare_network,
+    change=_change_network,
     removal="compute.network.remove",
     latency="network",
 )
-serve(KIND)
+resources.serve(NETWORK)
 
 
-@changes(KIND, "switchToCustomMode")
+@resources.changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
-    """Make an auto mode network a custom one; its subnets stay."""
+    """Turn an auto mode network into a custom one; its subnets stay."""
     record["autoCreateSubnetworks"] = False
-    for subnet in subnets(cloud, KIND.path(call)):
+    for subnet in subnets(cloud, NETWORK.path(call)):
         subnet.pop("_automatic", None)
         cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
 
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
-def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
-    """List the firewall rules of a network."""
-    path = KIND.path(call)
-    load(cloud, path)
+def _get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
+    path = NETWORK.path(call)
+    resources.load(cloud, path)
     rules = [
         rule
         for _, rule in cloud.store.items(STORE, f"projects/{call.project}/global/firewalls/")
@@ -199,12 +200,14 @@ def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"firewalls": rules})
 
 
-def add_default_network(cloud: Cloud, project: str) -> None:
-    """Give a project the network that Google gives it with the Compute Engine API."""
+@service_enabled["compute.googleapis.com"]
+def _add_default_network(cloud: Cloud, project: str) -> None:
+    """Create the network that comes with the Compute Engine API."""
     path = f"projects/{project}/global/networks/{DEFAULT}"
-    if cloud.store.get(STORE, path) is not None:
+    skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
+    if skipped or cloud.store.get(STORE, path) is not None:
         return
-    network = identity(cloud, "compute#network", path, DEFAULT) | {
+    network = resources.identity(cloud, "compute#network", path, DEFAULT) | {
         "description": "Default network for the project",
         "autoCreateSubnetworks": True,
     }
@@ -214,7 +217,7 @@ def add_default_network(cloud: Cloud, project: str) -> None:
     cloud.store.put(STORE, path, network)
     for name, source, allowed in _RULES:
         at = f"projects/{project}/global/firewalls/{name}"
-        rule = identity(cloud, "compute#firewall", at, name) | {
+        rule = resources.identity(cloud, "compute#firewall", at, name) | {
             "network": url_of(path),
             "priority": 65534,
             "direction": "INGRESS",
@@ -224,3 +227,352 @@ def add_default_network(cloud: Cloud, project: str) -> None:
             "logConfig": {"enable": False},
         }
         cloud.store.put(STORE, at, rule)
+
+
+# Subnetworks, whose ranges must not overlap.
+
+_LONGEST_PREFIX = 29
+_USABLE = ("network", "ipCidrRange", "purpose", "stackType")
+
+
+def parse_range(text: str, field: str) -> IPv4Network:
+    """Return an IPv4 range of at most /29 in CIDR notation."""
+    try:
+        network = IPv4Network(text)
+    except ValueError as error:
+        raise invalid(f"Invalid value for field '{field}': '{text}'. {error}.") from None
+    if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
+        raise invalid(
+            f"Invalid value for field '{field}': '{text}'. The range must have a prefix length "
+            f"between 8 and {_LONGEST_PREFIX}."
+        )
+    return network
+
+
+def ranges(subnet: Record) -> list[IPv4Network]:
+    """Return the primary and secondary ranges of a subnetwork."""
+    secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
+    return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
+
+
+def require_subnetwork(
+    cloud: Cloud, project: str, zone: str, reference: str, network: str
+) -> Record:
+    """Return the subnetwork by URL, path or name, or the network's own one in the zone's region.
+
+    It is 404 when there is none, 400 when it is in another region or network.
+    """
+    region = catalog.region_of(zone)
+    if not reference:
+        for subnet in subnets(cloud, network):
+            if last(subnet["region"]) == region:
+                return subnet
+        raise invalid(
+            f"Invalid value for field 'networkInterfaces[0].subnetwork': ''. Network '{network}' "
+            f"has no subnetwork in region {region}; name one."
+        )
+    if "/" not in reference:
+        reference = f"regions/{region}/subnetworks/{reference}"
+    path = path_of(reference, project)
+    subnet = resources.load(cloud, path)
+    projects.require_lent(cloud, project, path)
+    if last(subnet["region"]) != region:
+        raise invalid(f"Subnetwork '{reference}' is in another region than zone {zone}.")
+    if network and path_from(subnet["network"]) != network:
+        raise invalid(f"Subnetwork '{reference}' is not in network '{network}'.")
+    return subnet
+
+
+def _require_no_overlap(cloud: Cloud, record: Json) -> None:
+    wanted = ranges(record)
+    for other in subnets(cloud, path_from(record["network"])):
+        if other["selfLink"] == record["selfLink"]:
+            continue
+        for block in wanted:
+            for existing in ranges(other):
+                if block.overlaps(existing):
+                    raise invalid(
+                        f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
+                        f"'{other['name']}' in region '{last(other['region'])}'."
+                    )
+    for index, block in enumerate(wanted):
+        if any(block.overlaps(other) for other in wanted[:index]):
+            raise invalid(f"Invalid IPCidrRange: {block} overlaps another range of the subnetwork.")
+
+
+def _check_ranges(record: Json) -> None:
+    if not record.get("ipCidrRange"):
+        raise invalid("Invalid value for field 'resource.ipCidrRange': ''. It must be given.")
+    record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
+    for secondary in record.get("secondaryIpRanges", []):
+        parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
+
+
+def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    network = require_own_network(cloud, call.project, record.get("network", ""))
+    record["network"] = url_of(network)
+    _check_ranges(record)
+    _require_no_overlap(cloud, record)
+    _complete_logging(record, record)
+    first = IPv4Network(record["ipCidrRange"])[1]
+    record["gatewayAddress"] = str(first)
+    owner = resources.load(cloud, network)
+    owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
+    cloud.store.put(STORE, network, owner)
+
+
+def _complete_logging(record: Json, sent: Json) -> None:
+    """Write the switch of the flow logs, if `sent` has one, into both of its places."""
+    if "enable" in sent.get("logConfig", {}):
+        record["enableFlowLogs"] = sent["logConfig"]["enable"]
+    elif "enableFlowLogs" in sent:
+        record["logConfig"] = record.get("logConfig", {}) | {"enable": sent["enableFlowLogs"]}
+
+
+def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    for field in ("ipCidrRange", "network", "name"):
+        if before[field] != after[field]:
+            raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
+    _check_ranges(after)
+    _require_no_overlap(cloud, after)
+    _complete_logging(after, resources.tidy(call.body))
+
+
+def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:
+    network = path_from(record["network"])
+    owner = resources.load(cloud, network)
+    if record.get("_automatic"):
+        raise invalid(f"Cannot delete auto subnetwork '{path}' of the auto mode network.")
+    left = [url for url in owner.pop("subnetworks") if url != record["selfLink"]]
+    cloud.store.put(STORE, network, owner | ({"subnetworks": left} if left else {}))
+
+
+SUBNETWORK_KIND = resources.Kind(
+    collection="subnetworks",
+    parameter="subnetwork",
+    scope="regions",
+    defaults=SUBNETWORK_DEFAULTS,
+    prepare=_prepare_subnetwork,
+    change=_change_subnetwork,
+    remove=_remove_subnetwork,
+    stamped=True,
+    also=("compute.networks.updatePolicy",),
+    latency="network",
+)
+resources.serve(SUBNETWORK_KIND)
+
+
+@resources.changes(SUBNETWORK_KIND, "expandIpCidrRange")
+def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
+    """Widen a subnetwork's primary range; it cannot shrink."""
+    wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
+    if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
+        raise invalid(
+            f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
+            f"range {record['ipCidrRange']}."
+        )
+    record["ipCidrRange"] = str(wider)
+    _require_no_overlap(cloud, record)
+
+
+@resources.changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
+def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
+    """Switch Private Google Access on or off."""
+    record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
+
+
+@API.method("subnetworks.listUsable", permission="compute.subnetworks.list")
+def list_usable(cloud: Cloud, call: Call) -> Json:
+    """List the subnetworks of the project that machines may use."""
+    items = [
+        {"subnetwork": record["selfLink"], **{field: record[field] for field in _USABLE}}
+        for path, record in cloud.store.items(STORE, f"projects/{call.project}/regions/")
+        if "/subnetworks/" in path
+    ]
+    path = f"projects/{call.project}/aggregated/subnetworks/listUsable"
+    return page(call, "compute#usableSubnetworksAggregatedList", path, items)
+
+
+# Routes: the one to the internet that every network has, and those that users add.
+
+_NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
+
+
+def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
+    if len(hops) != 1:
+        raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
+    if hops[0] not in ("nextHopIp", "nextHopIlb"):
+        record[hops[0]] = url_of(path_of(record[hops[0]], call.project))
+
+
+resources.serve(
+    resources.Kind(
+        collection="routes",
+        parameter="route",
+        scope="global",
+        defaults={"priority": 1000},
+        prepare=_prepare_route,
+        latency="network",
+    )
+)
+
+
+# Cloud Routers, whose `nats` are Cloud NAT.
+
+_NAT_DEFAULTS: Json = {
+    "enableEndpointIndependentMapping": False,
+    "endpointTypes": ["ENDPOINT_TYPE_VM"],
+}
+# A private NAT shares its ports out as they are needed, and always shows how long one rests.
+_BY_TYPE: dict[str, Json] = {
+    "PUBLIC": {"autoNetworkTier": "PREMIUM"},
+    "PRIVATE": {"enableDynamicPortAllocation": True, "effectiveTcpTimeWaitTimeoutSec": 120},
+}
+
+
+def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
+    names = [nat.get("name", "") for nat in record.get("nats", [])]
+    for name in names:
+        resources.require_name(name)
+    if len(set(names)) < len(names):
+        raise invalid(f"Invalid value for field 'resource.nats': two are named alike in {names}.")
+    completed = []
+    for nat in record.get("nats", []):
+        nat.pop("initialNatIps", None)
+        for entry in nat.get("subnetworks", []):
+            path = path_of(entry["name"], call.project)
+            resources.load(cloud, path)
+            entry["name"] = url_of(path)
+        nat["natIps"] = [url_of(path_of(ip, call.project)) for ip in nat.get("natIps", [])]
+        if not nat["natIps"]:
+            del nat["natIps"]
+        type_ = nat.get("type") or "PUBLIC"
+        completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
+    if completed:
+        record["nats"] = completed
+
+
+def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _complete_nats(cloud, call, record)
+
+
+def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    if before["network"] != after["network"]:
+        raise invalid("The network of a router cannot be changed.")
+    _complete_nats(cloud, call, after)
+
+
+_ROUTER = resources.Kind(
+    collection="routers",
+    parameter="router",
+    scope="regions",
+    defaults={"encryptedInterconnectRouter": False},
+    prepare=_prepare_router,
+    change=_change_router,
+    also=("compute.networks.updatePolicy",),
+    latency="network",
+)
+resources.serve(_ROUTER)
+
+
+@API.method("routers.getRouterStatus", permission="compute.routers.get")
+def get_router_status(cloud: Cloud, call: Call) -> Json:
+    """Return a router's NATs; no traffic uses their addresses here."""
+    record = resources.load(cloud, _ROUTER.path(call))
+    status: Json = {"network": record["network"]}
+    if record.get("nats"):
+        status["natStatus"] = [
+            {"name": nat["name"], "minExtraNatIpsNeeded": 0, "numVmEndpointsWithNatMappings": 0}
+            for nat in record["nats"]
+        ]
+    return shown(call, {"kind": "compute#routerStatusResponse", "result": status})
+
+
+@API.method("routers.getNatMappingInfo", permission="compute.routers.get")
+def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
+    """Return an empty list: machines of the local cloud reach the network without NAT."""
+    resources.load(cloud, _ROUTER.path(call))
+    return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}
+
+
+# Firewall rules: kept and checked here; `services/reach.py` judges packets by them.
+
+_HIGHEST_PRIORITY = 65535
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+def _check_rule(record: Json) -> None:
+    _check_filters(record)
+    if bool(record.get("allowed")) == bool(record.get("denied")):
+        raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
+    if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
+        raise invalid(
+            f"Invalid value for field 'resource.priority': '{record['priority']}'. Must be "
+            f"between 0 and {_HIGHEST_PRIORITY}."
+        )
+    for field in ("sourceRanges", "destinationRanges"):
+        for text in record.get(field, []):
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise invalid(
+                    f"Invalid value for field 'resource.{field}': '{text}'. {error}."
+                ) from None
+
+
+def _check_filters(record: Json) -> None:
+    """Refuse filters that exclude each other, as the API's reference has it."""
+    tags = [field for field in ("sourceTags", "targetTags") if record.get(field)]
+    accounts = [f for f in ("sourceServiceAccounts", "targetServiceAccounts") if record.get(f)]
+    if tags and accounts:
+        raise invalid(f"{tags[0]} and service accounts ({accounts[0]}) exclude each other.")
+    for field in accounts:
+        for email in record[field]:
+            if not _EMAIL.fullmatch(email):
+                raise invalid(f"Invalid value for field 'resource.{field}': '{email}'.")
+    if record["direction"] == "EGRESS":
+        for field in ("sourceTags", "sourceServiceAccounts"):
+            if record.get(field):
+                raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
+
+
+def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    ingress = record["direction"] == "INGRESS"
+    if ingress and not any(
+        record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+    ):
+        record["sourceRanges"] = ["0.0.0.0/0"]
+    if not ingress and not record.get("destinationRanges"):
+        record["destinationRanges"] = ["0.0.0.0/0"]
+    _check_rule(record)
+
+
+def _change_rule(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    if before["network"] != after["network"] or before["direction"] != after["direction"]:
+        raise invalid("The network and the direction of a firewall rule cannot be changed.")
+    _check_rule(after)
+
+
+resources.serve(
+    resources.Kind(
+        collection="firewalls",
+        parameter="firewall",
+        scope="global",
+        defaults={
+            "direction": "INGRESS",
+            "priority": 1000,
+            "disabled": False,
+            "logConfig": {"enable": False},
+        },
+        prepare=_prepare_rule,
+        change=_change_rule,
+        also=("compute.networks.updatePolicy",),
+        latency="network",
+    )
+)

@@ -1,18 +1,16 @@
-"""The project as Compute Engine sees it: common metadata, quotas, the default account."""
+"""Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
 from __future__ import annotations
 
 from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud, service_enabled
-from localcloud.core.errors import not_found
-from localcloud.core.store import Work
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.store import Record, Work
 from localcloud.services import iam_policy
-from localcloud.services.compute import catalog, networks, operations, shared_vpc
-from localcloud.services.compute.api import API
-from localcloud.services.compute.fingerprints import fingerprint, require_match
-from localcloud.services.compute.links import shown, url_of
-from localcloud.services.orgpolicy import constraints
+from localcloud.services.compute import api, catalog
+from localcloud.services.compute.api import API, shown, url_of
+from localcloud.services.compute.resources import fingerprint, require_match
 
 _QUOTAS = {
     "NETWORKS": 50,
@@ -35,12 +33,11 @@ def common_metadata(cloud: Cloud, project: str) -> Json:
 
 
 @API.method("projects.get", permission="compute.projects.get")
-def get_project(cloud: Cloud, call: Call) -> Json:
-    """Describe the project."""
+def _get_project(cloud: Cloud, call: Call) -> Json:
     project = projects.find(cloud, call.project)
     if project is None:
         raise not_found(f"projects/{call.project}")
-    lends = shared_vpc.is_host(cloud, call.project)
+    lends = is_host(cloud, call.project)
     return shown(
         call,
         {
@@ -60,8 +57,8 @@ def get_project(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.getXpnHost", permission="compute.projects.get")
 def get_xpn_host(cloud: Cloud, call: Call) -> Json:
-    """Answer which host project lends its networks to this one; nothing when none does."""
-    host = shared_vpc.host_of(cloud, call.project)
+    """Return the host project that lends its networks to this one, if any."""
+    host = host_of(cloud, call.project)
     return {"kind": "compute#project", "name": host} if host else {}
 
 
@@ -69,7 +66,7 @@ def get_xpn_host(cloud: Cloud, call: Call) -> Json:
     "projects.setCommonInstanceMetadata", permission="compute.projects.setCommonInstanceMetadata"
 )
 def set_common_metadata(cloud: Cloud, call: Call) -> Json:
-    """Replace the metadata that all machines of the project share."""
+    """Replace the project-wide metadata."""
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
@@ -77,13 +74,11 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
     target = f"projects/{call.project}"
     work = Work("compute.settle", {"path": target}, cloud.seconds("compute.update"))
     kind = "compute.projects.setCommonInstanceMetadata"
-    return operations.start(cloud, call, work, scope="global", kind=kind, target=target)
+    return api.start(cloud, call, work, scope="global", kind=kind, target=target)
 
 
 @service_enabled["compute.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    if not constraints.is_enforced(cloud, project, constraints.SKIP_DEFAULT_NETWORK):
-        networks.add_default_network(cloud, project)
     _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():
@@ -104,3 +99,109 @@ def _add_default_account(cloud: Cloud, project: str) -> None:
         etag="MDEwMjE5MjA=",
         oauth2ClientId=number,
     )
+
+
+# Shared VPC: a host project lends its networks to the service projects that are attached to it
+# (cloud.google.com/vpc/docs/shared-vpc; in the API's reference it is called XPN). There are no
+# organizations here, so a permission in the host project is enough to set it up.
+
+_HOST = "compute-shared-vpc"
+_PERMISSION = "compute.organizations"
+
+
+def host_of(cloud: Cloud, project: str) -> str:
+    """Return the host project that a service project is attached to, or an empty string."""
+    hosts = (host for host, record in cloud.store.items(_HOST) if project in record["attached"])
+    return next(hosts, "")
+
+
+def is_host(cloud: Cloud, project: str) -> bool:
+    """Return whether a project lends its networks."""
+    return cloud.store.get(_HOST, project) is not None
+
+
+def require_lent(cloud: Cloud, project: str, path: str) -> None:
+    """Refuse a network or subnetwork of a project that does not lend it to `project`."""
+    owner = path.split("/")[1]
+    if owner not in (project, host_of(cloud, project)):
+        raise ApiError(
+            400,
+            f"Invalid resource usage: 'Cross-project references for this resource are not "
+            f"allowed: {path}.'.",
+            reason="invalidUsage",
+        )
+
+
+def require_own(project: str, path: str) -> None:
+    """Refuse a network of another project."""
+    if path.split("/")[1] != project:
+        raise invalid(
+            f"Invalid value for field 'resource.network': '{path}'. Cross project referencing is "
+            "not allowed for this resource."
+        )
+
+
+@API.method("projects.enableXpnHost", permission=f"{_PERMISSION}.enableXpnHost")
+def _enable_host(cloud: Cloud, call: Call) -> Json:
+    if host_of(cloud, call.project):
+        raise invalid(f"The project '{call.project}' is attached to a host project itself.")
+    if not is_host(cloud, call.project):
+        cloud.store.put(_HOST, call.project, {"attached": []})
+    return _operation(cloud, call, "enableXpnHost")
+
+
+@API.method("projects.disableXpnHost", permission=f"{_PERMISSION}.disableXpnHost")
+def disable_host(cloud: Cloud, call: Call) -> Json:
+    """Turn a host project into a plain one; no project may be attached."""
+    if _host(cloud, call.project)["attached"]:
+        raise invalid(f"Service projects are still attached to '{call.project}'.")
+    cloud.store.delete(_HOST, call.project)
+    return _operation(cloud, call, "disableXpnHost")
+
+
+@API.method("projects.enableXpnResource", permission=f"{_PERMISSION}.enableXpnResource")
+def attach(cloud: Cloud, call: Call) -> Json:
+    """Attach a service project to a host project; it can have only one."""
+    project = _named(call)
+    with cloud.store.locked():
+        record = _host(cloud, call.project)
+        if is_host(cloud, project) or host_of(cloud, project) not in ("", call.project):
+            raise invalid(f"'{project}' is a host project, or attached to another one.")
+        attached = {*record["attached"], project}
+        cloud.store.put(_HOST, call.project, {"attached": sorted(attached)})
+    return _operation(cloud, call, "enableXpnResource")
+
+
+@API.method("projects.disableXpnResource", permission=f"{_PERMISSION}.disableXpnResource")
+def _detach(cloud: Cloud, call: Call) -> Json:
+    with cloud.store.locked():
+        left = [name for name in _host(cloud, call.project)["attached"] if name != _named(call)]
+        cloud.store.put(_HOST, call.project, {"attached": left})
+    return _operation(cloud, call, "disableXpnResource")
+
+
+@API.method("projects.getXpnResources", permission="compute.projects.get")
+def _list_attached(cloud: Cloud, call: Call) -> Json:
+    found = _host(cloud, call.project)["attached"]
+    return {
+        "kind": "compute#projectsGetXpnResources",
+        "resources": [{"type": "PROJECT", "id": name} for name in found],
+    }
+
+
+def _host(cloud: Cloud, project: str) -> Record:
+    not_one = invalid(f"The project '{project}' is not a shared VPC host project.")
+    return cloud.store.load(_HOST, project, not_one)
+
+
+def _named(call: Call) -> str:
+    resource = call.body.get("xpnResource", {})
+    if resource.get("type", "PROJECT") != "PROJECT" or not resource.get("id"):
+        raise invalid("Invalid value for field 'xpnResource': a PROJECT with its id is required.")
+    return str(resource["id"])
+
+
+def _operation(cloud: Cloud, call: Call, kind: str) -> Json:
+    target = f"projects/{call.project}"
+    work = Work("compute.settle", {"path": target}, cloud.seconds("network.update"))
+    return api.start(cloud, call, work, scope="global", kind=kind, target=target)

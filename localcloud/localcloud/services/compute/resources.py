@@ -1,23 +1,117 @@
-"""Serves the methods that plain compute resources have in common."""
+"""Kinds of compute resources, and the methods, fingerprints and users that all of them have."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
 
 from localcloud.core import access
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, same_bytes
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, Hook
 from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import catalog, operations, usage
-from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
-from localcloud.services.compute.instances.checks import tidy
-from localcloud.services.compute.kinds import Change, Kind, place_of
-from localcloud.services.compute.links import shown, url_of
-from localcloud.services.compute.paging import aggregate, page
+from localcloud.services.compute import api, catalog
+from localcloud.services.compute.api import API, STORE, aggregate, page, shown, url_of
+
+Prepare = Callable[[Cloud, Call, str, Json], None]
+Change = Callable[[Cloud, Call, Json, Json], str | None]
+Scope = Literal["global", "regions", "zones"]
+Remove = Callable[[Cloud, str, Json], None]
+_OWN = ("labels", "metadata")
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing, for kinds that have nothing to prepare or remove."""
+
+
+def place_of(call: Call) -> str:
+    """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
+    if "zone" in call.params:
+        catalog.require_zone(call.params["zone"])
+        return f"zones/{call.params['zone']}"
+    if "region" in call.params:
+        catalog.require_region(call.params["region"])
+        return f"regions/{call.params['region']}"
+    return "global"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of compute resource.
+
+    Attributes:
+        collection: in paths, such as `addresses`.
+        parameter: the path's variable, such as `address`; the kind is `compute#address` then.
+        scope: where it lives.
+        defaults: what a new record has where the caller says nothing.
+        prepare: checks a new record (path and body) and fills in what Google fills in.
+        change: checks a patched record against the one before; the type of the operation, where
+            it is another than `patch`. None for a kind without patch.
+        remove: does what else goes with a deletion, or refuses it.
+        removal: the effect of a deletion. One of the kind's own checks everything itself, so
+            that the operation fails, not the call.
+        labelled: it has labels with a fingerprint.
+        stamped: it has a fingerprint that a patch must match.
+        also: permissions that creating, changing or deleting one takes in addition.
+        latency: the prefix of its entries in data/latencies.yaml.
+        methods: the collection in method ids and permissions, where it is another, such as
+            `globalAddresses`.
+        inserts: the type of the operation that makes one.
+    """
+
+    collection: str
+    parameter: str
+    scope: Scope
+    defaults: Json = field(default_factory=dict)
+    prepare: Prepare = _nothing
+    change: Change | None = None
+    remove: Remove = _nothing
+    removal: str = "compute.remove"
+    labelled: bool = False
+    stamped: bool = False
+    also: tuple[str, ...] = ()
+    latency: str = "compute"
+    methods: str = ""
+    inserts: str = "insert"
+
+    @property
+    def kind(self) -> str:
+        """The kind of its records, such as `compute#address`."""
+        return f"compute#{self.parameter}"
+
+    def method(self, verb: str) -> str:
+        """Return the id of the method for `verb`, without the API's name."""
+        return f"{self.methods or self.collection}.{verb}"
+
+    def permission(self, verb: str) -> str:
+        """Return the IAM permission for `verb`."""
+        return f"compute.{self.method(verb)}"
+
+    def path(self, call: Call) -> str:
+        """Return the path of the resource that a call names."""
+        name = call.params.get(self.parameter) or call.params["resource"]
+        return f"projects/{call.project}/{place_of(call)}/{self.collection}/{name}"
+
+
+def tidy(sent: Any) -> Any:
+    """Return a request without what means "not set": nulls, empty strings and empty lists.
+
+    Google's provider sends them for every option that its user left out.
+    """
+    if isinstance(sent, list):
+        return [tidy(item) for item in sent if item is not None]
+    if not isinstance(sent, dict):
+        return sent
+    fields = {key: value if key in _OWN else tidy(value) for key, value in sent.items()}
+    return {key: value for key, value in fields.items() if value not in (None, "", [])}
+
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
@@ -51,7 +145,7 @@ def require_name(name: str) -> None:
 
 
 def require_new(cloud: Cloud, path: str) -> None:
-    """Refuse a name that is taken."""
+    """Refuse a name that exists already."""
     if cloud.store.get(STORE, path) is not None:
         raise ApiError(409, f"The resource '{path}' already exists", reason="alreadyExists")
 
@@ -95,7 +189,7 @@ def serve(kind: Kind) -> None:
         with cloud.store.locked():
             record = load(cloud, path)
             if kind.removal == "compute.remove":
-                usage.require_unused(cloud, path)
+                require_unused(cloud, path)
                 kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, kind.removal, "delete")
 
@@ -110,12 +204,7 @@ def serve(kind: Kind) -> None:
 
 
 def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
-    """Register `list` and, outside the global scope, `aggregatedList`.
-
-    Args:
-        kind: whose resources are listed.
-        view: gets a stored record and returns what is shown of it.
-    """
+    """Register `list` and, outside the global scope, `aggregatedList`; `view` shows a record."""
 
     def list_(cloud: Cloud, call: Call) -> Json:
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
@@ -169,7 +258,7 @@ def begin(
 ) -> Json:
     """Start the operation of a change to the resource at `path`."""
     work = Work(effect_name, {"path": path}, cloud.seconds(f"{kind.latency}.{step}"))
-    return operations.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
+    return api.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
 
 def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
@@ -181,7 +270,7 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
 
 @effect("compute.settle")
 def _settle(cloud: Cloud, path: str) -> None:
-    """Make a created or changed resource ready for use."""
+    """Finish creating or changing a resource."""
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})
@@ -243,10 +332,7 @@ def _serve_labels(kind: Kind) -> None:
 def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes a resource in place.
 
-    Args:
-        kind: of the resource.
-        verb: of the method and its permission, such as `resize`.
-        type_: of the operation, where it is another than the verb.
+    `type_` is the operation's, where it is another than the verb.
     """
 
     def register(edit: Edit) -> Edit:
@@ -261,3 +347,85 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
         return edit
 
     return register
+
+
+# Fingerprints, so that a change based on an older state is refused.
+
+
+def fingerprint(value: Any) -> str:
+    """Return a short hash of `value`."""
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+    return base64.urlsafe_b64encode(digest[:8]).decode()
+
+
+def require_match(sent: str | None, actual: str | None, what: str) -> None:
+    """Refuse a change that was made to an older state; `what` is `metadata`, `labels`, …"""
+    if not same_bytes(sent, actual):
+        raise ApiError(
+            412,
+            "Labels fingerprint either invalid or resource labels have changed"
+            if what == "labels"
+            else f"Supplied fingerprint does not match current {what} fingerprint.",
+        )
+
+
+def stamp(record: Json) -> None:
+    """Renew the fingerprint of a whole record."""
+    record.pop("fingerprint", None)
+    record["fingerprint"] = fingerprint(record)
+
+
+def stamp_labels(record: Json) -> None:
+    """Renew the fingerprint of a record's labels."""
+    record["labelFingerprint"] = fingerprint(record.get("labels", {}))
+
+
+# The users of a resource, which keep it from being deleted.
+
+finders: Hook[[Cloud, str], list[str]] = Hook()
+"""Finds the users, in other APIs, of the compute resource at a path."""
+
+
+def users(cloud: Cloud, path: str) -> list[str]:
+    """Return paths of the resources that refer to the one at `path`."""
+    # A Shared VPC's networks have users in other projects.
+    shared = path.split("/")[-2] in ("networks", "subnetworks")
+    within = "projects/" if shared else "/".join(path.split("/")[:2]) + "/"
+    mentioning = cloud.store.mentioning(STORE, within, url_of(path))
+    found = [other for other in mentioning if other != path]
+    return found + list(chain.from_iterable(finders.run(cloud, path)))
+
+
+def holders(cloud: Cloud, path: str) -> list[str]:
+    """Return the users that keep the resource at `path` from being deleted or written to."""
+    if path.split("/")[-2] == "snapshots":
+        return []  # A disk does not need the snapshot that it was made from.
+    return [user for user in users(cloud, path) if not _needs_nothing(cloud, user)]
+
+
+def require_unused(cloud: Cloud, path: str) -> None:
+    """Refuse to delete a resource that another one uses."""
+    used_by = holders(cloud, path)
+    if used_by:
+        raise in_use(path, used_by[0])
+
+
+def in_use(path: str, user: str) -> ApiError:
+    """Return the 400 for a resource that `user` uses."""
+    kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
+    kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
+    return ApiError(
+        400,
+        f"The {kind} resource '{path}' is already being used by '{user}'",
+        reason="resourceInUseByAnotherResource",
+    )
+
+
+def _needs_nothing(cloud: Cloud, path: str) -> bool:
+    # Routes and the subnets of an auto mode network go with what they belong to; a network lists
+    # its subnets without needing them; a template only names what an instance of it will need; a
+    # snapshot only names what it was made of.
+    record = cloud.store.get(STORE, path) or {}
+    collection = path.split("/")[-2]
+    alone = ("routes", "networks", "instanceTemplates", "snapshots")
+    return collection in alone or bool(record.get("_automatic"))

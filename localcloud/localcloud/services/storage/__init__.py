@@ -1,1 +1,1 @@
-"""Cloud Storage: the JSON API v1, and of the XML API what clients use to read and write objects."""
+"""Cloud Storage: the JSON API, and the part of the XML API that reads and writes objects."""

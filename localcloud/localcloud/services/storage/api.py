@@ -1,26 +1,40 @@
-"""The Cloud Storage API's registration, and whose policies count for a bucket."""
+"""The Cloud Storage API: its registration, and what its calls check before they act.
+
+Permissions, access control lists, preconditions and keys; at the end the batch endpoint.
+"""
 
 from __future__ import annotations
 
+import io
+import re
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import BytesParser
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import parse_qs, urlsplit
 
 from localcloud.core import access, projects
-from localcloud.core.call import ANONYMOUS, Call, Principal
+from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.cloud import Cloud
+from localcloud.core.dispatch import Dispatcher
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection, Resources
+from localcloud.services import kms
+from localcloud.services.kms import KEY
 from localcloud.services.storage import records
+from localcloud.services.storage.records import Bucket, Version
 
 API = Api("storage", ("v1",), hosts=("www.googleapis.com",), anonymous=True)
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 
 def resources_of(cloud: Cloud, bucket: str, principal: Principal, name: str = "") -> Sequence[str]:
-    """Return what is accessed, a bucket or an object in it, and what it is in.
+    """Return the resources whose policies count for a bucket or an object in it; 404 without it.
 
-    Objects have no policies of their own, but conditions of the bucket's know them by their names.
-
-    Raises:
-        ApiError: 404 when there is no such bucket.
+    Objects have no policies of their own, but conditions of the bucket's know them by name.
     """
     found = records.require_bucket(cloud, bucket)
     if principal is ANONYMOUS and found.public_access_prevented:
@@ -58,3 +72,228 @@ DESTINATIONS = Collection(
 def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
     """Return the policy of the project that the query names, for calls on no bucket yet."""
     return (f"projects/{projects.identifier(cloud, call.arg('project'))}",)
+
+
+# Access control lists: the local cloud has none, policies alone decide.
+
+_ACL_PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
+# These grant nothing beyond the bucket's policy.
+_HARMLESS = frozenset(
+    {"", "private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead"}
+)
+
+
+def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
+    """Refuse parameters that ask for an access control list: 400 with uniform access, else 501."""
+    for name in _ACL_PARAMETERS:
+        value = call.arg(name)
+        if value and bucket is not None and bucket.uniform_access:
+            raise invalid(
+                "Cannot use ACL API to update bucket policy when uniform bucket-level access is "
+                "enabled. Read more at "
+                "https://cloud.google.com/storage/docs/uniform-bucket-level-access"
+            )
+        if value not in _HARMLESS:
+            raise ApiError(
+                501,
+                f"the local cloud has no access control lists ({name}={value}); grant a role in "
+                "the bucket's policy instead",
+            )
+
+
+# Preconditions.
+
+Subject = Version | Bucket | None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The `if…Match` parameters of a call; a generation of 0 means that nothing is there."""
+
+    generation_match: int | None = None
+    generation_not_match: int | None = None
+    metageneration_match: int | None = None
+    metageneration_not_match: int | None = None
+
+    @classmethod
+    def of(cls, call: Call, prefix: str = "if") -> Conditions:
+        """Return the conditions in a call's query; `prefix` is `ifSource` for a copy's source."""
+        return cls(
+            call.number(f"{prefix}GenerationMatch"),
+            call.number(f"{prefix}GenerationNotMatch"),
+            call.number(f"{prefix}MetagenerationMatch"),
+            call.number(f"{prefix}MetagenerationNotMatch"),
+        )
+
+    def check(self, subject: Subject) -> None:
+        """Refuse a call whose conditions don't hold (412)."""
+        if not self._matches(subject) or self.unchanged(subject):
+            raise _failed()
+
+    def check_read(self, subject: Subject) -> bool:
+        """Like `check`, but a `NotMatch` that fails makes the answer True: 304, not modified."""
+        if not self._matches(subject):
+            raise _failed()
+        return self.unchanged(subject)
+
+    def unchanged(self, subject: Subject) -> bool:
+        """Return whether a `NotMatch` condition fails."""
+        generation, metageneration = _numbers(subject)
+        return generation == self.generation_not_match or (
+            metageneration is not None and metageneration == self.metageneration_not_match
+        )
+
+    def _matches(self, subject: Subject) -> bool:
+        generation, metageneration = _numbers(subject)
+        return self.generation_match in (None, generation) and self.metageneration_match in (
+            None,
+            metageneration,
+        )
+
+
+def _failed() -> ApiError:
+    """Return a 412 in Google's words."""
+    return ApiError(412, "At least one of the pre-conditions you specified did not hold.")
+
+
+def _numbers(subject: Subject) -> tuple[int, int | None]:
+    return (0, None) if subject is None else (subject.generation, subject.metageneration)
+
+
+# Customer-managed keys. The bytes on disk are not encrypted: what counts is who may use a key, and
+# that an object whose key is gone can't be read.
+
+_KEY_NAME = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
+_KEY_PARAMETERS = ("kmsKeyName", "destinationKmsKeyName")
+
+
+def storage_agent(project_number: str) -> str:
+    """Return the account in whose name Cloud Storage acts, and uses keys, for a project."""
+    return f"service-{project_number}@gs-project-accounts.iam.gserviceaccount.com"
+
+
+def default_key(settings: Json) -> str:
+    """Return the key of new objects in a bucket with these settings; empty for Google's own."""
+    return str((settings.get("encryption") or {}).get("defaultKmsKeyName") or "")
+
+
+def refuse_key_in_call(call: Call) -> None:
+    """Refuse a call that chooses the object's key (501)."""
+    for name in _KEY_PARAMETERS:
+        if call.arg(name):
+            raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
+
+
+def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
+    """Refuse a bucket's new default key that Cloud Storage could not use (400 or 403).
+
+    `before` are the bucket's settings so far, empty for a new one.
+    """
+    key = default_key(bucket.settings)
+    if not key or key == default_key(before):
+        return
+    named = _KEY_NAME.fullmatch(key)
+    if named is None:
+        raise invalid(f"Invalid Cloud KMS key name: '{key}'.")
+    if named.group(1).upper() != bucket.location:
+        raise invalid(
+            f"The Cloud KMS key location '{named.group(1)}' is not compatible with the bucket's "
+            f"location '{bucket.location}'."
+        )
+    _require_use(cloud, bucket, key, kms.ENCRYPT)
+
+
+def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
+    """Return the key version that encrypts a new object, or None for Google's own keys.
+
+    It is 403 if Cloud Storage's account may not use the key, 400 if the key is disabled.
+    """
+    key = default_key(bucket.settings)
+    if not key:
+        return None
+    _require_use(cloud, bucket, key, kms.ENCRYPT)
+    return str(kms.primary(cloud, key)["name"])
+
+
+def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
+    """Refuse to read an object whose key can't be used (403, or 400 for a disabled key)."""
+    if version.kms_version is None:
+        return
+    key = version.kms_version.partition("/cryptoKeyVersions/")[0]
+    _require_use(cloud, bucket, key, kms.DECRYPT)
+    kms.enabled(cloud, version.kms_version)
+
+
+def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> None:
+    member = f"serviceAccount:{storage_agent(bucket.project_number)}"
+    if cloud.store.get(KEY, key) is None or not kms.may_use(cloud, member, key, permission):
+        raise ApiError(
+            403,
+            "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service "
+            f"account has been authorized to use this key ({member.partition(':')[2]} on {key}).",
+        )
+
+
+# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch).
+
+_MOST_CALLS = 100
+
+
+@API.raw("POST", r"/batch/storage/v1/?", like="batch", hosts=HOSTS, upload=True)
+def batch(cloud: Cloud, call: Call) -> Response:
+    """Answer every call of the batch in order."""
+    head = f"Content-Type: {call.request.headers.get('Content-Type', '')}\r\n\r\n".encode()
+    message = BytesParser().parsebytes(head + call.request.read())
+    if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
+        raise invalid("A batch is a multipart/mixed body of application/http parts.")
+    parts = cast("list[Message]", message.get_payload())
+    if len(parts) > _MOST_CALLS:
+        raise invalid(f"The batch has {len(parts)} calls; at most {_MOST_CALLS} are allowed.")
+    boundary = f"batch_{uuid.uuid4().hex}"
+    dispatcher = Dispatcher(cloud, (API,))
+    body = b"".join(
+        f"--{boundary}\r\n".encode() + _answer_part(dispatcher, call.request, part)
+        for part in parts
+    )
+    content_type = {"Content-Type": f"multipart/mixed; boundary={boundary}"}
+    return Response(200, body + f"--{boundary}--\r\n".encode(), content_type)
+
+
+def _answer_part(dispatcher: Dispatcher, outer: Request, part: Message) -> bytes:
+    response = dispatcher.answer(_request_in(outer, part))
+    body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
+    headers = response.headers | {"Content-Length": str(len(body))}
+    lines = [
+        "Content-Type: application/http",
+        f"Content-ID: <response-{part.get('Content-ID', '').strip('<>')}>",
+        "",
+        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body + b"\r\n"
+
+
+def _request_in(outer: Request, part: Message) -> Request:
+    """Return the call in a part; the batch's own authorization holds where the part has none."""
+    payload = part.get_payload(decode=True)
+    line, _, rest = (payload if isinstance(payload, bytes) else b"").lstrip().partition(b"\n")
+    words = line.decode(errors="replace").split()
+    if len(words) < 2:
+        raise invalid(f"'{line.decode(errors='replace').strip()}' is not an HTTP request line.")
+    inner = BytesParser().parsebytes(rest)
+    content = inner.get_payload(decode=True)
+    body = content if isinstance(content, bytes) else b""
+    target = urlsplit(words[1])
+    if not inner.get("Authorization") and outer.headers.get("Authorization"):
+        inner["Authorization"] = outer.headers["Authorization"]
+    return Request(
+        verb=words[0],
+        host=outer.host,
+        path=target.path,
+        query=parse_qs(target.query, keep_blank_values=True),
+        headers={name.title(): str(value) for name, value in inner.items()},
+        stream=io.BytesIO(body),
+        length=len(body),
+    )

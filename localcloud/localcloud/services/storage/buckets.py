@@ -1,29 +1,33 @@
-"""Methods on buckets."""
+"""Buckets: their methods, settings, IAM policies and locations."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
+from functools import lru_cache
 
+from localcloud import data
 from localcloud.core import access, projects
+from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json, Response
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.store import POLICY
-from localcloud.services.storage import (
-    bucket_policy,
-    bucket_settings,
-    encryption,
-    locations,
-    records,
-    render,
-    resumable,
+from localcloud.core.store import Record
+from localcloud.services import iam_policy
+from localcloud.services.storage import api, lifecycle, records, uploads
+from localcloud.services.storage.api import (
+    API,
+    BUCKETS,
+    HOSTS,
+    Conditions,
+    bucket_in,
+    project_in_query,
+    refuse_acl,
 )
-from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API, BUCKETS, project_in_query
-from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Contents
-from localcloud.services.storage.names import check_bucket_name
-from localcloud.services.storage.records import Bucket
+from localcloud.services.storage.records import Bucket, check_bucket_name
+from localcloud.services.storage.versions import check_storage_class
 
 _PAGE = 1000
 
@@ -37,10 +41,10 @@ def insert(cloud: Cloud, call: Call) -> Json:
     refuse_acl(call)
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
-    wanted = call.sent(bucket_settings.WRITABLE)
-    place, place_type = locations.check(call.body.get("location") or "US", wanted)
+    wanted = call.sent(WRITABLE)
+    place, place_type = check_location(call.body.get("location") or "US", wanted)
     now = cloud.clock.now()
-    settings = bucket_settings.complete(wanted, {}, now)
+    settings = complete_settings(wanted, {}, now)
     if place_type != "region":
         settings.setdefault("rpo", "DEFAULT")
     with cloud.store.locked():
@@ -57,28 +61,29 @@ def insert(cloud: Cloud, call: Call) -> Json:
             updated=now,
             settings=settings,
         )
-        encryption.check_default_key(cloud, bucket, {})
+        api.check_default_key(cloud, bucket, {})
         records.put_bucket(cloud, bucket)
-        bucket_policy.create(cloud, bucket)
-    return render.bucket_resource(bucket)
+        create_policy(cloud, bucket)
+    return records.bucket_resource(bucket)
 
 
 @API.method("buckets.list", permission="storage.buckets.list", resources=project_in_query)
-def list_buckets(cloud: Cloud, call: Call) -> Json:
-    """Return the buckets of a project, by name."""
+def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
-    gone = call.flag("softDeleted")
+    soft_deleted = call.flag("softDeleted")
     limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
         bucket
-        for bucket in records.all_buckets(cloud, records.DELETED_BUCKET if gone else records.BUCKET)
+        for bucket in records.all_buckets(
+            cloud, records.DELETED_BUCKET if soft_deleted else records.BUCKET
+        )
         if bucket.project == project
         and bucket.name.startswith(call.arg("prefix"))
         and bucket.name > call.arg("pageToken")
     ]
     if found:
-        page["items"] = [render.bucket_resource(bucket) for bucket in found[:limit]]
+        page["items"] = [records.bucket_resource(bucket) for bucket in found[:limit]]
     if len(found) > limit:
         page["nextPageToken"] = found[limit - 1].name
     return page
@@ -90,28 +95,26 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     bucket = records.require_bucket(cloud, call.params["bucket"])
     if call.flag("softDeleted"):
         raise ApiError(404, "The specified bucket does not exist.")
-    tag = render.etag(bucket.metageneration)
+    tag = records.etag(bucket.metageneration)
     known = call.request.headers.get("If-None-Match", "").strip('"')
     if Conditions.of(call).check_read(bucket) or known == tag:
         return Response(304, headers={"ETag": tag})
-    return render.bucket_resource(bucket)
+    return records.bucket_resource(bucket)
 
 
 @BUCKETS.method("patch", verb="update")
-def patch(cloud: Cloud, call: Call) -> Json:
-    """Change some of a bucket's settings."""
+def _patch(cloud: Cloud, call: Call) -> Json:
     return _change(cloud, call, merge=True)
 
 
 @BUCKETS.method("update")
-def update(cloud: Cloud, call: Call) -> Json:
-    """Replace a bucket's settings."""
+def _update(cloud: Cloud, call: Call) -> Json:
     return _change(cloud, call, merge=False)
 
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket; with what was soft-deleted in it, it is kept for its days."""
+    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects."""
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
@@ -119,17 +122,17 @@ def delete(cloud: Cloud, call: Call) -> None:
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
         kept = bucket.soft_delete_seconds > 0
-        gone = records.version_key(bucket.name, bucket.generation)
+        deleted_key = records.version_key(bucket.name, bucket.generation)
         if kept:
             record = asdict(replace(bucket, soft_deleted=cloud.clock.now()))
-            cloud.store.put(records.DELETED_BUCKET, gone, record)
+            cloud.store.put(records.DELETED_BUCKET, deleted_key, record)
         for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
             if kept:
-                cloud.store.put(records.deleted_kind(gone), key, record)
-        resumable.forget(cloud, bucket.name)
+                cloud.store.put(records.deleted_kind(deleted_key), key, record)
+        uploads.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
-        cloud.store.delete(POLICY, bucket_policy.key(bucket.name))
+        cloud.store.delete(POLICY, policy_key(bucket.name))
         Contents(cloud).remove_bucket(bucket.name)
 
 
@@ -158,7 +161,7 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
 
 
 def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
-    body = call.sent(bucket_settings.WRITABLE)
+    body = call.sent(WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
@@ -166,15 +169,386 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
         if call.body.get("location", bucket.location).upper() != bucket.location:
             raise invalid(f"A bucket's location cannot be changed; it is {bucket.location}.")
         if merge and not body:
-            return render.bucket_resource(bucket)
+            return records.bucket_resource(bucket)
         now = cloud.clock.now()
-        wanted = bucket_settings.merged(bucket.settings, body) if merge else body
+        wanted = merged(bucket.settings, body) if merge else body
         changed = replace(
             bucket,
-            settings=bucket_settings.complete(wanted, bucket.settings, now),
+            settings=complete_settings(wanted, bucket.settings, now),
             metageneration=bucket.metageneration + 1,
             updated=now,
         )
-        encryption.check_default_key(cloud, changed, bucket.settings)
+        api.check_default_key(cloud, changed, bucket.settings)
         records.put_bucket(cloud, changed)
-    return render.bucket_resource(changed)
+    return records.bucket_resource(changed)
+
+
+# Settings: defaults, changes, and what Google accepts.
+
+WRITABLE = {
+    "autoclass",
+    "billing",
+    "cors",
+    "customPlacementConfig",
+    "defaultEventBasedHold",
+    "encryption",
+    "iamConfiguration",
+    "labels",
+    "lifecycle",
+    "logging",
+    "retentionPolicy",
+    "rpo",
+    "softDeletePolicy",
+    "storageClass",
+    "versioning",
+    "website",
+}
+"""The fields that callers set, not Google."""
+_LABEL = re.compile(r"[\w-]{0,63}")
+_SOFT_DELETE = range(7 * 86400, 90 * 86400 + 1)
+_DEFAULT_SOFT_DELETE = str(7 * 86400)
+
+
+def merged(settings: Json, body: Json) -> Json:
+    """Return `settings` after a PATCH: a null deletes, objects are changed field by field."""
+    result = dict(settings)
+    for name, value in body.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict) and name != "lifecycle":
+            result[name] = merged(result.get(name) or {}, value)
+        else:
+            result[name] = value
+    return result
+
+
+def complete_settings(settings: Json, before: Json, now: float) -> Json:
+    """Return `settings` with Google's defaults and time stamps; 400 with everything that is wrong.
+
+    `before` are the settings so far, empty for a new bucket; `now` is in seconds since the epoch.
+    """
+    moment = rfc3339(now)
+    result = merged({}, settings)
+    result.setdefault("storageClass", before.get("storageClass", "STANDARD"))
+    iam = result["iamConfiguration"] = _access_settings(result, before, now)
+    _soft_delete(result, before, moment)
+    _note_times(result, before, moment)
+    if not result.get("lifecycle", {}).get("rule"):
+        result.pop("lifecycle", None)
+    for empty in ("labels", "cors", "website", "logging", "billing", "encryption"):
+        if not result.get(empty):
+            result.pop(empty, None)
+    check_storage_class(result["storageClass"])
+    if (result.get("autoclass") or {}).get("enabled"):
+        # Autoclass starts at STANDARD whatever is requested: docs/autoclass of Cloud Storage.
+        result["storageClass"] = "STANDARD"
+    problems = [*_label_problems(result.get("labels", {})), *_access_problems(iam)]
+    problems += _retention_problems(result)
+    problems += lifecycle.rule_problems(result.get("lifecycle", {}))
+    if problems:
+        raise invalid("\n".join(problems))
+    return result
+
+
+def _access_settings(settings: Json, before: Json, now: float) -> Json:
+    iam = dict(settings.get("iamConfiguration") or {})
+    # An old name of the same field, which clients still send.
+    old_name = iam.pop("bucketPolicyOnly", None)
+    uniform = iam.get("uniformBucketLevelAccess") or old_name or {}
+    enabled = bool(uniform.get("enabled"))
+    was = before.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
+    shown: Json = {"enabled": enabled}
+    if enabled:
+        shown["lockedTime"] = was.get("lockedTime") or rfc3339(now + 90 * 86400)
+    prevention = iam.get("publicAccessPrevention") or "inherited"
+    return {"uniformBucketLevelAccess": shown, "publicAccessPrevention": prevention}
+
+
+def _access_problems(iam: Json) -> list[str]:
+    prevention = iam["publicAccessPrevention"]
+    if prevention in ("inherited", "enforced"):
+        return []
+    return [
+        f"Invalid value for publicAccessPrevention: '{prevention}' is neither 'inherited' nor "
+        "'enforced'."
+    ]
+
+
+def _soft_delete(settings: Json, before: Json, moment: str) -> None:
+    wanted = settings.get("softDeletePolicy") or {}
+    seconds = str(wanted.get("retentionDurationSeconds", _DEFAULT_SOFT_DELETE))
+    was = before.get("softDeletePolicy", {})
+    policy: Json = {"retentionDurationSeconds": seconds}
+    if seconds != "0":
+        same = was.get("retentionDurationSeconds") == seconds
+        policy["effectiveTime"] = was["effectiveTime"] if same else moment
+    settings["softDeletePolicy"] = policy
+
+
+def _note_times(settings: Json, before: Json, moment: str) -> None:
+    """Note since when a retention policy and autoclass are as they are."""
+    retention = settings.get("retentionPolicy")
+    if not retention or not int(retention.get("retentionPeriod") or 0):
+        settings.pop("retentionPolicy", None)
+    else:
+        retention["retentionPeriod"] = str(retention["retentionPeriod"])
+        retention["effectiveTime"] = (before.get("retentionPolicy") or {}).get(
+            "effectiveTime", moment
+        )
+    autoclass = settings.get("autoclass")
+    if autoclass is None:
+        return
+    was = before.get("autoclass") or {}
+    same = bool(was.get("enabled")) == bool(autoclass.get("enabled")) and was
+    autoclass["toggleTime"] = was["toggleTime"] if same else moment
+    if autoclass.get("enabled"):
+        terminal = autoclass.setdefault("terminalStorageClass", "NEARLINE")
+        same = was.get("terminalStorageClass") == terminal
+        time = was.get("terminalStorageClassUpdateTime") if same else None
+        autoclass["terminalStorageClassUpdateTime"] = time or moment
+
+
+def _label_problems(labels: Json) -> list[str]:
+    found = [] if len(labels) <= 64 else [f"A bucket has at most 64 labels, not {len(labels)}."]
+    for key, value in labels.items():
+        if not key or not key[0].islower() or not _is_label(key) or not _is_label(value):
+            found.append(
+                f"Invalid label {key}={value}: keys and values have at most 63 lower-case letters, "
+                "digits, dashes and underscores, and a key begins with a letter."
+            )
+    return found
+
+
+def _is_label(text: str) -> bool:
+    return bool(_LABEL.fullmatch(text)) and text == text.lower()
+
+
+def _retention_problems(settings: Json) -> list[str]:
+    found = []
+    seconds = int(settings["softDeletePolicy"]["retentionDurationSeconds"])
+    if seconds and seconds not in _SOFT_DELETE:
+        found.append(
+            f"Invalid softDeletePolicy.retentionDurationSeconds: {seconds} is neither 0 nor "
+            f"between {_SOFT_DELETE.start} (7 days) and {_SOFT_DELETE.stop - 1} (90 days)."
+        )
+    period = int((settings.get("retentionPolicy") or {}).get("retentionPeriod", 0))
+    if not 0 <= period < 100 * 365 * 86400:
+        found.append(f"Invalid retentionPolicy.retentionPeriod: {period} is 100 years or more.")
+    terminal = (settings.get("autoclass") or {}).get("terminalStorageClass", "NEARLINE")
+    if terminal not in ("NEARLINE", "ARCHIVE"):
+        found.append(
+            f"Invalid autoclass.terminalStorageClass: '{terminal}' is neither NEARLINE nor ARCHIVE."
+        )
+    return found
+
+
+# IAM policies.
+
+_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+_PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
+
+
+def policy_key(bucket: str) -> str:
+    """Return the key of a bucket's policy in the store."""
+    return f"buckets/{bucket}"
+
+
+def create_policy(cloud: Cloud, bucket: Bucket) -> None:
+    """Give a new bucket the policy that Google gives it."""
+    owners = [f"projectEditor:{bucket.project}", f"projectOwner:{bucket.project}"]
+    viewers = [f"projectViewer:{bucket.project}"]
+    bindings = [
+        {"role": "roles/storage.legacyBucketOwner", "members": owners},
+        {"role": "roles/storage.legacyBucketReader", "members": viewers},
+    ]
+    if bucket.uniform_access:
+        bindings += [
+            {"role": "roles/storage.legacyObjectOwner", "members": owners},
+            {"role": "roles/storage.legacyObjectReader", "members": viewers},
+        ]
+    _put_policy(cloud, bucket.name, bindings, version=1, revision=1)
+
+
+@BUCKETS.method("getIamPolicy")
+def _get_policy(cloud: Cloud, call: Call) -> Json:
+    policy = _policy(cloud, call.params["bucket"])
+    asked = call.arg("optionsRequestedPolicyVersion")
+    return _policy_resource(call.params["bucket"], iam_policy.shown(policy, asked))
+
+
+@BUCKETS.method("setIamPolicy")
+def set_policy(cloud: Cloud, call: Call) -> Json:
+    """Replace a bucket's policy; an `etag` in it must be the one that was read."""
+    name = call.params["bucket"]
+    with cloud.store.locked():
+        bucket = records.require_bucket(cloud, name)
+        bindings = _merged_bindings(call.body.get("bindings") or [])
+        policy = _policy(cloud, name)
+        iam_policy.require_version(call.body, bindings, policy["bindings"])
+        for binding in bindings:
+            kinds = (*iam_policy.KINDS, *_PROJECT_KINDS)
+            iam_policy.check(cloud, binding, kinds, ("resource",))
+        _refuse_forbidden(bucket, bindings)
+        resources = BUCKETS.resources(cloud, call)
+        right = "storage.buckets.setIamPolicy"
+        iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
+        if call.body.get("etag") and call.body["etag"] != policy["etag"]:
+            raise ApiError(412, "The etag of the policy does not match: it has changed.")
+        conditional = any(binding.get("condition") for binding in bindings)
+        _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
+        return _policy_resource(name, _policy(cloud, name))
+
+
+@API.method("buckets.testIamPermissions")
+def test_permissions(cloud: Cloud, call: Call) -> Json:
+    """Return which of the permissions in the query the caller has."""
+    resources = api.resources_of(cloud, call.params["bucket"], call.principal)
+    wanted = call.request.query.get("permissions", [])
+    held = iam_policy.granted(cloud, call.principal, resources, wanted, "storage")
+    return {"kind": "storage#testIamPermissionsResponse"} | held
+
+
+def _policy(cloud: Cloud, bucket: str) -> Record:
+    return {"revision": 0, **access.policy(cloud, policy_key(bucket))}
+
+
+def _put_policy(
+    cloud: Cloud, bucket: str, bindings: list[Json], version: int, *, revision: int
+) -> None:
+    record = {
+        "version": version,
+        "etag": records.etag(revision),
+        "revision": revision,
+        "bindings": bindings,
+    }
+    cloud.store.put(POLICY, policy_key(bucket), record)
+
+
+def _policy_resource(bucket: str, policy: Record) -> Json:
+    return {
+        "kind": "storage#policy",
+        "resourceId": f"projects/_/buckets/{bucket}",
+        "version": policy["version"],
+        "etag": policy["etag"],
+        "bindings": policy["bindings"],
+    }
+
+
+def _merged_bindings(bindings: list[Json]) -> list[Json]:
+    """Return one binding for each role and condition, in the order they came, members sorted."""
+    merged: dict[str, Json] = {}
+    for binding in bindings:
+        condition = binding.get("condition")
+        about = f"{binding.get('role')} {sorted((condition or {}).items())}"
+        entry = merged.setdefault(about, {"role": binding.get("role") or "", "members": []})
+        entry["members"] = sorted({*entry["members"], *(binding.get("members") or [])})
+        if condition:
+            entry["condition"] = condition
+    return [binding for binding in merged.values() if binding["members"]]
+
+
+def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
+    public = any(_PUBLIC & set(binding["members"]) for binding in bindings)
+    if public and bucket.public_access_prevented:
+        raise ApiError(
+            412,
+            "The member bindings allUsers and allAuthenticatedUsers are not allowed since public "
+            "access prevention is enforced.",
+        )
+    if any(binding.get("condition") for binding in bindings) and not bucket.uniform_access:
+        raise ApiError(
+            412, "Conditional role bindings take uniform bucket-level access on the bucket."
+        )
+
+
+# Locations.
+
+
+def check_location(location: str, settings: Json) -> tuple[str, str]:
+    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`."""
+    place = location.upper()
+    chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
+    if chosen:
+        wrong = [region for region in chosen if region.upper() not in _regions()]
+        if len(chosen) != 2 or wrong or place not in _wider_locations()["configurable"]:
+            raise _unknown(f"{location} with {', '.join(chosen)}")
+        return place, "dual-region"
+    if place in _regions():
+        return place, "region"
+    for kind in ("multi-region", "dual-region"):
+        if place in _wider_locations()[kind]:
+            return place, kind
+    raise _unknown(location)
+
+
+@lru_cache(maxsize=1)
+def _regions() -> frozenset[str]:
+    return frozenset(region.upper() for region in data.load("compute-places"))
+
+
+def _wider_locations() -> dict[str, list[str]]:
+    locations: dict[str, list[str]] = data.load("storage-locations")
+    return locations
+
+
+def _unknown(location: str) -> Exception:
+    return invalid(f"The specified location constraint is not valid: '{location}'.")
+
+
+# Small methods that clients call in passing.
+
+
+@API.raw(
+    "GET",
+    # Google's provider ends the path with a slash.
+    r"/storage/v1/b/(?P<bucket>[^/]+)/anywhereCaches/",
+    like="anywhereCaches.list",
+    hosts=HOSTS,
+    permission="storage.anywhereCaches.list",
+    resources=bucket_in("bucket"),
+)
+@API.method(
+    "anywhereCaches.list", permission="storage.anywhereCaches.list", resources=bucket_in("bucket")
+)
+def list_caches(cloud: Cloud, call: Call) -> Json:
+    """List no caches: the local cloud can't make any. Google's provider asks before it deletes."""
+    return {"kind": "storage#anywhereCaches"}
+
+
+@API.method("notifications.list", permission="storage.buckets.get", resources=bucket_in("bucket"))
+def list_notifications(cloud: Cloud, call: Call) -> Json:
+    """List no notifications: buckets of the local cloud send none."""
+    return {"kind": "storage#notifications"}
+
+
+@API.method(
+    "buckets.getStorageLayout", permission="storage.objects.list", resources=bucket_in("bucket")
+)
+def storage_layout(cloud: Cloud, call: Call) -> Json:
+    """Return a bucket's location and that its namespace is flat; gcloud asks before a copy."""
+    bucket = records.require_bucket(cloud, call.params["bucket"])
+    return {
+        "kind": "storage#storageLayout",
+        "bucket": bucket.name,
+        "location": bucket.location,
+        "locationType": bucket.location_type,
+        "hierarchicalNamespace": {"enabled": False},
+    }
+
+
+@API.method("projects.serviceAccount.get", permission="resourcemanager.projects.get")
+def service_account(cloud: Cloud, call: Call) -> Json:
+    """Return the account as which Cloud Storage acts for a project."""
+    found = projects.find(cloud, call.project)
+    if found is None:
+        raise invalid(f"Unknown project id: {call.project}")
+    number = found["projectNumber"]
+    return {"kind": "storage#serviceAccount", "email_address": api.storage_agent(number)}
+
+
+@API.method(
+    "managedFolders.list", permission="storage.managedFolders.list", resources=bucket_in("bucket")
+)
+def list_managed_folders(cloud: Cloud, call: Call) -> Json:
+    """List no managed folders, which can't be made here. gcloud asks before it removes all."""
+    return {"kind": "storage#managedFolders"}

@@ -48,18 +48,14 @@ class Checksums:
     crc32c: str
 
     def check(self, sent: Hashes) -> None:
-        """Compare with what the client sent.
-
-        Raises:
-            ApiError: 400 in Google's words when they differ.
-        """
-        for name, theirs, ours in (
+        """Compare with what the client sent; 400 in Google's words when they differ."""
+        for name, sent_value, computed in (
             ("MD5 hash", sent.md5, self.md5),
             ("CRC32C", sent.crc32c, self.crc32c),
         ):
-            if theirs and ours is not None and theirs != ours:
+            if sent_value and computed is not None and sent_value != computed:
                 raise invalid(
-                    f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{ours}".'
+                    f'Provided {name} "{sent_value}" doesn\'t match calculated {name} "{computed}".'
                 )
 
 
@@ -72,7 +68,7 @@ class Digest:
         self._crc32c = 0
 
     def update(self, chunk: bytes) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         self._size += len(chunk)
         self._md5.update(chunk)
         self._crc32c = google_crc32c.extend(self._crc32c, chunk)
@@ -118,7 +114,7 @@ class Contents:
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
-        """Return a new draft, gone at the end unless it was kept."""
+        """Return a new draft, which is deleted at the end unless it was kept."""
         draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
         try:
             yield draft
@@ -142,7 +138,7 @@ class Contents:
                 shutil.copyfile(source, target)
 
     def remove(self, bucket: str, content: str) -> None:
-        """Delete a content; who still reads it reads on to its end."""
+        """Delete a content; readers that have it open are not disturbed."""
         self.path(bucket, content).unlink(missing_ok=True)
 
     def remove_bucket(self, bucket: str) -> None:
@@ -150,11 +146,7 @@ class Contents:
         shutil.rmtree(self._root / bucket, ignore_errors=True)
 
     def collect(self, used: dict[str, set[str]], uploads: set[str]) -> int:
-        """Delete all files but those of `used` (by bucket) and of `uploads`.
-
-        Returns:
-            how many files were deleted.
-        """
+        """Delete all files but those of `used` (by bucket) and `uploads`; return how many."""
         removed = 0
         keep = used | {".uploads": uploads, ".partial": set()}
         for folder in self._root.glob("*"):
@@ -181,7 +173,7 @@ def chunks_of(stream: Stream) -> Iterator[bytes]:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn a full disk into an error that the caller understands."""
+    """Turn a full disk into an error that clients understand."""
     try:
         yield
     except OSError as error:

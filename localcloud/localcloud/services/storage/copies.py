@@ -9,13 +9,11 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.registry import Collection
-from localcloud.services.storage import api, encryption, object_fields, records, render, versions
-from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import DESTINATIONS, OBJECTS
-from localcloud.services.storage.conditions import Conditions
+from localcloud.services.storage import api, records, versions
+from localcloud.services.storage.api import DESTINATIONS, OBJECTS, Conditions, refuse_acl
 from localcloud.services.storage.content import Checksums, Contents, chunks_of
 from localcloud.services.storage.records import Version
-from localcloud.services.storage.writes import Write
+from localcloud.services.storage.versions import Write
 
 _SOURCES = 32
 _MOVED = Collection(
@@ -24,14 +22,13 @@ _MOVED = Collection(
 
 
 @DESTINATIONS.method("copy", verb="create")
-def copy(cloud: Cloud, call: Call) -> Json:
-    """Copy an object."""
-    return render.object_resource(_copied(cloud, call, call.params["destinationBucket"]))
+def _copy(cloud: Cloud, call: Call) -> Json:
+    return records.object_resource(_copied(cloud, call, call.params["destinationBucket"]))
 
 
 @DESTINATIONS.method("rewrite", verb="create")
 def rewrite(cloud: Cloud, call: Call) -> Json:
-    """Copy an object; here it is always done in one call, so that there is never a token."""
+    """Copy an object, always in one call, so there is never a token."""
     if call.arg("rewriteToken"):
         raise invalid(f"Invalid rewrite token: {call.arg('rewriteToken')}")
     version = _copied(cloud, call, call.params["destinationBucket"])
@@ -40,7 +37,7 @@ def rewrite(cloud: Cloud, call: Call) -> Json:
         "totalBytesRewritten": str(version.size),
         "objectSize": str(version.size),
         "done": True,
-        "resource": render.object_resource(version),
+        "resource": records.object_resource(version),
     }
 
 
@@ -56,15 +53,15 @@ def move(cloud: Cloud, call: Call) -> Json:
         versions.protect(cloud, records.require_bucket(cloud, bucket), source)
         version = _copied(cloud, call, bucket)
         versions.delete(cloud, records.require_bucket(cloud, bucket), source)
-    return render.object_resource(version)
+    return records.object_resource(version)
 
 
 @DESTINATIONS.method("compose", verb="create")
 def compose(cloud: Cloud, call: Call) -> Json:
-    """Make an object of the bytes of up to 32 others of the same bucket."""
+    """Join up to 32 objects of the same bucket into one."""
     bucket = call.params["destinationBucket"]
     refuse_acl(call, records.require_bucket(cloud, bucket))
-    encryption.refuse_key_in_call(call)
+    api.refuse_key_in_call(call)
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
         raise invalid(
@@ -103,12 +100,12 @@ def compose(cloud: Cloud, call: Call) -> Json:
         for version_of in sources:
             api.require(cloud, call.principal, bucket, "storage.objects.delete", version_of.name)
         _delete(cloud, bucket, [source for source in sources if source.name != version.name])
-    return render.object_resource(version)
+    return records.object_resource(version)
 
 
 @OBJECTS.method("restore")
 def restore(cloud: Cloud, call: Call) -> Json:
-    """Make a soft-deleted version live again, as a new generation."""
+    """Restore a soft-deleted version as a new generation."""
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
     if generation is None:
@@ -118,12 +115,12 @@ def restore(cloud: Cloud, call: Call) -> Json:
         if found is None:
             raise records.missing(bucket, name)
         version = _duplicate(cloud, found, _same(call, found, bucket, name))
-    return render.object_resource(version)
+    return records.object_resource(version)
 
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     refuse_acl(call, records.require_bucket(cloud, destination))
-    encryption.refuse_key_in_call(call)
+    api.refuse_key_in_call(call)
     source_bucket = call.params.get("sourceBucket", destination)
     name = call.params["sourceObject"]
     api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
@@ -136,7 +133,7 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
 def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
     """Return a write of the source's bytes, with its metadata unless the caller sends other."""
     body = dict(call.body)
-    if not object_fields.writable(body):
+    if not versions.writable(body):
         held = ("temporaryHold", "eventBasedHold")
         body |= {field: value for field, value in source.fields.items() if field not in held}
     return Write(bucket, name, call.principal, body, Conditions.of(call))
@@ -145,7 +142,7 @@ def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
 def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:
     """Give the destination the source's bytes; a link takes no time however many there are."""
     write.check(cloud)
-    encryption.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
+    api.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
     contents = Contents(cloud)
     with contents.draft() as draft:
         contents.link(source.bucket, source.content, draft.path)
@@ -167,7 +164,7 @@ def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
     )
     expected = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
     Conditions(generation_match=int(expected) if expected is not None else None).check(found)
-    encryption.check_readable(cloud, records.require_bucket(cloud, bucket), found)
+    api.check_readable(cloud, records.require_bucket(cloud, bucket), found)
     return found
 
 
@@ -175,7 +172,7 @@ def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
     with cloud.store.locked():
         found = records.require_bucket(cloud, bucket)
         for source in sources:
-            # The object may have been replaced meanwhile.
+            # The object may have been replaced since.
             if records.find(cloud, bucket, source.name, source.generation) is not None:
                 versions.protect(cloud, found, source)
                 versions.delete(cloud, found, source)

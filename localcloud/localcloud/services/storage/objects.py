@@ -1,25 +1,32 @@
-"""Methods on objects that move no bytes in: get, list, patch, update, delete."""
+"""Objects: metadata, lists, downloads and deletion, and reading and writing by the XML API."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import base64
+import gzip
+import json
+import re
+import string
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote, unquote
+from xml.sax.saxutils import escape
 
-from localcloud.core.call import Call, Json, Response
+from localcloud.core.call import Call, Json, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.storage import (
-    api,
-    download,
-    listing,
-    object_fields,
-    records,
-    render,
-    versions,
-)
-from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import OBJECTS
-from localcloud.services.storage.conditions import Conditions
+from localcloud.services.storage import api, records, versions
+from localcloud.services.storage.api import API, OBJECTS, Conditions, refuse_acl
+from localcloud.services.storage.content import CHUNK, Contents, chunks_of
 from localcloud.services.storage.records import Version
+from localcloud.services.storage.versions import Write, header_hashes
 
 _PAGE = 1000
 
@@ -29,17 +36,16 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
         version = find(cloud, call)
-        tag = render.object_etag(version)
+        tag = records.object_etag(version)
         if Conditions.of(call).check_read(version) or _has_tag(call, tag):
             return Response(304, headers={"ETag": tag})
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
-            return download.media(cloud, version, call.request, tag)
-    return render.object_resource(version)
+            return media(cloud, version, call.request, tag)
+    return records.object_resource(version)
 
 
 @OBJECTS.method("list")
-def list_objects(cloud: Cloud, call: Call) -> Json:
-    """Return the objects of a bucket, by name."""
+def _list_objects(cloud: Cloud, call: Call) -> Json:
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
@@ -47,7 +53,7 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
     if call.arg("filter"):
         raise ApiError(501, "the local cloud does not implement the filter of objects.list")
     limit = min(limit or _PAGE, _PAGE)
-    wanted = listing.Listing(
+    wanted = Listing(
         prefix=call.arg("prefix"),
         delimiter=call.arg("delimiter"),
         start_offset=call.arg("startOffset"),
@@ -55,10 +61,10 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
         match_glob=call.arg("matchGlob"),
         include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
     )
-    after = listing.decode_token(call.arg("pageToken"))
+    after = decode_token(call.arg("pageToken"))
     items: list[Json] = []
     prefixes: list[str] = []
-    last: listing.Position | None = None
+    last: Position | None = None
     with cloud.store.locked():
         for entry in wanted.entries(_keys(cloud, call, bucket, wanted.prefix), after):
             if len(items) + len(prefixes) == limit:
@@ -67,7 +73,7 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
             if entry[1] == 0:
                 prefixes.append(entry[0])
             else:
-                items.append(render.object_resource(_listed(cloud, call, bucket, entry)))
+                items.append(records.object_resource(_listed(cloud, call, bucket, entry)))
         else:
             last = None
     page: Json = {"kind": "storage#objects"}
@@ -76,21 +82,19 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
     if prefixes:
         page["prefixes"] = prefixes
     if last is not None:
-        page["nextPageToken"] = listing.encode_token(last)
+        page["nextPageToken"] = encode_token(last)
     return page
 
 
 @OBJECTS.method("patch", verb="update")
-def patch(cloud: Cloud, call: Call) -> Json:
-    """Change some of an object's metadata."""
-    changes = object_fields.writable(call.body)
-    return _change(cloud, call, lambda fields: object_fields.patched(fields, changes))
+def _patch(cloud: Cloud, call: Call) -> Json:
+    changes = versions.writable(call.body)
+    return _change(cloud, call, lambda fields: versions.patched(fields, changes))
 
 
 @OBJECTS.method("update")
-def update(cloud: Cloud, call: Call) -> Json:
-    """Replace an object's metadata."""
-    fields = object_fields.without_nulls(object_fields.writable(call.body))
+def _update(cloud: Cloud, call: Call) -> Json:
+    fields = versions.without_nulls(versions.writable(call.body))
     return _change(cloud, call, lambda _: fields)
 
 
@@ -108,8 +112,7 @@ def delete(cloud: Cloud, call: Call) -> None:
 def find(cloud: Cloud, call: Call) -> Version:
     """Return the version that a call names by bucket, object and, if sent, generation.
 
-    Raises:
-        ApiError: 404, or 403 where the caller may not learn that the object is missing.
+    A missing one is 404, or 403 where the caller may not learn that it is missing.
     """
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
@@ -142,7 +145,7 @@ def _split(keys: list[str]) -> list[tuple[str, int]]:
     return sorted(records.split_key(key) for key in keys)
 
 
-def _listed(cloud: Cloud, call: Call, bucket: str, entry: listing.Position) -> Version:
+def _listed(cloud: Cloud, call: Call, bucket: str, entry: Position) -> Version:
     name, _, generation = entry
     if call.flag("softDeleted"):
         found = records.find_deleted(cloud, bucket, name, generation)
@@ -151,7 +154,7 @@ def _listed(cloud: Cloud, call: Call, bucket: str, entry: listing.Position) -> V
     return records.require(cloud, bucket, name, generation or None)
 
 
-def _change(cloud: Cloud, call: Call, change: object_fields.Change) -> Json:
+def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
     refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     with cloud.store.locked():
         version = find(cloud, call)
@@ -163,8 +166,319 @@ def _change(cloud: Cloud, call: Call, change: object_fields.Change) -> Json:
             updated=cloud.clock.now(),
         )
         records.replace_version(cloud, changed)
-    return render.object_resource(changed)
+    return records.object_resource(changed)
 
 
 def _has_tag(call: Call, tag: str) -> bool:
     return call.request.headers.get("If-None-Match", "").strip('"') == tag
+
+
+# Lists: prefixes, delimiters, offsets, globs and pages.
+
+Position = tuple[str, int, int]
+"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a list call asks for; the fields are the API's parameters."""
+
+    prefix: str = ""
+    delimiter: str = ""
+    start_offset: str = ""
+    end_offset: str = ""
+    match_glob: str = ""
+    include_trailing_delimiter: bool = False
+
+    def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
+        """Return the entries behind `after`; `keys` are all names and generations, sorted."""
+        glob = compile_glob(self.match_glob) if self.match_glob else None
+        first = max(self.prefix, self.start_offset, after[0] if after else "")
+        seen = ""
+        for name, generation in keys[bisect_left(keys, (first, -1)) :]:
+            if not name.startswith(self.prefix) or (self.end_offset and name >= self.end_offset):
+                return
+            for entry in self._entries_of(name, generation):
+                if entry[1] == 0 and entry[0] == seen:
+                    continue
+                seen = entry[0] if entry[1] == 0 else seen
+                if (after is None or entry > after) and (not glob or glob.fullmatch(entry[0])):
+                    yield entry
+
+    def _entries_of(self, name: str, generation: int) -> Iterator[Position]:
+        end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
+        if end < 0:
+            yield name, 1, generation
+            return
+        folder = name[: end + len(self.delimiter)]
+        yield folder, 0, 0
+        if self.include_trailing_delimiter and name == folder:
+            yield name, 1, generation
+
+
+def encode_token(position: Position) -> str:
+    """Return the page token for the entries behind `position`."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+
+
+def decode_token(token: str) -> Position | None:
+    """Return the position in a page token, or None for no token."""
+    if not token:
+        return None
+    try:
+        name, kind, generation = json.loads(base64.urlsafe_b64decode(token))
+        return str(name), int(kind), int(generation)
+    except (ValueError, TypeError):
+        raise invalid(f"Invalid page token: {token}") from None
+
+
+@lru_cache(maxsize=64)
+def compile_glob(glob: str) -> re.Pattern[str]:
+    """Return a glob of Cloud Storage as a regular expression.
+
+    `*` and `?` stop at slashes, `**` doesn't; `[…]` is a set, `{a,b}` alternatives, a backslash
+    takes the next character as it is
+    (cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob).
+    """
+    tokens = re.findall(r"\*\*|\\.|\[[!^]?\]?[^\]]*\]|.", glob, re.DOTALL)
+    depth = 0
+    parts: list[str] = []
+    for token in tokens:
+        if token == "{":
+            depth += 1
+        elif token == "}":
+            depth -= 1
+        parts.append(_translate(token, depth))
+    try:
+        if depth:
+            raise re.error("unbalanced braces")
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error as error:
+        raise invalid(f"Invalid glob pattern '{glob}': {error}.") from None
+
+
+def _translate(token: str, depth: int) -> str:
+    plain = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
+    if token in plain:
+        return plain[token]
+    if token == "," and depth:
+        return "|"
+    if len(token) > 2 and token.startswith("["):
+        inner = token[1:-1]
+        inverted = inner[0] in "!^"
+        body = (inner[1:] if inverted else inner).replace("\\", r"\\").replace("[", r"\[")
+        body = body.replace("]", r"\]")
+        return f"[^/{body}]" if inverted else f"(?!/)[{body}]"
+    return re.escape(token[1:] if len(token) == 2 and token.startswith("\\") else token)
+
+
+# Downloads: headers, ranges and decompression.
+
+_RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+
+
+def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
+    """Return the object's bytes, or the range of them that the request asks for.
+
+    Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
+    the reader.
+    """
+    api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
+    headers = media_headers(version, etag)
+    path = Contents(cloud).path(version.bucket, version.content)
+    if _must_decompress(version, request):
+        with suppress(OSError, EOFError, zlib.error):
+            return _decompressed(path, headers)
+    span = _span(request.headers.get("Range", ""), version.size)
+    if span is None:
+        message = b"The requested range cannot be satisfied."
+        return Response(416, message, {"Content-Range": f"bytes */{version.size}"})
+    start, length = span
+    status = 200
+    # An answer to a range is partial even when it is the whole object.
+    if request.headers.get("Range") and _RANGE.fullmatch(request.headers["Range"].strip()):
+        status = 206
+        headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{version.size}"
+    body: bytes | Iterator[bytes] = b""
+    if request.verb != "HEAD":
+        body = _pieces(path.open("rb"), start, length)
+    return Response(status, body, headers | {"Content-Length": str(length)}, length)
+
+
+def media_headers(version: Version, etag: str) -> dict[str, str]:
+    """Return the headers that go with an object's bytes."""
+    hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
+    encoding = version.fields.get("contentEncoding")
+    content_type = version.fields.get("contentType") or "application/octet-stream"
+    headers = {
+        "Content-Type": _header_value(content_type),
+        "ETag": etag,
+        "Last-Modified": formatdate(version.updated, usegmt=True),
+        "Accept-Ranges": "bytes",
+        "x-goog-generation": str(version.generation),
+        "x-goog-metageneration": str(version.metageneration),
+        "x-goog-hash": hashes,
+        "x-goog-storage-class": version.storage_class,
+        "x-goog-stored-content-length": str(version.size),
+        "x-goog-stored-content-encoding": _header_value(encoding or "identity"),
+    }
+    for field, header in (
+        ("cacheControl", "Cache-Control"),
+        ("contentDisposition", "Content-Disposition"),
+        ("contentEncoding", "Content-Encoding"),
+        ("contentLanguage", "Content-Language"),
+    ):
+        if version.fields.get(field):
+            headers[header] = _header_value(version.fields[field])
+    for key, value in version.fields.get("metadata", {}).items():
+        headers[f"x-goog-meta-{quote(key)}"] = _header_value(value)
+    return headers
+
+
+def _header_value(value: str) -> str:
+    """Return what a user set, in the form of a header: all but ASCII is percent-encoded."""
+    return quote(value, safe=f" {string.punctuation}")
+
+
+def md5_etag(version: Version) -> str:
+    """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
+    if version.md5 is None:
+        return f'"{version.generation}"'
+    return f'"{base64.b64decode(version.md5).hex()}"'
+
+
+def _must_decompress(version: Version, request: Request) -> bool:
+    return (
+        version.fields.get("contentEncoding") == "gzip"
+        and "gzip" not in request.headers.get("Accept-Encoding", "")
+        and "no-transform" not in version.fields.get("cacheControl", "")
+    )
+
+
+def _decompressed(path: Path, headers: dict[str, str]) -> Response:
+    """Decompress stored gzip for a caller who did not ask for it (decompressive transcoding)."""
+    del headers["Content-Encoding"]
+    with gzip.open(path) as file:
+        length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
+    headers = headers | {"Warning": "214 UploadServer gunzipped", "Content-Length": str(length)}
+    return Response(200, _pieces(gzip.open(path), 0, length), headers, length)
+
+
+def _span(header: str, size: int) -> tuple[int, int] | None:
+    """Return start and length of the requested range; None when it is empty."""
+    found = _RANGE.fullmatch(header.strip())
+    if not found:
+        return 0, size
+    first, last, suffix = found.groups()
+    if suffix is not None:
+        length = min(int(suffix), size)
+        return (size - length, length) if length else None
+    start = int(first)
+    end = min(int(last), size - 1) if last else size - 1
+    if start >= size or end < start:
+        return None
+    return start, end - start + 1
+
+
+def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
+    with file:
+        file.seek(start)
+        while length > 0:
+            chunk = file.read(min(CHUNK, length))
+            if not chunk:
+                raise ConnectionError("the content file is shorter than its record says")
+            length -= len(chunk)
+            yield chunk
+
+
+# The XML API: GET, HEAD and PUT of an object. TensorFlow reads objects this way.
+
+_HOSTS = ("storage.googleapis.com",)
+_PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
+_CODES = {
+    400: "InvalidArgument",
+    401: "AuthenticationRequired",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    412: "PreconditionFailed",
+}
+_FIELDS = {
+    "Content-Type": "contentType",
+    "Content-Encoding": "contentEncoding",
+    "Content-Disposition": "contentDisposition",
+    "Content-Language": "contentLanguage",
+    "Cache-Control": "cacheControl",
+}
+_META = "x-goog-meta-"
+Handler = Callable[[Cloud, Call], Response]
+
+
+def _answered_in_xml(handler: Handler) -> Handler:
+    """Answer errors as the XML API does."""
+
+    def answer(cloud: Cloud, call: Call) -> Response:
+        call.params = {name: unquote(value) for name, value in call.params.items()}
+        try:
+            return handler(cloud, call)
+        except ApiError as error:
+            code = _CODES.get(error.code, "InternalError")
+            if "bucket does not exist" in error.message:
+                code = "NoSuchBucket"
+            text = (
+                "<?xml version='1.0' encoding='UTF-8'?>"
+                f"<Error><Code>{code}</Code><Message>{escape(error.message)}</Message></Error>"
+            )
+            headers = {"Content-Type": "application/xml; charset=UTF-8"}
+            return Response(error.code, text.encode(), headers)
+
+    return answer
+
+
+@API.raw("GET", _PATH, like="objects.get", hosts=_HOSTS)
+@API.raw("HEAD", _PATH, like="objects.get", hosts=_HOSTS)
+@_answered_in_xml
+def get_by_xml(cloud: Cloud, call: Call) -> Response:
+    """Return an object's bytes, or only the headers."""
+    bucket, name = call.params["bucket"], call.params["object"]
+    api.require(cloud, call.principal, bucket, "storage.objects.get", name)
+    with cloud.store.locked():
+        version = find(cloud, call)
+        tag = md5_etag(version)
+        if call.request.headers.get("If-None-Match", "") == tag:
+            return Response(304, headers={"ETag": tag})
+        return media(cloud, version, call.request, tag)
+
+
+@API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
+@_answered_in_xml
+def put_by_xml(cloud: Cloud, call: Call) -> Response:
+    """Create or replace an object."""
+    headers = call.request.headers
+    body = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
+    metadata = {
+        name[len(_META) :].lower(): value
+        for name, value in headers.items()
+        if name.lower().startswith(_META)
+    }
+    write = Write(
+        bucket=call.params["bucket"],
+        name=call.params["object"],
+        principal=call.principal,
+        body=body | {"metadata": metadata} if metadata else body,
+        conditions=Conditions(
+            generation_match=_number(call, "x-goog-if-generation-match"),
+            metageneration_match=_number(call, "x-goog-if-metageneration-match"),
+        ),
+        hashes=header_hashes(call.request),
+    )
+    version = write.take(cloud, chunks_of(call.request.stream))
+    answer = media_headers(version, md5_etag(version))
+    kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
+    return Response(200, headers=kept)
+
+
+def _number(call: Call, header: str) -> int | None:
+    value = call.request.headers.get(header, "")
+    if value and not value.isdigit():
+        raise ApiError(400, f"Invalid value for {header}: '{value}' is not an integer.")
+    return int(value) if value else None

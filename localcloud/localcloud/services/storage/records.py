@@ -1,4 +1,4 @@
-"""Buckets and object versions as the store keeps them.
+"""Buckets and object versions: as the store keeps them, and as the JSON API shows them.
 
 Every bucket has three kinds of its own in the store, so that listing one never walks through the
 objects of another: `object/B` holds the live version of each name, `noncurrent-object/B` the older
@@ -7,12 +7,17 @@ ones and `soft-deleted-object/B` those that can still be restored.
 
 from __future__ import annotations
 
+import base64
+import ipaddress
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import quote
 
 from localcloud.core.call import Json
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, invalid
 
 BUCKET = "bucket"
 DELETED_BUCKET = "soft-deleted-bucket"
@@ -38,7 +43,7 @@ class Bucket:
 
     @property
     def public_access_prevented(self) -> bool:
-        """Whether nobody may be let in without a Google account."""
+        """Whether access without a Google account is never allowed."""
         iam: Json = self.settings["iamConfiguration"]
         return bool(iam["publicAccessPrevention"] == "enforced")
 
@@ -69,7 +74,7 @@ class Version:
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
         kms_version: version of the customer's key that it is encrypted with; None: Google's own.
-        soft_deleted: when it was deleted, and `hard_delete` when it is gone for good.
+        soft_deleted: when it was deleted; `hard_delete` is when it will be purged.
     """
 
     bucket: str
@@ -130,11 +135,7 @@ def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
 
 
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
-    """Return the bucket.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Return the bucket; 404 when there is none."""
     bucket = find_bucket(cloud, name)
     if bucket is None:
         raise ApiError(404, "The specified bucket does not exist.")
@@ -163,7 +164,7 @@ def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
 
 
 def replace_version(cloud: Cloud, version: Version) -> None:
-    """Put a changed version back where it stands, live or noncurrent."""
+    """Store a changed version, live or noncurrent."""
     if version.noncurrent_since is None:
         save(cloud, live_kind(version.bucket), version.name, version)
     else:
@@ -196,12 +197,165 @@ def missing(bucket: str, name: str) -> ApiError:
 
 
 def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None) -> Version:
-    """Return the live version of an object, or the one of a generation.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Return the live version of an object, or the one of a generation; 404 when there is none."""
     found = find(cloud, bucket, name, generation)
     if found is None:
         raise missing(bucket, name)
     return found
+
+
+# Names of buckets and objects.
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
+_LABEL_LENGTH = 63
+_WHOLE_LENGTH = 222
+
+
+def check_bucket_name(name: str) -> None:
+    """Refuse a name that no bucket may have (cloud.google.com/storage/docs/buckets#naming).
+
+    A domain name is 403: it takes a proof of ownership.
+    """
+    problem = _bucket_problem(name)
+    if problem:
+        raise invalid(f"Invalid bucket name: '{name}': {problem}.")
+    if "." in name:
+        raise ApiError(
+            403,
+            f"The bucket name '{name}' is a domain name: you must verify site or domain ownership "
+            "at https://search.google.com/search-console.",
+        )
+
+
+def check_object_name(name: str) -> None:
+    """Refuse a name that no object may have (cloud.google.com/storage/docs/objects#naming)."""
+    problem = _object_problem(name)
+    if problem:
+        raise invalid(f"Invalid object name: {name[:80]!r}: {problem}.")
+
+
+def _bucket_problem(name: str) -> str:
+    length = _WHOLE_LENGTH if "." in name else _LABEL_LENGTH
+    if not 3 <= len(name) <= length:
+        return f"it must have 3 to {length} characters"
+    if not _BUCKET.fullmatch(name):
+        return (
+            "it may hold lower-case letters, digits, dashes, underscores and dots, and must begin "
+            "and end with a letter or digit"
+        )
+    if any(not label or len(label) > _LABEL_LENGTH for label in name.split(".")):
+        return f"each part between dots must have 1 to {_LABEL_LENGTH} characters"
+    if name.startswith("goog") or "google" in name or "g00gle" in name:
+        return "it must not begin with 'goog' nor contain 'google' or something close to it"
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return ""
+    return "it must not look like an IP address"
+
+
+def _object_problem(name: str) -> str:
+    if not name:
+        return "it must not be empty"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "it must be valid Unicode"
+    if size > 1024:
+        return "it must not be longer than 1024 bytes in UTF-8"
+    if "\n" in name or "\r" in name:
+        return "it must not contain a line feed or carriage return"
+    if name in (".", ".."):
+        return "it must not be '.' or '..'"
+    if name.startswith(".well-known/acme-challenge/"):
+        return "it must not begin with '.well-known/acme-challenge/'"
+    return ""
+
+
+# As the JSON API shows them.
+
+_API = "https://www.googleapis.com/storage/v1/b"
+_MEDIA = "https://storage.googleapis.com/download/storage/v1/b"
+
+
+def etag(*numbers: int) -> str:
+    """Return an entity tag in the form of Google's: a protocol buffer of the numbers in base64."""
+    encoded = bytearray()
+    for field, number in enumerate(numbers, start=1):
+        encoded.append(field << 3)
+        while number > 0x7F:
+            encoded.append(number & 0x7F | 0x80)
+            number >>= 7
+        encoded.append(number)
+    return base64.b64encode(encoded).decode()
+
+
+def bucket_resource(bucket: Bucket) -> Json:
+    """Return the bucket as the API shows it."""
+    shown = {
+        "kind": "storage#bucket",
+        "id": bucket.name,
+        "name": bucket.name,
+        "selfLink": f"{_API}/{bucket.name}",
+        "projectNumber": bucket.project_number,
+        "generation": str(bucket.generation),
+        "metageneration": str(bucket.metageneration),
+        "location": bucket.location,
+        "locationType": bucket.location_type,
+        "timeCreated": rfc3339(bucket.created),
+        "updated": rfc3339(bucket.updated),
+        "etag": etag(bucket.metageneration),
+        **bucket.settings,
+    }
+    if bucket.soft_deleted:
+        shown["softDeleteTime"] = rfc3339(bucket.soft_deleted)
+        shown["hardDeleteTime"] = rfc3339(bucket.soft_deleted + bucket.soft_delete_seconds)
+    if bucket.location_type == "region":
+        shown["satisfiesPZI"] = True
+    uniform = bucket.settings["iamConfiguration"]["uniformBucketLevelAccess"]
+    shown["iamConfiguration"] = bucket.settings["iamConfiguration"] | {"bucketPolicyOnly": uniform}
+    return shown
+
+
+def object_etag(version: Version) -> str:
+    """Return the entity tag of an object's metadata."""
+    return etag(version.generation, version.metageneration)
+
+
+def object_resource(version: Version) -> Json:
+    """Return the object version as the API shows it."""
+    name = quote(version.name, safe="")
+    generation = str(version.generation)
+    shown: Json = {
+        "kind": "storage#object",
+        "id": f"{version.bucket}/{version.name}/{generation}",
+        "selfLink": f"{_API}/{version.bucket}/o/{name}",
+        "mediaLink": f"{_MEDIA}/{version.bucket}/o/{name}?generation={generation}&alt=media",
+        "name": version.name,
+        "bucket": version.bucket,
+        "generation": generation,
+        "metageneration": str(version.metageneration),
+        "storageClass": version.storage_class,
+        "size": str(version.size),
+        "crc32c": version.crc32c,
+        "etag": object_etag(version),
+        "timeCreated": rfc3339(version.created),
+        "updated": rfc3339(version.updated),
+        "timeStorageClassUpdated": rfc3339(version.class_updated),
+        "timeFinalized": rfc3339(version.created),
+        **version.fields,
+    }
+    if version.md5 is not None:
+        shown["md5Hash"] = version.md5
+    if version.kms_version is not None:
+        shown["kmsKeyName"] = version.kms_version
+    if version.components is not None:
+        shown["componentCount"] = version.components
+    for field, moment in (
+        ("timeDeleted", version.noncurrent_since),
+        ("softDeleteTime", version.soft_deleted),
+        ("hardDeleteTime", version.hard_delete),
+    ):
+        if moment is not None:
+            shown[field] = rfc3339(moment)
+    return shown

@@ -1,29 +1,45 @@
-"""objects.insert: uploads in one request, and the start of resumable ones."""
+"""Uploads: in one request, or resumable over any number of them.
+
+Each ends in `versions.Write`, which makes the bytes the object's live version.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from email.message import Message
+from email.parser import BytesHeaderParser
+from pathlib import Path
+from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 from localcloud.core import body as schema
-from localcloud.core.call import Call, Json, Response, parse_json
+from localcloud.core.call import Call, Json, Principal, Request, Response, Stream, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.storage import encryption, records, render, resumable
-from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API
-from localcloud.services.storage.conditions import Conditions
-from localcloud.services.storage.content import chunks_of
-from localcloud.services.storage.multipart import RelatedBody
-from localcloud.services.storage.object_fields import hashes, header_hashes
-from localcloud.services.storage.writes import Write
+from localcloud.core.store import Record
+from localcloud.services.storage import api, records
+from localcloud.services.storage.api import API, HOSTS, Conditions, refuse_acl
+from localcloud.services.storage.content import (
+    CHUNK,
+    Contents,
+    Digest,
+    Hashes,
+    chunks_of,
+    disk_errors,
+)
+from localcloud.services.storage.versions import Write, hashes, header_hashes
 
 
 @API.method("objects.insert")
-def insert(cloud: Cloud, call: Call) -> Json | Response:
-    """Create or replace an object."""
+def _insert(cloud: Cloud, call: Call) -> Json | Response:
     if call.arg("upload_id"):
-        return resumable.proceed(cloud, call)
+        return proceed(cloud, call)
     kind = call.arg("uploadType") or call.request.headers.get("X-Goog-Upload-Protocol", "")
     if not call.upload or kind not in ("media", "multipart", "resumable"):
         raise invalid(
@@ -33,7 +49,7 @@ def insert(cloud: Cloud, call: Call) -> Json | Response:
     # The permission depends on the object's name, which may come in the body: Write.check asks.
     refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     if kind == "resumable":
-        return resumable.start(cloud, call, _write(call, _body(call)))
+        return start(cloud, call, _write(call, _body(call)))
     if kind == "media":
         return _media(cloud, call)
     return _multipart(cloud, call)
@@ -50,7 +66,7 @@ def _media(cloud: Cloud, call: Call) -> Json:
         if headers.get(header)
     }
     write = _write(call, body)
-    return render.object_resource(write.take(cloud, chunks_of(call.request.stream)))
+    return records.object_resource(write.take(cloud, chunks_of(call.request.stream)))
 
 
 def _multipart(cloud: Cloud, call: Call) -> Json:
@@ -59,7 +75,7 @@ def _multipart(cloud: Cloud, call: Call) -> Json:
     body = related.metadata
     if related.content_type and not body.get("contentType"):
         body = body | {"contentType": related.content_type}
-    return render.object_resource(_write(call, body).take(cloud, related.chunks()))
+    return records.object_resource(_write(call, body).take(cloud, related.chunks()))
 
 
 def _body(call: Call) -> Json:
@@ -80,7 +96,7 @@ def _check_object(call: Call, body: object) -> None:
 
 
 def _write(call: Call, body: Json) -> Write:
-    encryption.refuse_key_in_call(call)
+    api.refuse_key_in_call(call)
     encoding = call.arg("contentEncoding")
     if encoding:
         body = body | {"contentEncoding": encoding}
@@ -96,3 +112,303 @@ def _write(call: Call, body: Json) -> Write:
         hashes=hashes(body),
     )
     return replace(write, hashes=write.hashes | header_hashes(call.request))
+
+
+# Resumable uploads (cloud.google.com/storage/docs/performing-resumable-uploads). A session is a
+# record in the store and a file with the bytes so far, so it survives a restart of the emulator.
+
+LIFETIME = 7 * 86400.0
+"""Seconds after which Google forgets a session."""
+_QUANTUM = 1 << 18
+_PATH = r"/(?:resumable/)?upload/storage/v1/b/(?P<bucket>[^/]+)/o"
+_LOCKS: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+
+def start(cloud: Cloud, call: Call, write: Write) -> Response:
+    """Open a session; its address is in the Location header."""
+    write.check(cloud)
+    length = call.request.headers.get("X-Upload-Content-Length", "")
+    if length and not length.isdigit():
+        raise invalid(f"Invalid value for X-Upload-Content-Length: '{length}'.")
+    upload = uuid.uuid4().hex
+    record: Record = {
+        "bucket": write.bucket,
+        "name": write.name,
+        "member": write.principal.member,
+        "scopes": sorted(write.principal.scopes),
+        "body": write.body,
+        "conditions": asdict(write.conditions),
+        "hashes": asdict(write.hashes),
+        "total": int(length) if length else None,
+        "created": cloud.clock.now(),
+        "generation": None,
+    }
+    with disk_errors():
+        Contents(cloud).upload_path(upload).touch()
+    cloud.store.put(records.UPLOAD, upload, record)
+    query = urlencode([(k, v) for k, vs in call.request.query.items() for v in vs])
+    location = f"{call.base_url}{call.request.path}?{query}&upload_id={upload}"
+    return Response(200, headers={"Location": location, "X-GUploader-UploadID": upload})
+
+
+@API.raw("PUT", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
+def put(cloud: Cloud, call: Call) -> Json | Response:
+    """Append to a session. Its URL is a capability: no permission is checked."""
+    return proceed(cloud, call)
+
+
+def proceed(cloud: Cloud, call: Call) -> Json | Response:
+    """Take the next bytes of a session, or tell how many came so far."""
+    upload = call.arg("upload_id")
+    lock = _LOCKS.setdefault(upload, threading.Lock())
+    with lock:
+        record = _require_session(cloud, upload)
+        if record["generation"] is not None:
+            found = records.require(cloud, record["bucket"], record["name"], record["generation"])
+            return records.object_resource(found)
+        return _take(cloud, call, upload, record)
+
+
+@API.raw("DELETE", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
+def cancel(cloud: Cloud, call: Call) -> Response:
+    """Cancel a session; Google answers 499 on success."""
+    upload = call.arg("upload_id")
+    _require_session(cloud, upload)
+    discard(cloud, upload)
+    return Response(499)
+
+
+def discard(cloud: Cloud, upload: str) -> None:
+    """Delete a session and its bytes."""
+    cloud.store.delete(records.UPLOAD, upload)
+    Contents(cloud).upload_path(upload).unlink(missing_ok=True)
+
+
+def forget(cloud: Cloud, bucket: str) -> None:
+    """Delete all sessions of a bucket."""
+    for upload, record in cloud.store.items(records.UPLOAD):
+        if record["bucket"] == bucket:
+            discard(cloud, upload)
+
+
+def expire(
+    cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
+) -> int:
+    """Discard sessions of `age` seconds; return how many were unfinished."""
+    unfinished = 0
+    for upload, record in cloud.store.items(records.UPLOAD):
+        if bucket not in ("", record["bucket"]) or not matches(record["name"]):
+            continue
+        finished = record["generation"] is not None
+        if record["created"] + (LIFETIME if finished else age) <= cloud.clock.now():
+            discard(cloud, upload)
+            unfinished += not finished
+    return unfinished
+
+
+def _require_session(cloud: Cloud, upload: str) -> Record:
+    record = cloud.store.get(records.UPLOAD, upload)
+    if record is None:
+        raise ApiError(404, f"No such upload: {upload or 'the upload_id is missing'}")
+    if record["created"] + LIFETIME < cloud.clock.now():
+        raise ApiError(410, f"The upload {upload} has expired: it was not finished in a week.")
+    return record
+
+
+def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Response:
+    path = Contents(cloud).upload_path(upload)
+    content = ContentRange.of(call.request, record["total"])
+    digest = None if content.first is None else _append(path, call.request.stream, content)
+    if not content.complete(path.stat().st_size):
+        return _incomplete(call, path.stat().st_size)
+    write = Write(
+        bucket=record["bucket"],
+        name=record["name"],
+        principal=Principal(record["member"], frozenset(record["scopes"])),
+        body=record["body"],
+        conditions=Conditions(**record["conditions"]),
+        hashes=Hashes(**record["hashes"]) | header_hashes(call.request),
+    )
+    try:
+        version = write.finish(cloud, path, (digest or _digest_of(path)).result())
+    except ApiError as error:
+        if error.code < 500:
+            discard(cloud, upload)
+        raise
+    cloud.store.put(records.UPLOAD, upload, record | {"generation": version.generation})
+    return records.object_resource(version)
+
+
+def _append(path: Path, stream: Stream, content: ContentRange) -> Digest | None:
+    """Write the request's bytes; their digest if nothing came before them."""
+    first = position = content.first or 0
+    size = path.stat().st_size
+    if first > size:
+        raise invalid(
+            "Invalid request.  According to the Content-Range header, the upload offset is "
+            f"{first} byte(s), which exceeds already uploaded size of {size} byte(s)."
+        )
+    digest = Digest()
+    try:
+        with disk_errors(), path.open("r+b") as file:
+            file.seek(size)
+            for chunk in chunks_of(stream):
+                digest.update(chunk)
+                # After a lost answer a client sends the same bytes again.
+                file.write(chunk[max(0, size - position) :])
+                position += len(chunk)
+        content.check_length(position - first)
+    except (OSError, ApiError):
+        _truncate(path)
+        raise
+    if not content.complete(path.stat().st_size):
+        _truncate(path)
+    return None if size else digest
+
+
+def _truncate(path: Path) -> None:
+    """Cut an unfinished upload to whole quanta, as Google does."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.truncate(size - size % _QUANTUM)
+
+
+def _digest_of(path: Path) -> Digest:
+    digest = Digest()
+    with path.open("rb") as file:
+        for chunk in chunks_of(file):
+            digest.update(chunk)
+    return digest
+
+
+def _incomplete(call: Call, size: int) -> Response:
+    headers = {"Range": f"bytes=0-{size - 1}"} if size else {}
+    # Clients whose HTTP library takes a 308 for a redirect ask for another status.
+    if call.request.headers.get("X-GUploader-No-308", "").lower() == "yes":
+        return Response(200, headers=headers | {"X-HTTP-Status-Code-Override": "308"})
+    return Response(308, headers=headers)
+
+
+_HEADER = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<total>\d+|\*)")
+
+
+@dataclass(frozen=True)
+class ContentRange:
+    """Which bytes of the whole a request brings.
+
+    Attributes:
+        first: None when it brings none and only asks for the upload's progress.
+        last: None when the request's length decides.
+        total: None when the client doesn't know it yet.
+        whole: the request brings everything.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    total: int | None = None
+    whole: bool = False
+
+    @classmethod
+    def of(cls, request: Request, known: int | None) -> ContentRange:
+        """Return the range of a request to a session that was started with `known` bytes in all."""
+        header = request.headers.get("Content-Range", "").strip()
+        if not header:
+            return cls(first=0, whole=True)
+        found = _HEADER.fullmatch(header)
+        if not found:
+            raise invalid(f"Failed to parse Content-Range header '{header}'.")
+        first, last, total = (
+            int(value) if value and value != "*" else None
+            for value in found.group("first", "last", "total")
+        )
+        backwards = first is not None and last is not None and last < first
+        if backwards or (last is not None and total is not None and last >= total):
+            raise invalid(f"Failed to parse Content-Range header '{header}'.")
+        if total is not None and known is not None and total != known:
+            raise invalid(
+                f"Invalid request.  The Content-Range header says {total} byte(s) in all, but the "
+                f"upload was started with {known} byte(s)."
+            )
+        return cls(first, last, total)
+
+    def complete(self, size: int) -> bool:
+        """Return whether an upload with `size` bytes so far has all of them."""
+        return self.whole or (self.total is not None and size >= self.total)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a request with another number of bytes than it announced."""
+        if self.first is None or self.last is None:
+            return
+        announced = self.last + 1 - self.first
+        if length != announced:
+            raise invalid(
+                f"Invalid request.  The Content-Range header announces {announced} byte(s), but "
+                f"{length} byte(s) came."
+            )
+
+
+_HEAD_LIMIT = 1 << 20
+
+
+class RelatedBody:
+    """Reads the two parts of a `multipart/related` upload; 400 for any other body."""
+
+    def __init__(self, content_type: str, stream: Stream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        header = Message()
+        header["Content-Type"] = content_type
+        # Some clients put the boundary between single quotes, which the parser leaves alone.
+        boundary = str(header.get_param("boundary", "")).strip("'")
+        if header.get_content_type() != "multipart/related" or not boundary:
+            raise invalid(f"Multipart upload with the Content-Type '{content_type}'.")
+        self._mark = b"--" + boundary.encode()
+        first = self._line()
+        if first.rstrip() != self._mark:
+            raise invalid("Multipart upload that does not begin with its boundary.")
+        # Google's own command line tools end lines with a line feed alone.
+        self._end = b"\r\n" if first.endswith(b"\r\n") else b"\n"
+        self.metadata = self._metadata()
+        self.content_type = self._headers().get("Content-Type", "")
+        """The Content-Type of the second part, or the empty string."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Return the bytes of the second part."""
+        mark = self._end + self._mark
+        while (found := self._buffer.find(mark)) < 0:
+            # Keep back what may be the beginning of the boundary until more bytes come.
+            ready = len(self._buffer) - len(mark) + 1
+            if ready > 0:
+                yield bytes(self._buffer[:ready])
+                del self._buffer[:ready]
+            self._more()
+        if found:
+            yield bytes(self._buffer[:found])
+
+    def _metadata(self) -> Json:
+        self._headers()
+        text = bytearray()
+        while not (line := self._line()).startswith(self._mark):
+            text += line
+        return parse_json(bytes(text))
+
+    def _headers(self) -> Message:
+        text = bytearray()
+        while (line := self._line()).strip():
+            text += line
+        return BytesHeaderParser().parsebytes(bytes(text))
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > _HEAD_LIMIT:
+                raise invalid(f"Multipart upload with more than {_HEAD_LIMIT} bytes of metadata.")
+            self._more()
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line
+
+    def _more(self) -> None:
+        chunk = self._stream.read(CHUNK)
+        if not chunk:
+            raise invalid("Multipart upload that ends without its closing boundary.")
+        self._buffer += chunk

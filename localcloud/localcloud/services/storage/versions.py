@@ -1,15 +1,101 @@
-"""What happens to an object's versions when one is written or deleted."""
+"""An object's versions: how one is written, replaced and deleted, and the fields it may have."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from localcloud.core.call import Json, Principal, Request
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
-from localcloud.services.storage import records
-from localcloud.services.storage.content import Contents
-from localcloud.services.storage.records import Bucket, Version
+from localcloud.core.errors import ApiError, invalid
+from localcloud.services.storage import api, records
+from localcloud.services.storage.api import Conditions
+from localcloud.services.storage.content import Checksums, Contents, Hashes
+from localcloud.services.storage.records import Bucket, Version, check_object_name
+
+
+@dataclass(frozen=True)
+class Write:
+    """An object that a caller wants to write.
+
+    Attributes:
+        principal: whose permission counts when an object is replaced.
+        body: the object resource that the caller sent.
+        hashes: checksums that the bytes must have.
+    """
+
+    bucket: str
+    name: str
+    principal: Principal
+    body: Json = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
+    hashes: Hashes = field(default_factory=Hashes)
+
+    def check(self, cloud: Cloud) -> None:
+        """Refuse what can't succeed before any byte is read."""
+        check_object_name(self.name)
+        writable(self.body)
+        storage_class(self.body, "STANDARD")
+        self._require(cloud, "storage.objects.create")
+        self._admit(cloud)
+
+    def take(self, cloud: Cloud, chunks: Iterable[bytes]) -> Version:
+        """Check, write the bytes, and make them the object's live version; see `finish`."""
+        self.check(cloud)
+        with Contents(cloud).draft() as draft:
+            draft.fill(chunks)
+            return self.finish(cloud, draft.path, draft.digest.result())
+
+    def finish(
+        self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None
+    ) -> Version:
+        """Move the file `path` into the bucket as the object's live version.
+
+        It is 400 when the checksums differ, and 507 if the disk is full.
+        """
+        checksums.check(self.hashes)
+        fields = without_nulls(writable(self.body))
+        with cloud.store.locked():
+            bucket = self._admit(cloud)
+            now = cloud.clock.now()
+            sorted_by_google = (bucket.settings.get("autoclass") or {}).get("enabled")
+            if bucket.settings.get("defaultEventBasedHold"):
+                fields.setdefault("eventBasedHold", True)
+            version = Version(
+                bucket=self.bucket,
+                name=self.name,
+                generation=next_generation(cloud, self.bucket, self.name),
+                metageneration=1,
+                content=Contents(cloud).keep(path, self.bucket),
+                size=checksums.size,
+                crc32c=checksums.crc32c,
+                md5=checksums.md5,
+                storage_class=storage_class(
+                    {} if sorted_by_google else self.body, bucket.settings["storageClass"]
+                ),
+                created=now,
+                updated=now,
+                class_updated=now,
+                fields=fields,
+                components=components,
+                kms_version=api.encrypting_version(cloud, bucket),
+            )
+            publish(cloud, bucket, version)
+        return version
+
+    def _admit(self, cloud: Cloud) -> Bucket:
+        bucket = records.require_bucket(cloud, self.bucket)
+        live = records.find(cloud, self.bucket, self.name)
+        self.conditions.check(live)
+        if live is not None:
+            self._require(cloud, "storage.objects.delete")
+            protect(cloud, bucket, live)
+        return bucket
+
+    def _require(self, cloud: Cloud, permission: str) -> None:
+        api.require(cloud, self.principal, self.bucket, permission, self.name)
 
 
 def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
@@ -18,7 +104,7 @@ def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     live = records.load(cloud, records.live_kind(bucket), name)
     if live is not None:
         generation = max(generation, live.generation + 1)
-    # A clock that stands still (a virtual one) would give a deleted version's number again.
+    # A virtual clock may stand still, and would give a deleted version's number again.
     kinds = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
     while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in kinds):
         generation += 1
@@ -37,11 +123,7 @@ def publish(cloud: Cloud, bucket: Bucket, version: Version) -> None:
 def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = False) -> None:
     """Delete a live or noncurrent version; hold the store's lock.
 
-    Args:
-        cloud: the cloud.
-        bucket: the version's bucket.
-        version: as it stands in the store.
-        for_good: a live version does not become noncurrent, as when its generation was named.
+    With `for_good` a live version does not become noncurrent, as when its generation was named.
     """
     live = version.noncurrent_since is None
     kept = _keep(cloud, bucket, version, noncurrent=live and bucket.versioned and not for_good)
@@ -55,11 +137,7 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
 
 
 def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
-    """Refuse to delete or replace a version that is held or must be retained.
-
-    Raises:
-        ApiError: 403.
-    """
+    """Refuse to delete or replace a version that is held or must be retained (403)."""
     error = protection(cloud, bucket, version)
     if error is not None:
         raise error
@@ -87,7 +165,7 @@ def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | Non
 
 
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
-    """Keep a version that goes as noncurrent or soft-deleted; False when it is gone for good."""
+    """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
     now = cloud.clock.now()
     if noncurrent:
         kind = records.noncurrent_kind(bucket.name)
@@ -101,3 +179,97 @@ def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -
     key = records.version_key(version.name, version.generation)
     records.save(cloud, kind, key, kept)
     return True
+
+
+# Fields that callers may set.
+
+Change = Callable[[Json], Json]
+"""What a call makes of an object's fields."""
+
+STORAGE_CLASSES = (
+    "STANDARD",
+    "NEARLINE",
+    "COLDLINE",
+    "ARCHIVE",
+    "MULTI_REGIONAL",
+    "REGIONAL",
+    "DURABLE_REDUCED_AVAILABILITY",
+)
+_PLAIN = {
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "eventBasedHold",
+    "metadata",
+    "temporaryHold",
+}
+_UNSUPPORTED = {"acl", "contexts", "customerEncryption", "kmsKeyName", "retention"}
+_METADATA_LIMIT = 8192
+
+
+def writable(body: Json) -> Json:
+    """Return the fields that the caller may set; 501 for those that the local cloud lacks."""
+    refused = sorted(name for name in _UNSUPPORTED if body.get(name))
+    if refused:
+        raise ApiError(501, f"the local cloud does not implement objects' {', '.join(refused)}")
+    fields = {name: body[name] for name in _PLAIN if name in body}
+    size = sum(
+        len(key.encode()) + len((value or "").encode())
+        for key, value in (fields.get("metadata") or {}).items()
+    )
+    if size > _METADATA_LIMIT:
+        raise invalid(
+            f"Metadata of {size} bytes is too long: keys and values may have {_METADATA_LIMIT} "
+            "bytes together."
+        )
+    return fields
+
+
+def without_nulls(fields: Json) -> Json:
+    """Return `fields` of a new object: a null is the same as nothing."""
+    kept = {name: value for name, value in fields.items() if value is not None}
+    if "metadata" in kept:
+        kept["metadata"] = {k: v for k, v in kept["metadata"].items() if v is not None}
+    return kept
+
+
+def patched(fields: Json, changes: Json) -> Json:
+    """`fields` after a PATCH: a null deletes, and `metadata` is changed key by key."""
+    merged = fields | changes
+    if changes.get("metadata") is not None:
+        merged["metadata"] = fields.get("metadata", {}) | changes["metadata"]
+    return without_nulls(merged)
+
+
+def storage_class(body: Json, default: str) -> str:
+    """Return the storage class that `body` asks for."""
+    wanted = body.get("storageClass") or default
+    check_storage_class(wanted)
+    return str(wanted)
+
+
+def check_storage_class(name: str) -> None:
+    """Refuse a storage class that doesn't exist."""
+    if name not in STORAGE_CLASSES:
+        raise invalid(
+            f"Invalid argument: storage class '{name}' is not one of {', '.join(STORAGE_CLASSES)}."
+        )
+
+
+def hashes(body: Json) -> Hashes:
+    """Return the checksums that the metadata of an upload promises."""
+    return Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
+
+
+def header_hashes(request: Request) -> Hashes:
+    """Return the checksums in a request's headers."""
+    sent = dict(
+        part.strip().split("=", 1)
+        for part in request.headers.get("X-Goog-Hash", "").split(",")
+        if "=" in part
+    )
+    md5 = sent.get("md5", "") or request.headers.get("Content-MD5", "")
+    return Hashes(md5, sent.get("crc32c", ""))

@@ -11,13 +11,15 @@ from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import disks as compute_disks
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import last, path_from, url_of
-from localcloud.services.compute.networks import require_network, subnets
+from localcloud.services.compute.api import STORE, last, path_from, url_of
+from localcloud.services.compute.networks import (
+    ranges,
+    require_network,
+    require_subnetwork,
+    subnets,
+)
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.compute.resources import load
-from localcloud.services.compute.subnetworks import ranges, require_subnetwork
-from localcloud.services.compute.usage import holders, in_use
+from localcloud.services.compute.resources import holders, in_use, load
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, network_agent, project_of, zone_of
 from localcloud.services.tpu.catalog import Accelerator

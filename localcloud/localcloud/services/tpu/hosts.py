@@ -22,9 +22,8 @@ from localcloud.core.cloud import Cloud, MachineSpec
 from localcloud.core.errors import ApiError, failed_precondition
 from localcloud.core.store import Record
 from localcloud.machines import tpu_worker
-from localcloud.services.compute import ipam
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import last, path_from
+from localcloud.services.compute import addresses
+from localcloud.services.compute.api import STORE, last, path_from
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, project_of, zone_of
 from localcloud.services.tpu.checks import preemptible
@@ -337,10 +336,10 @@ def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:
     for url in record["_uses"]:
         subnet = cloud.store.get(STORE, path_from(url))
         if subnet and "ipCidrRange" in subnet:
-            return [ipam.reserve(cloud, subnet, record["name"]) for _ in range(count)]
+            return [addresses.reserve(cloud, subnet, record["name"]) for _ in range(count)]
     return []
 
 
 def release_addresses(cloud: Cloud, record: Record) -> None:
     """Give a deleted node's addresses back."""
-    ipam.release(cloud, record["name"])
+    addresses.release(cloud, record["name"])

@@ -11,9 +11,8 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, Hook, cloud_started, machine_powered_off
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import usage
-from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute import resources
+from localcloud.services.compute.api import STORE, url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.resources import identity
 from localcloud.services.tpu import api, catalog, checks, hosts
@@ -286,7 +285,7 @@ def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     return api.start_operation(cloud, call, work, verb=verb, target=name)
 
 
-@usage.finders
+@resources.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
     """Return the nodes that keep a network, subnetwork or disk from being deleted."""
     return [name for name, record in cloud.store.items(NODE) if url_of(path) in record["_uses"]]

@@ -8,9 +8,9 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute.instances.guest import attributes
-from localcloud.services.compute.links import path_from, path_of, url_of
-from localcloud.services.orgpolicy import constraints
+from localcloud.services import org_policy
+from localcloud.services.compute.api import path_from, path_of, url_of
+from localcloud.services.compute.instances import guest_attributes
 from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
 
@@ -53,7 +53,7 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     if body.get("networkConfigs") and body.get("networkConfig"):
         raise invalid("Only one of network_config and network_configs may be given.")
     if any(config.get("enableExternalIps") for config in configs):
-        constraints.require_external_ips_of_tpus(cloud, call.project)
+        org_policy.require_external_ips_of_tpus(cloud, call.project)
     completed = [checks.network(cloud, call, zone, config) for config in configs]
     if "networkConfigs" in record:
         record["networkConfigs"] = [config for config, _ in completed]
@@ -137,7 +137,7 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
         written = cloud.machines.guest_attributes(hosts.keys(record)[int(worker)])
         below = f"{query}/" if query else ""
         chosen = {key: value for key, value in written.items() if f"{key}/".startswith(below)}
-        found.append({"queryPath": query, "queryValue": attributes(chosen)})
+        found.append({"queryPath": query, "queryValue": guest_attributes(chosen)})
     return {"guestAttributes": found}
 
 

@@ -12,7 +12,7 @@ from infra.startup.agent.outbox import Outbox
 from infra.startup.agent.webhook import MessageError
 from localcloud.app import LocalCloud
 from localcloud.core import projects
-from localcloud.services.logging.entries import ENTRY
+from localcloud.services.logging import ENTRY
 from localcloud.testing import Client
 
 from .conftest import PROJECT, caller

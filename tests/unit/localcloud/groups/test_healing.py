@@ -3,7 +3,7 @@ from __future__ import annotations
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
-from localcloud.services.compute.groups import health
+from localcloud.services.compute import health_checks
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, PROJECT, Groups, Page
 
@@ -84,8 +84,8 @@ def test_checks_go_on_after_a_restart_and_once_only(
     heal(groups, delay=300)
     before = groups.instance("vm")["id"]
     clock._due.clear()
-    health._resume(local_cloud.cloud)
-    health._resume(local_cloud.cloud)
+    health_checks._resume(local_cloud.cloud)
+    health_checks._resume(local_cloud.cloud)
     clock.advance(10)
     assert len([action for when, _, action in clock._due]) == 1
     clock.advance(300)

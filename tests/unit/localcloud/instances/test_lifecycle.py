@@ -4,7 +4,7 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.services.orgpolicy.policies import POLICY
+from localcloud.services.org_policy import ORG_POLICY
 from localcloud.testing import Client
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 from tpu_training.errors.catalog import find_known_error
@@ -186,7 +186,7 @@ def known(message: str) -> str:
 def enforce(local_cloud: LocalCloud, constraint: str, **rule: object) -> None:
     """Set an organization policy on the project."""
     key = f"projects/{DEFAULT_PROJECT}/policies/{constraint}"
-    local_cloud.cloud.store.put(POLICY, key, {"spec": {"rules": [rule]}})
+    local_cloud.cloud.store.put(ORG_POLICY, key, {"spec": {"rules": [rule]}})
 
 
 def test_a_policy_on_public_addresses_refuses_them_and_nothing_else(

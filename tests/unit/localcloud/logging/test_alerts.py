@@ -10,7 +10,7 @@ from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
-from localcloud.services.monitoring.mail import MAIL
+from localcloud.services.monitoring import MAIL
 from localcloud.testing import Client
 
 PROJECT = projects.DEFAULT_PROJECT

@@ -131,7 +131,7 @@ def test_a_stale_etag_is_a_conflict_that_names_both(api: Client) -> None:
         ),
         ("roles/viewer", "a@x.org", "must be allUsers"),
         ("roles/viewer", "robot:a@x.org", "must be allUsers"),
-        ("roles/viewer", "user:a", "no e-mail address"),
+        ("roles/viewer", "user:a", "not an e-mail address"),
         ("roles/viewer", "allUsers", "not allowed"),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.services.storage import records
-from localcloud.services.storage.listing import Listing, Position, compile_glob
+from localcloud.services.storage.objects import Listing, Position, compile_glob
 from localcloud.services.storage.records import Version
 from tests.examples import examples
 from tests.unit.localcloud.storage.conftest import Bucket

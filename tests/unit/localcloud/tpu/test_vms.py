@@ -8,7 +8,7 @@ import pytest
 
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Latency
-from localcloud.services.orgpolicy.policies import POLICY
+from localcloud.services.org_policy import ORG_POLICY
 from localcloud.services.tpu import hosts, nodes
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -56,7 +56,7 @@ def test_two_tpus_have_ports_of_their_own(tpu: Client) -> None:
 
 def test_a_policy_on_public_addresses_refuses_those_of_tpu_vms(tpu: Client, cloud: Cloud) -> None:
     key = "projects/tpu-stack-local/policies/compute.vmExternalIpAccess"
-    cloud.store.put(POLICY, key, {"spec": {"rules": [{"denyAll": True}]}})
+    cloud.store.put(ORG_POLICY, key, {"spec": {"rules": [{"denyAll": True}]}})
     public = VM | {"networkConfig": {"enableExternalIps": True}}
     refusal = tpu.post(f"{V2}/nodes", public, nodeId="t", status=400)["error"]
     assert refusal["status"] == "FAILED_PRECONDITION"

@@ -1,0 +1,534 @@
+"""Managed instance groups: their methods, and how Google shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record, effect
+from localcloud.services.compute import (
+    group_actions,
+    health_checks,
+    instance_properties,
+    instances,
+    resources,
+)
+from localcloud.services.compute.api import (
+    API,
+    STORE,
+    last,
+    page,
+    path_from,
+    path_of,
+    shown,
+    url_of,
+)
+from localcloud.services.compute.group_actions import (
+    COLLECTION,
+    GROUP,
+    group_lock,
+    instance_path,
+    load_group,
+    member,
+    save_group,
+    template_of,
+)
+from localcloud.services.compute.instance_properties import require_template
+
+_BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
+_LONGEST_DELAY = 3600
+_UPDATES: Json = {
+    "type": "OPPORTUNISTIC",
+    "minimalAction": "REPLACE",
+    "replacementMethod": "SUBSTITUTE",
+    "maxSurge": {"fixed": 1, "calculated": 1},
+    "maxUnavailable": {"fixed": 1, "calculated": 1},
+}
+_REPAIRS: Json = {
+    "defaultActionOnFailure": "REPAIR",
+    "forceUpdateOnRepair": "NO",
+    "onFailedHealthCheck": "DEFAULT_ACTION",
+}
+# Fields that Google has and the local cloud lacks; they are refused, not ignored.
+_ABSENT = (
+    *("allInstancesConfig", "statefulPolicy", "targetPools", "targetSuspendedSize"),
+    *("targetStoppedSize", "distributionPolicy", "instanceFlexibilityPolicy", "namedPorts"),
+)
+
+
+@API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
+def insert_group(cloud: Cloud, call: Call) -> Json:
+    """Create a group with its first instances."""
+    name = call.body.get("name", "")
+    resources.require_name(name)
+    resources.require_permission(cloud, call, "compute.instances.create")
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
+    path = f"{zone}/{GROUP.collection}/{name}"
+    body = resources.tidy(call.body)
+    size = int(body.pop("targetSize", 0))
+    with cloud.store.locked():
+        resources.require_new(cloud, path)
+        record: Record = {
+            "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
+            "listManagedInstancesResults": "PAGELESS",
+            **{key: value for key, value in body.items() if _is_set(value)},
+            **resources.identity(cloud, GROUP.kind, path, name),
+            "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
+            "targetSuspendedSize": 0,
+            "targetStoppedSize": 0,
+            "_creator": call.principal.member,
+            "_members": {},
+            "_configs": {},
+        }
+        _complete(cloud, call, record)
+        if size and not record["baseInstanceName"]:
+            raise invalid("Invalid value for field 'resource.baseInstanceName': ''.")
+        save_group(cloud, path, record)
+    grow(cloud, path, size)
+    health_checks.watch_group(cloud, path)
+    return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
+
+
+def grow(cloud: Cloud, path: str, size: int) -> None:
+    """Add `size` instances with generated names."""
+    for _ in range(size):
+        with cloud.store.locked():
+            record = load_group(cloud, path)
+            suffix = _letters(cloud.operations.number())
+            name = f"{record['baseInstanceName']}-{suffix}"
+            record["_members"][name] = member(template_of(record), "CREATING")
+            save_group(cloud, path, record)
+        group_actions.act(cloud, path, name, "CREATING")
+
+
+def _letters(number: int) -> str:
+    digits = "0123456789bcdfghjklmnpqrstvwxz"
+    return "".join(digits[number // len(digits) ** place % len(digits)] for place in range(4))
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a setting says anything: the provider sends empty groups for unset ones."""
+    if isinstance(value, dict):
+        return any(_is_set(child) for child in value.values())
+    return value not in (None, [], "")
+
+
+def _complete(cloud: Cloud, call: Call, record: Record) -> None:
+    for field in _ABSENT:
+        if _is_set(record.get(field)) and record[field] != 0:
+            raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
+    record.setdefault("baseInstanceName", record["name"])
+    if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
+        raise invalid(
+            "Invalid value for field 'resource.baseInstanceName': "
+            f"'{record['baseInstanceName']}'. Must be a match of regex '{_BASE_NAME.pattern}'"
+        )
+    _complete_template(cloud, call, record)
+    record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
+    record["instanceLifecyclePolicy"] = _REPAIRS | record.get("instanceLifecyclePolicy", {})
+    if record["updatePolicy"]["minimalAction"] != "REPLACE":
+        raise ApiError(501, "the local cloud's groups update their instances by REPLACE only")
+    if record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DELETE":
+        raise ApiError(501, "the local cloud's groups repair instances that fail, or do nothing")
+    _complete_healing(cloud, call, record)
+
+
+def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
+    versions = record.get("versions") or [{"instanceTemplate": record.get("instanceTemplate", "")}]
+    if len(versions) > 1:
+        raise ApiError(501, "the local cloud's managed instance groups have one version")
+    reference = versions[0].get("instanceTemplate", "")
+    if not reference:
+        raise invalid("Required field 'resource.instanceTemplate' not specified")
+    path = require_template(cloud, call, reference)
+    properties = resources.load(cloud, path)["properties"]
+    instance_properties.service_accounts(cloud, call, properties.get("serviceAccounts", []))
+    versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
+    record["versions"] = versions
+    interface = properties["networkInterfaces"][0]
+    record["_network"] = {key: interface.get(key, "") for key in ("network", "subnetwork")}
+
+
+def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
+    policies = record.get("autoHealingPolicies", [])
+    if len(policies) > 1:
+        raise invalid("Invalid value for field 'resource.autoHealingPolicies': at most one.")
+    for policy in policies:
+        path = path_of(policy.get("healthCheck", ""), call.project)
+        resources.load(cloud, path)
+        resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
+        policy["healthCheck"] = url_of(path)
+        if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
+            raise invalid(
+                "Invalid value for field 'resource.autoHealingPolicies[0].initialDelaySec': "
+                f"'{policy['initialDelaySec']}'. Must be between 0 and {_LONGEST_DELAY}."
+            )
+
+
+@API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
+def patch_group(cloud: Cloud, call: Call) -> Json:
+    """Change a group; its instances follow according to its update policy."""
+    return change(cloud, call, call.body)
+
+
+def change(cloud: Cloud, call: Call, body: Json) -> Json:
+    """Change the group that a call names by the settings in `body`, its fingerprint among them."""
+    path = GROUP.path(call)
+    with cloud.store.locked():
+        record = load_group(cloud, path)
+        resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
+        sent = resources.tidy(body)
+        for field in ("name", "zone", "baseInstanceName"):
+            if field in sent and last(str(sent[field])) != last(str(record[field])):
+                raise invalid(f"The {field} of a managed instance group cannot be changed.")
+        if "targetSize" in sent and sent["targetSize"] != record["targetSize"]:
+            raise ApiError(501, "the local cloud changes the size of a group by resize only")
+        if "instanceTemplate" in sent and "versions" not in sent:
+            sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
+        fresh = {
+            key: value for key, value in sent.items() if key != "targetSize" and _is_set(value)
+        }
+        if body.get("autoHealingPolicies") == []:
+            fresh["autoHealingPolicies"] = []
+        record |= fresh
+        _complete(cloud, call, record)
+        save_group(cloud, path, record)
+    health_checks.watch_group(cloud, path)
+    if record["updatePolicy"]["type"] == "PROACTIVE":
+        roll(cloud, path, list(record["_members"]))
+    return resources.begin(cloud, call, GROUP, "patch", path)
+
+
+def roll(cloud: Cloud, path: str, names: list[str]) -> None:
+    """Recreate the instances that are of another template; their names stay."""
+    for name in names:
+        with cloud.store.locked():
+            record = load_group(cloud, path)
+            known = record["_members"][name]
+            if known["template"] == template_of(record):
+                continue
+            known["template"] = template_of(record)
+            save_group(cloud, path, record)
+        group_actions.act(cloud, path, name, "RECREATING")
+
+
+@API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
+def _delete_group(cloud: Cloud, call: Call) -> Json:
+    resources.require_permission(cloud, call, "compute.instanceGroups.delete")
+    path = GROUP.path(call)
+    with cloud.store.locked():
+        record = load_group(cloud, path)
+        record["_deleting"] = True
+        save_group(cloud, path, record)
+    return resources.begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
+
+
+@effect("compute.group.delete")
+def _delete(cloud: Cloud, path: str) -> None:
+    with group_lock(path):
+        record = resources.load(cloud, path)
+        for name in record["_members"]:
+            instances.delete(cloud, instance_path(path, name))
+        cloud.store.delete(STORE, path)
+
+
+# The instances of a group, and their configs.
+
+_UPDATE = GROUP.permission("update")
+_VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
+
+
+def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
+    """Answer an operation that is done when the group knows what to do, not when it has done it."""
+    return resources.begin(cloud, call, GROUP, type_, path)
+
+
+def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
+    """Return the group's instances that the request names."""
+    known = load_group(cloud, path)["_members"]
+    chosen = [last(reference) for reference in call.body.get("instances", [])]
+    for name in chosen:
+        if name not in known:
+            raise invalid(
+                f"Invalid value for field 'instances': '{name}'. Instance is not a member of the "
+                f"managed instance group '{path}'."
+            )
+    return chosen
+
+
+@API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
+def create_instances(cloud: Cloud, call: Call) -> Json:
+    """Add instances with names of the caller's choice, which they keep when recreated."""
+    path = GROUP.path(call)
+    sent: list[Json] = call.body.get("instances", [])
+
+    def edit(record: Record) -> None:
+        for config in sent:
+            resources.require_name(config.get("name", ""))
+            resources.require_new(cloud, instance_path(path, config["name"]))
+            if config["name"] in record["_members"]:
+                raise invalid(f"The group has an instance '{config['name']}' already.")
+        for config in sent:
+            record["_members"][config["name"]] = member(template_of(record), "CREATING")
+            record["_configs"][config["name"]] = _config(config)
+
+    operation = _edit(cloud, call, "createInstances", path, edit)
+    for config in sent:
+        group_actions.act(cloud, path, config["name"], "CREATING")
+    return operation
+
+
+def _config(sent: Json) -> Json:
+    kept = sent.get("preservedState", {})
+    for field in ("disks", "internalIPs", "externalIPs"):
+        if kept.get(field):
+            raise ApiError(501, f"the local cloud's groups preserve metadata, but no {field}")
+    state = {"preservedState": {"metadata": kept["metadata"]}} if kept.get("metadata") else {}
+    return {"name": sent["name"], "status": "EFFECTIVE", **state}
+
+
+@API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
+@API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
+def act_on_instances(cloud: Cloud, call: Call) -> Json:
+    """Delete instances, which shrinks the group, or recreate them."""
+    path, verb = GROUP.path(call), call.method.name.partition(".")[2]
+    chosen = _chosen(cloud, call, path)
+    operation = _changed(cloud, call, verb, path)
+    for name in chosen:
+        group_actions.act(cloud, path, name, _VERBS[verb])
+    return operation
+
+
+@API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
+def abandon_instances(cloud: Cloud, call: Call) -> Json:
+    """Remove instances from the group without deleting them."""
+    path = GROUP.path(call)
+    for name in _chosen(cloud, call, path):
+        group_actions.forget(cloud, path, name)
+    return _changed(cloud, call, "abandonInstances", path)
+
+
+@API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
+def apply_updates(cloud: Cloud, call: Call) -> Json:
+    """Apply the group's template to instances now."""
+    path = GROUP.path(call)
+    every = bool(call.body.get("allInstances"))
+    chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
+    if call.body.get("minimalAction") == "REPLACE":
+        for name in chosen:
+            group_actions.act(cloud, path, name, "RECREATING")
+    else:
+        roll(cloud, path, chosen)
+    return _changed(cloud, call, "applyUpdatesToInstances", path)
+
+
+@API.method("instanceGroupManagers.resize", permission=_UPDATE)
+def _resize_group(cloud: Cloud, call: Call) -> Json:
+    path = GROUP.path(call)
+    record = load_group(cloud, path)
+    size = call.number("size") or 0
+    if size < 0:
+        raise invalid(f"Invalid value for field 'size': '{size}'. Must not be negative.")
+    operation = _changed(cloud, call, "resize", path)
+    staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
+    for name in staying[size:]:
+        group_actions.act(cloud, path, name, "DELETING")
+    grow(cloud, path, max(0, size - len(staying)))
+    return operation
+
+
+@API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
+def set_template(cloud: Cloud, call: Call) -> Json:
+    """Set the template of future instances."""
+    record = load_group(cloud, GROUP.path(call))
+    versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
+    body = {"versions": versions, "fingerprint": record["fingerprint"]}
+    return change(cloud, call, body)
+
+
+@API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
+def _list_configs(cloud: Cloud, call: Call) -> Json:
+    configs = load_group(cloud, GROUP.path(call))["_configs"]
+    return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
+
+
+@API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
+@API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
+def update_configs(cloud: Cloud, call: Call) -> Json:
+    """Replace instances' configs; they take effect when the instances are recreated."""
+    resources.require_permission(cloud, call, "compute.disks.use")
+    path = GROUP.path(call)
+
+    def edit(record: Record) -> None:
+        for sent in call.body.get("perInstanceConfigs", []):
+            if sent.get("name") not in record["_members"]:
+                raise invalid(f"The group has no instance '{sent.get('name')}'.")
+            record["_configs"][sent["name"]] = _config(sent)
+
+    return _edit(cloud, call, "updatePerInstanceConfigs", path, edit)
+
+
+@API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
+def delete_configs(cloud: Cloud, call: Call) -> Json:
+    """Delete instances' configs; the instances stay."""
+    path = GROUP.path(call)
+
+    def edit(record: Record) -> None:
+        for name in call.body.get("names", []):
+            if record["_configs"].pop(name, None) is None:
+                raise invalid(f"There is no per-instance config '{name}'.")
+
+    return _edit(cloud, call, "deletePerInstanceConfigs", path, edit)
+
+
+def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Record], None]) -> Json:
+    with cloud.store.locked():
+        record = load_group(cloud, path)
+        edit(record)
+        save_group(cloud, path, record)
+    return _changed(cloud, call, type_, path)
+
+
+# As Google shows them.
+
+_ACTIONS = (
+    *("none", "creating", "creatingWithoutRetries", "recreating", "deleting", "abandoning"),
+    *("restarting", "refreshing", "verifying"),
+)
+
+
+def shown_group(record: Record) -> Json:
+    """Return a group with what follows from its instances."""
+    members = record["_members"].values()
+    counts = dict.fromkeys(_ACTIONS, 0)
+    for known in members:
+        counts[str(known["action"]).lower()] += 1
+    reached = all(known["template"] == template_of(record) for known in members)
+    stateful = bool(record["_configs"])
+    status = {
+        "isStable": counts["none"] == len(members),
+        "versionTarget": {"isReached": reached},
+        "allInstancesConfig": {"effective": True},
+        "stateful": {"hasStatefulConfig": stateful, "perInstanceConfigs": {"allEffective": True}},
+    }
+    return record | {"currentActions": counts, "status": status}
+
+
+@API.method("instanceGroupManagers.get", permission=GROUP.permission("get"))
+def _get_group(cloud: Cloud, call: Call) -> Json:
+    return shown(call, shown_group(load_group(cloud, GROUP.path(call))))
+
+
+resources.serve_lists(GROUP, shown_group)
+
+
+@API.method("instanceGroupManagers.listManagedInstances", permission=GROUP.permission("get"))
+def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
+    group = GROUP.path(call)
+    record = load_group(cloud, group)
+    found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
+    return shown(call, {"managedInstances": found} if found else {})
+
+
+def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
+    member, path = record["_members"][name], instance_path(group, name)
+    instance = cloud.store.get(STORE, path)
+    managed: Json = {
+        "instance": url_of(path),
+        "name": name,
+        "currentAction": member["action"],
+        "version": {"instanceTemplate": member["template"]},
+        "lastAttempt": {},
+    }
+    if instance is not None:
+        managed |= {"id": instance["id"], "instanceStatus": instance["status"]}
+    if member["errors"]:
+        plain = [{key: error[key] for key in ("code", "message")} for error in member["errors"]]
+        managed["lastAttempt"] = {"errors": {"errors": plain}}
+    policies = record.get("autoHealingPolicies", [])
+    if policies:
+        found = {"healthCheck": policies[0]["healthCheck"], "detailedHealthState": member["health"]}
+        managed["instanceHealth"] = [found]
+    kept = record["_configs"].get(name, {}).get("preservedState")
+    if kept:
+        managed["preservedStateFromConfig"] = kept
+    return managed
+
+
+@API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
+def _list_errors(cloud: Cloud, call: Call) -> Json:
+    group = GROUP.path(call)
+    record = load_group(cloud, group)
+    items = [
+        {
+            "error": {"code": error["code"], "message": error["message"]},
+            "instanceActionDetails": {
+                "action": member["action"],
+                "instance": url_of(instance_path(group, name)),
+                "version": {"instanceTemplate": member["template"]},
+            },
+            "timestamp": rfc3339(error["at"]),
+        }
+        for name, member in sorted(record["_members"].items())
+        for error in member["errors"]
+    ]
+    return shown(call, {"items": items} if items else {})
+
+
+def _plain_group(record: Record) -> Json:
+    """Return the instance group that a managed group manages."""
+    template = record["_network"]
+    return {
+        "kind": "compute#instanceGroup",
+        "id": str(int(record["id"]) + 1),
+        "creationTimestamp": record["creationTimestamp"],
+        "name": record["name"],
+        "description": f"This instance group is controlled by Instance Group Manager "
+        f"'{record['name']}'. To modify instances in this group, use the Instance Group Manager "
+        "API: https://cloud.google.com/compute/docs/reference/latest/instanceGroupManagers",
+        "network": template["network"],
+        "subnetwork": template["subnetwork"],
+        "size": len(record["_members"]),
+        "zone": record["zone"],
+        "selfLink": record["instanceGroup"],
+    }
+
+
+def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
+    group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
+    return group, load_group(cloud, group)
+
+
+@API.method("instanceGroups.get", permission="compute.instanceGroups.get")
+def _get_plain_group(cloud: Cloud, call: Call) -> Json:
+    return shown(call, _plain_group(_managing(cloud, call)[1]))
+
+
+@API.method("instanceGroups.list", permission="compute.instanceGroups.list")
+def list_plain_groups(cloud: Cloud, call: Call) -> Json:
+    """List the instance groups of a zone; all of them are managed."""
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
+    records = [
+        _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
+    ]
+    return page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
+
+
+@API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
+def _list_instances(cloud: Cloud, call: Call) -> Json:
+    group, record = _managing(cloud, call)
+    found = []
+    only_running = call.body.get("instanceState") == "RUNNING"
+    for name in sorted(record["_members"]):
+        instance = cloud.store.get(STORE, instance_path(group, name))
+        running = instance is not None and instance["status"] == "RUNNING"
+        if instance is not None and (running or not only_running):
+            found.append({"instance": instance["selfLink"], "status": instance["status"]})
+    path = f"{path_from(record['instanceGroup'])}/listInstances"
+    return page(call, "compute#instanceGroupsListInstances", path, found)

@@ -1,0 +1,229 @@
+"""Properties of instances and templates: labels, metadata, tags, scheduling, accounts."""
+
+from __future__ import annotations
+
+import re
+
+from localcloud.core import access
+from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.services.compute import catalog, resources
+from localcloud.services.compute.api import path_of, url_of
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.projects import default_service_account
+
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_MOST = 64
+_LONGEST_VALUE = 256 * 1024
+_LONGEST_METADATA = 512 * 1024
+
+
+def stored_labels(sent: dict[str, str]) -> dict[str, str]:
+    """Return labels that Google takes."""
+    if len(sent) > _MOST:
+        raise invalid(f"Invalid value for field 'labels': more than {_MOST} labels.")
+    for key, value in sent.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise invalid(
+                f"Invalid value for field 'labels': '{key}={value}'. Keys are 1-63 lower-case "
+                "letters, digits, '_' and '-', beginning with a letter; values are at most 63 of "
+                "them."
+            )
+    return sent
+
+
+def stored_metadata(sent: Json) -> Json:
+    """Return instance metadata as it is stored, with its fingerprint."""
+    items = sent.get("items", [])
+    keys = [item.get("key", "") for item in items]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise invalid(
+            f"Invalid value for field 'resource.metadata': ''. Duplicate metadata keys: "
+            f"{', '.join(twice)}."
+        )
+    for item in items:
+        if not _METADATA_KEY.fullmatch(item.get("key", "")):
+            raise invalid(
+                f"Invalid value for field 'metadata.items[].key': '{item.get('key', '')}'. Must be "
+                f"a match of regex '{_METADATA_KEY.pattern}'"
+            )
+        if len(item.get("value", "").encode()) > _LONGEST_VALUE:
+            raise invalid(
+                f"Value for field 'metadata.items[{item['key']}].value' is too large: maximum size "
+                f"{_LONGEST_VALUE} character(s)."
+            )
+    if sum(len(i["key"]) + len(i.get("value", "").encode()) for i in items) > _LONGEST_METADATA:
+        raise invalid(f"The metadata is larger than {_LONGEST_METADATA} bytes in all.")
+    stored: Json = {"kind": "compute#metadata"}
+    if items:
+        stored["items"] = items
+    return stored | {"fingerprint": resources.fingerprint(items)}
+
+
+def stored_tags(sent: Json) -> Json:
+    """Return network tags as they are stored, with their fingerprint."""
+    items = sent.get("items", [])
+    if len(items) > _MOST or len(set(items)) < len(items):
+        raise invalid(f"Invalid value for field 'tags': at most {_MOST} tags, each once.")
+    for tag in items:
+        if not _TAG.fullmatch(tag):
+            raise invalid(
+                f"Invalid value for field 'tags.items[]': '{tag}'. Must be a match of regex "
+                f"'{_TAG.pattern}'"
+            )
+    stored: Json = {"items": sorted(items)} if items else {}
+    return stored | {"fingerprint": resources.fingerprint(sorted(items))}
+
+
+def full_scheduling(sent: Json) -> Json:
+    """Return completed scheduling options: preemptible machines neither restart nor migrate."""
+    spot = sent.get("provisioningModel") == "SPOT"
+    short = spot or sent.get("preemptible", False)
+    full = {
+        "onHostMaintenance": "TERMINATE" if short else "MIGRATE",
+        "automaticRestart": not short,
+        "provisioningModel": "STANDARD",
+        **sent,
+        "preemptible": short,
+    }
+    if short and full["automaticRestart"]:
+        raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
+    if short and full["onHostMaintenance"] != "TERMINATE":
+        raise invalid(
+            "Invalid value for field 'scheduling.onHostMaintenance': "
+            f"'{full['onHostMaintenance']}'. Preemptible and spot instances must use TERMINATE."
+        )
+    if "instanceTerminationAction" in full and not spot and "maxRunDuration" not in full:
+        raise invalid(
+            "Invalid value for field 'scheduling.instanceTerminationAction': "
+            f"'{full['instanceTerminationAction']}'. It needs the provisioning model SPOT or a "
+            "maxRunDuration."
+        )
+    if spot:
+        full.setdefault("instanceTerminationAction", "STOP")
+    return full
+
+
+def full_shielding(sent: Json) -> Json:
+    """Return shielded VM options, completed."""
+    full = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True} | sent
+    if full["enableIntegrityMonitoring"] and not full["enableVtpm"]:
+        raise ApiError(
+            400,
+            "Invalid value for field 'resource.shieldedInstanceConfig': integrity monitoring needs "
+            "the vTPM.",
+        )
+    return full
+
+
+def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
+    """Return the service accounts that an instance gets: none or one that the caller may use."""
+    if not sent or not sent[0].get("email"):
+        return []
+    if len(sent) > 1:
+        raise invalid("Invalid value for field 'resource.serviceAccounts': at most one is allowed.")
+    email = sent[0]["email"]
+    if email == "default":
+        email = default_service_account(call.project)
+    _require_usable(cloud, call, email)
+    scopes = sent[0].get("scopes", [])
+    if not scopes:
+        raise invalid(
+            "Invalid value for field 'resource.serviceAccounts[0].scopes': ''. At least one scope "
+            "is needed."
+        )
+    for scope in scopes:
+        if not is_scope(scope):
+            raise invalid(
+                f"Invalid value for field 'resource.serviceAccounts[0].scopes[]': '{scope}'. "
+                f"Scopes are URLs such as {CLOUD_PLATFORM}."
+            )
+    return [{"email": email, "scopes": list(scopes)}]
+
+
+def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
+    may_act = access.may_act_as(cloud, call, email)
+    if access.account_problem(cloud, email) or not may_act:
+        raise ApiError(
+            400,
+            f"The user does not have access to service account '{email}'. User: "
+            f"'{call.principal.email}'. Ask a project owner to grant you the "
+            "iam.serviceAccountUser role on the service account",
+            reason="SERVICE_ACCOUNT_ACCESS_DENIED",
+        )
+
+
+# Instance templates, which never change.
+
+
+def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    if record.get("sourceInstance"):
+        raise ApiError(501, "the local cloud makes templates from their own properties only")
+    properties = record.get("properties", {})
+    for field in ("machineType", "disks", "networkInterfaces"):
+        if not properties.get(field):
+            raise invalid(f"Invalid value for field 'resource.properties.{field}': ''. Required.")
+    if "/" in properties["machineType"]:
+        raise invalid(
+            "Invalid value for field 'resource.properties.machineType': "
+            f"'{properties['machineType']}'. The name alone is needed, such as n1-standard-2."
+        )
+    _complete(cloud, call.project, properties)
+    record["properties"] = properties
+
+
+def _complete(cloud: Cloud, project: str, properties: Json) -> None:
+    """Check and write down in full what does not depend on the zone of a later instance."""
+    if properties.get("labels"):
+        stored_labels(properties["labels"])
+    properties["metadata"] = stored_metadata(properties.get("metadata", {}))
+    tags = stored_tags(properties.get("tags", {})).get("items")
+    properties["tags"] = {"items": tags} if tags else {}
+    properties["scheduling"] = full_scheduling(properties.get("scheduling", {}))
+    if "shieldedInstanceConfig" in properties:
+        properties["shieldedInstanceConfig"] = full_shielding(properties["shieldedInstanceConfig"])
+    for index, disk in enumerate(properties["disks"]):
+        disk |= {"kind": "compute#attachedDisk", "index": index}
+        disk.setdefault("type", "PERSISTENT")
+        disk.setdefault("mode", "READ_WRITE")
+        disk.setdefault("deviceName", f"persistent-disk-{index}")
+        source = disk.get("initializeParams", {}).get("sourceImage")
+        if source:
+            # Families stay what they are: every instance gets the newest image.
+            catalog.resolve_image(project, source)
+            disk["initializeParams"]["sourceImage"] = url_of(path_of(source, project))
+    for number, interface in enumerate(properties["networkInterfaces"]):
+        interface |= {"kind": "compute#networkInterface", "name": f"nic{number}"}
+        interface.pop("fingerprint", None)
+        if interface.get("network"):
+            interface["network"] = url_of(require_network(cloud, project, interface["network"]))
+        if interface.get("subnetwork"):
+            interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
+
+
+TEMPLATE = resources.Kind(
+    collection="instanceTemplates",
+    parameter="instanceTemplate",
+    scope="global",
+    defaults={"description": ""},
+    prepare=_prepare,
+    inserts="compute.instanceTemplates.insert",
+)
+resources.serve(TEMPLATE)
+
+
+def require_template(cloud: Cloud, call: Call, reference: str) -> str:
+    """Return the path of a template that the caller may use and names by its name or id."""
+    path, _ = resources.load_named(cloud, path_of(reference.partition("?")[0], call.project))
+    resources.require_permission(cloud, call, "compute.instanceTemplates.useReadOnly")
+    return path
+
+
+def body_of(template: Json, name: str) -> Json:
+    """Return the request for an instance like the template."""
+    return {**template["properties"], "name": name}

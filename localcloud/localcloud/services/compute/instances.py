@@ -1,0 +1,528 @@
+"""Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from localcloud.core.access import POLICY
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339, seconds_of
+from localcloud.core.cloud import Cloud, cloud_started, machine_powered_off
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.store import Record, effect
+from localcloud.services import iam_policy, org_policy
+from localcloud.services.compute import (
+    addresses,
+    catalog,
+    disks,
+    instance_properties,
+    instance_records,
+    resources,
+)
+from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
+from localcloud.services.compute.instance_records import (
+    INSTANCE,
+    INSTANCES,
+    ended,
+    instance_changes,
+    require_stopped,
+    save,
+    set_status,
+    started,
+)
+
+_OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
+# The permission that each of these fields of a new instance takes in addition to `create`. Source:
+# cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
+_SETS = {
+    "labels": "setLabels",
+    "metadata": "setMetadata",
+    "serviceAccounts": "setServiceAccount",
+    "tags": "setTags",
+}
+_PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel Sapphire Rapids"}
+
+
+@API.method("instances.insert", permission="compute.instances.create")
+def insert_instance(cloud: Cloud, call: Call) -> Json:
+    """Create an instance, from a template if one is named, and boot it."""
+    if call.arg("sourceMachineImage"):
+        raise ApiError(501, "the local cloud creates instances from settings and templates only")
+    body = resources.tidy(call.body)
+    source = call.arg("sourceInstanceTemplate")
+    if source:
+        template = resources.load(cloud, instance_properties.require_template(cloud, call, source))
+        body = instance_properties.body_of(template, "") | body
+    path = add(cloud, call, body)
+    return resources.begin(
+        cloud, call, INSTANCE, "insert", path, "compute.instance.create", "create"
+    )
+
+
+def add(cloud: Cloud, call: Call, body: Json) -> str:
+    """Check and store a new instance with its disks and addresses; return its path.
+
+    The call names project and zone; its caller must be allowed what the instance uses.
+    """
+    name = body.get("name", "")
+    resources.require_name(name)
+    path = f"projects/{call.project}/{resources.place_of(call)}/instances/{name}"
+    zone = call.params["zone"]
+    with cloud.store.locked():
+        resources.require_new(cloud, path)
+        for field, permission in _SETS.items():
+            if body.get(field):
+                resources.require_permission(cloud, call, f"compute.instances.{permission}")
+        org_policy.require_os_login(cloud, call.project, body.get("metadata", {}))
+        org_policy.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
+        record = _new_record(cloud, call, path, body)
+        planned = addresses.plan_interfaces(cloud, call, zone, body.get("networkInterfaces", []))
+        if any(interface.get("accessConfigs") for interface in planned):
+            org_policy.require_external_ip(cloud, call.project, path)
+        record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
+        try:
+            record["networkInterfaces"] = addresses.address_interfaces(cloud, path, planned)
+        except ApiError:
+            _release(cloud, path, record)
+            raise
+        save(cloud, path, record)
+    return path
+
+
+def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
+    zone = call.params["zone"]
+    machine_type = last(body.get("machineType", ""))
+    if not machine_type:
+        raise invalid("Invalid value for field 'resource.machineType': ''. It is required.")
+    catalog.machine_type(machine_type, zone)
+    if body.get("guestAccelerators"):
+        raise invalid(
+            "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
+        )
+    record: Record = {
+        **{key: value for key, value in body.items() if key not in _OUTPUT},
+        **resources.identity(cloud, "compute#instance", path, body["name"]),
+        "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
+        "status": "PROVISIONING",
+        "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
+        "deletionProtection": body.get("deletionProtection", False),
+        "startRestricted": False,
+        "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
+        "tags": instance_properties.stored_tags(body.get("tags", {})),
+        "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),
+        "shieldedInstanceConfig": instance_properties.full_shielding(
+            body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
+        ),
+        "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
+        "satisfiesPzi": False,
+        "resourceStatus": {"scheduling": {}},
+        "serviceAccounts": instance_properties.service_accounts(
+            cloud, call, body.get("serviceAccounts", [])
+        ),
+    }
+    if body.get("labels"):
+        record["labels"] = instance_properties.stored_labels(body["labels"])
+    resources.stamp_labels(record)
+    return record
+
+
+@effect("compute.instance.create")
+def create(cloud: Cloud, path: str) -> None:
+    """Boot a new instance, or remove it if there is no capacity."""
+    record = cloud.store.get(STORE, path)
+    if record is None:
+        return
+    try:
+        require_capacity(cloud, record)
+    except ApiError:
+        _forget(cloud, path, record)
+        raise
+    boot(cloud, path)
+
+
+def boot(cloud: Cloud, path: str) -> None:
+    """Start the machine of an instance, which is RUNNING then."""
+    now = rfc3339(cloud.clock.now())
+    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(instance_records.machine_spec(cloud, record))
+    started.run(cloud, path)
+
+
+def _existing(cloud: Cloud, call: Call) -> str:
+    path = INSTANCE.path(call)
+    resources.load(cloud, path)
+    return path
+
+
+iam_policy.serve(INSTANCES, _existing, strict=True)
+
+
+@INSTANCES.method("get")
+def get_instance(cloud: Cloud, call: Call) -> Json:
+    """Return an instance; the views BASIC and FULL are the same here."""
+    return shown(call, _view(resources.load(cloud, INSTANCE.path(call))))
+
+
+def _view(record: Record) -> Json:
+    """Return an instance with the old names of its Shielded VM options, which beta shows too."""
+    return {name: value for name, value in record.items() if value != []} | {
+        "shieldedVmConfig": record["shieldedInstanceConfig"],
+        "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
+    }
+
+
+resources.serve_lists(INSTANCE, _view)
+
+
+@INSTANCES.method("delete")
+def delete_instance(cloud: Cloud, call: Call) -> Json:
+    """Delete an instance and its auto-delete disks."""
+    path = INSTANCE.path(call)
+    with cloud.store.locked():
+        record = resources.load(cloud, path)
+        if record["deletionProtection"]:
+            raise ApiError(
+                400,
+                f"Invalid resource usage: 'Resource cannot be deleted if it's protected against "
+                f"deletion. Instance '{record['name']}' has deletionProtection set.'.",
+                reason="invalidUsage",
+            )
+        set_status(cloud, path, "STOPPING")
+    return resources.begin(
+        cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete"
+    )
+
+
+@effect("compute.instance.delete")
+def delete(cloud: Cloud, path: str) -> None:
+    """Remove an instance with its processes, addresses and disks."""
+    record = cloud.store.get(STORE, path)
+    kept = record is not None and disks.boot_disk_stays(record)
+    cloud.machines.remove(path, keep_disk=kept)
+    if record is not None:
+        _forget(cloud, path, record)
+        ended.run(cloud, path)
+
+
+def _forget(cloud: Cloud, path: str, record: Record) -> None:
+    with cloud.store.locked():
+        _release(cloud, path, record)
+        cloud.store.delete(POLICY, path_from(record["selfLink"]))
+        cloud.store.delete(STORE, path)
+
+
+def _release(cloud: Cloud, path: str, record: Record) -> None:
+    disks.release_all(cloud, record)
+    addresses.release(cloud, path)
+    addresses.give_back(cloud, path)
+
+
+# Power: start, stop, reset, preemption, and a guest that powers itself off.
+
+
+def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
+    """Return the instance of a call that needs it to have one of `statuses`."""
+    record = resources.load(cloud, INSTANCE.path(call))
+    if record["status"] not in statuses:
+        raise ApiError(
+            400,
+            f"The resource '{record['name']}' is not ready: {what} is not possible while its "
+            f"status is {record['status']}.",
+            reason="resourceNotReady",
+        )
+    return record
+
+
+def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
+    path = INSTANCE.path(call)
+    return resources.begin(cloud, call, INSTANCE, type_, path, f"compute.instance.{type_}", step)
+
+
+@INSTANCES.method("start")
+def start_instance(cloud: Cloud, call: Call) -> Json:
+    """Boot a stopped instance; no effect on a running one."""
+    record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
+    if record["status"] == "TERMINATED":
+        set_status(cloud, INSTANCE.path(call), "PROVISIONING")
+    return _begin(cloud, call, "start", "start")
+
+
+@effect("compute.instance.start")
+def _start(cloud: Cloud, path: str) -> None:
+    record = resources.load(cloud, path)
+    if record["status"] == "RUNNING":
+        return
+    try:
+        require_capacity(cloud, record)
+    except ApiError:
+        set_status(cloud, path, "TERMINATED")
+        raise
+    boot(cloud, path)
+
+
+@INSTANCES.method("stop")
+def stop_instance(cloud: Cloud, call: Call) -> Json:
+    """Halt an instance; no effect on a stopped one."""
+    record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
+    if record["status"] == "RUNNING":
+        set_status(cloud, INSTANCE.path(call), "STOPPING")
+    return _begin(cloud, call, "stop", "stop")
+
+
+@effect("compute.instance.stop")
+def _stop(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path)
+    _stopped(cloud, path)
+
+
+@INSTANCES.method("reset")
+def reset_instance(cloud: Cloud, call: Call) -> Json:
+    """Reboot a running instance without a clean shutdown."""
+    _load(cloud, call, "reset", "RUNNING")
+    return _begin(cloud, call, "reset", "start")
+
+
+@effect("compute.instance.reset")
+def _reset(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path, grace=0)
+    cloud.machines.boot(instance_records.machine_spec(cloud, resources.load(cloud, path)))
+
+
+@INSTANCES.method("simulateMaintenanceEvent")
+def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
+    """Preempt a spot instance; others migrate without the guest noticing."""
+    record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
+    if not record["scheduling"]["preemptible"]:
+        return resources.begin(
+            cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call)
+        )
+    return _begin(cloud, call, "preempted", "stop")
+
+
+@effect("compute.instance.preempted")
+def preempt(cloud: Cloud, path: str) -> None:
+    """Preempt a spot instance: 30 seconds' notice, then stop or delete it."""
+    record = set_status(cloud, path, "STOPPING")
+    cloud.machines.preempt(path)
+    if record["scheduling"].get("instanceTerminationAction") == "DELETE":
+        delete(cloud, path)
+    else:
+        _stopped(cloud, path)
+
+
+@machine_powered_off
+def _went_off(cloud: Cloud, key: str) -> None:
+    if "/instances/" in key and cloud.store.get(STORE, key) is not None:
+        _stopped(cloud, key)
+
+
+def _stopped(cloud: Cloud, path: str) -> None:
+    set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+    ended.run(cloud, path)
+
+
+# Settings of an existing instance.
+
+
+@instance_changes("setMetadata")
+def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
+    """Replace the metadata; running machines see it immediately."""
+    current = record["metadata"]["fingerprint"]
+    resources.require_match(call.body.get("fingerprint"), current, "metadata")
+    record["metadata"] = instance_properties.stored_metadata(call.body)
+
+
+@instance_changes("setLabels")
+def _set_labels(cloud: Cloud, call: Call, record: Record) -> None:
+    resources.require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+    record["labels"] = instance_properties.stored_labels(call.body.get("labels", {}))
+    resources.stamp_labels(record)
+
+
+@instance_changes("setTags")
+def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
+    resources.require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
+    record["tags"] = instance_properties.stored_tags(call.body)
+
+
+@instance_changes("setServiceAccount")
+def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
+    accepted = instance_properties.service_accounts(cloud, call, [call.body])
+    require_stopped(record, "The service account")
+    record["serviceAccounts"] = accepted
+
+
+@instance_changes("setScheduling")
+def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
+    """Change the scheduling options; spot or not only while stopped."""
+    before = record["scheduling"]
+    kept = {key: value for key, value in before.items() if key not in call.body}
+    after = instance_properties.full_scheduling(kept | resources.tidy(call.body))
+    if after["preemptible"] != before["preemptible"]:
+        require_stopped(record, "The provisioning model")
+    record["scheduling"] = after
+
+
+@instance_changes("setMachineType")
+def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
+    zone = call.params["zone"]
+    name = last(call.body.get("machineType", ""))
+    if not name:
+        raise invalid("Invalid value for field 'machineType': ''. It is required.")
+    catalog.machine_type(name, zone)
+    require_stopped(record, "The machine type")
+    record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
+
+
+@instance_changes("setDeletionProtection")
+def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
+    """Switch deletion protection on (the default) or off."""
+    record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
+
+
+@instance_changes("updateShieldedInstanceConfig")
+def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
+    """Change the Shielded VM options of a stopped instance."""
+    require_stopped(record, "The Shielded VM configuration")
+    record["shieldedInstanceConfig"] = instance_properties.full_shielding(
+        record["shieldedInstanceConfig"] | resources.tidy(call.body)
+    )
+
+
+# Output of the guest: its serial port and guest attributes.
+
+_PORTS = ("1", "2", "3", "4")
+
+
+@INSTANCES.method("getSerialPortOutput")
+def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
+    """Return the output of a serial port from byte `start` on; only port 1 is written to."""
+    path = INSTANCE.path(call)
+    resources.load(cloud, path)
+    start = call.number("start") or 0
+    port = call.arg("port", "1")
+    if port not in _PORTS:
+        raise invalid(f"Invalid value for field 'port': '{port}'. Must be one of 1 to 4.")
+    if start < 0:
+        raise invalid(f"Invalid value for field 'start': '{start}'. The local cloud keeps all.")
+    text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
+    return shown(
+        call,
+        {
+            "kind": "compute#serialPortOutput",
+            "selfLink": url_of(f"{path}/serialPort"),
+            "contents": text,
+            "start": str(start),
+            "next": str(end),
+        },
+    )
+
+
+def guest_attributes(found: dict[str, str]) -> Json:
+    """Return guest attributes, by `NAMESPACE/KEY`, as the APIs show them."""
+    parts = [(*name.split("/"), value) for name, value in found.items()]
+    named = [dict(zip(("namespace", "key", "value"), part, strict=True)) for part in parts]
+    return {"items": named}
+
+
+@INSTANCES.method("getGuestAttributes")
+def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
+    path = INSTANCE.path(call)
+    record = resources.load(cloud, path)
+    items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
+    if items.get("enable-guest-attributes", "").upper() != "TRUE":
+        raise ApiError(
+            403, "Permission denied: the instance's metadata does not set enable-guest-attributes."
+        )
+    found = cloud.machines.guest_attributes(path)
+    answer: Json = {"kind": "compute#guestAttributes"}
+    variable, query = call.arg("variableKey"), call.arg("queryPath")
+    if variable:
+        if variable not in found:
+            raise not_found(f"{path}/guestAttributes/{variable}")
+        answer |= {"variableKey": variable, "variableValue": found[variable]}
+    else:
+        chosen = {name: value for name, value in found.items() if name.startswith(query)}
+        if not chosen:
+            raise not_found(f"{path}/guestAttributes/{query}")
+        answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
+    answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
+    return shown(call, answer)
+
+
+# Stock-outs and quotas, as switched by settings of the local cloud.
+# The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
+# `{"CPUS": {region: limit}}`.
+
+
+def require_capacity(cloud: Cloud, record: Record) -> None:
+    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full."""
+    zone = last(record["zone"])
+    _require_quota(cloud, record, catalog.region_of(zone))
+    zones = cloud.setting("compute.stockout").get("zones", [])
+    if zone in zones or "*" in zones:
+        where = path_from(record["zone"])
+        raise ApiError(
+            503,
+            f"The zone '{where}' does not have enough resources available to fulfill the request. "
+            " Try a different zone, or try again later.",
+            reason="ZONE_RESOURCE_POOL_EXHAUSTED",
+        )
+
+
+def _require_quota(cloud: Cloud, record: Record, region: str) -> None:
+    limits = cloud.setting("compute.quota").get("CPUS", {})
+    if region not in limits:
+        return
+    project = path_from(record["selfLink"]).split("/")[1]
+    wanted = _cpus(record)
+    for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-"):
+        counts = "/instances/" in path and other["status"] not in ("TERMINATED", "STOPPED")
+        if counts and other["selfLink"] != record["selfLink"]:
+            wanted += _cpus(other)
+    if wanted > limits[region]:
+        raise ApiError(
+            403,
+            f"Quota 'CPUS' exceeded.  Limit: {limits[region]:.1f} in region {region}.",
+            reason="QUOTA_EXCEEDED",
+        )
+
+
+def _cpus(record: Record) -> int:
+    return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
+
+
+# Preemptible instances, the predecessors of spot ones, are stopped after a day.
+# Source: cloud.google.com/compute/docs/instances/create-use-preemptible ("always stop after 24
+# hours"; spot ones have no such limit). A stop and a start begin a new day, a reset does not.
+
+_DAY = 86400.0
+
+
+@started
+def begin_day(cloud: Cloud, path: str) -> None:
+    """Schedule the end of an instance that may run for only a day."""
+    record = cloud.store.get(STORE, path)
+    if record is not None and _ends(record):
+        since = record["lastStartTimestamp"]
+        cloud.clock.at(seconds_of(since) + _DAY, partial(_end, cloud, path, since))
+
+
+@cloud_started
+def _plan_again(cloud: Cloud) -> None:
+    for path in cloud.store.keys(STORE):
+        if "/instances/" in path:
+            begin_day(cloud, path)
+
+
+def _end(cloud: Cloud, path: str, since: str) -> None:
+    record = cloud.store.get(STORE, path)
+    if record is not None and _ends(record) and record["lastStartTimestamp"] == since:
+        preempt(cloud, path)
+
+
+def _ends(record: Record) -> bool:
+    scheduling = record["scheduling"]
+    old_kind = scheduling["preemptible"] and scheduling["provisioningModel"] != "SPOT"
+    return bool(old_kind and record["status"] == "RUNNING")

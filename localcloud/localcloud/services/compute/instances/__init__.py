@@ -1,1 +1,0 @@
-"""Compute instances: their records, and the machines that really run for them."""

@@ -1,1 +1,0 @@
-"""The Cloud Monitoring API: notification channels, and alerting policies on log entries."""

@@ -1,1 +1,0 @@
-"""Network Management: Connectivity Tests, which say what reaches what, and by which rule."""

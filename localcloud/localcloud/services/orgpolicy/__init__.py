@@ -1,1 +1,0 @@
-"""Organization policies: what an organization forbids in a project."""

@@ -1,1 +1,0 @@
-"""The Pub/Sub API: topics and their policies. Messages are taken, and nobody gets them."""

@@ -1,1 +1,0 @@
-"""The Resource Manager API: projects and their IAM policies."""

@@ -1,0 +1,243 @@
+"""The Service Usage API: which APIs a project has enabled, and its quotas of TPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from localcloud.core import projects
+from localcloud.core.call import Call, Json, page
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, error_info, failed_precondition, invalid, not_found
+from localcloud.core.registry import Api, Collection
+from localcloud.core.store import EMPTY, Record
+from localcloud.services.tpu import catalog
+
+API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
+_TYPE = "type.googleapis.com/google.api.serviceusage"
+_NOTHING_TO_DO = "operations/noop.DONE_OPERATION"
+_PAGE = 50
+
+
+def _project(cloud: Cloud, call: Call) -> str:
+    parent = call.params.get("parent") or call.params.get("name", "")
+    return projects.identifier(cloud, parent.split("/")[1])
+
+
+def resources_of(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Return whose policy counts: the project's."""
+    return (f"projects/{_project(cloud, call)}",)
+
+
+_SERVICES = Collection(API, "services", "serviceusage.services", resources_of)
+
+
+def _service(call: Call) -> str:
+    name = call.params.get("name") or call.params["parent"]
+    return _known(name.split("/")[-1])
+
+
+def _known(service: str) -> str:
+    if service in projects.known_services():
+        return service
+    reason, domain = "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED", "serviceusage.googleapis.com"
+    message = f"Not found or permission denied for service(s): {service}."
+    raise ApiError(403, message, details=[error_info(reason, domain, services=service)])
+
+
+def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
+    return cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
+
+
+def _view(cloud: Cloud, project: str, service: str) -> Json:
+    number = projects.number(project)
+    return {
+        "name": f"projects/{number}/services/{service}",
+        "parent": f"projects/{number}",
+        "config": {"name": service, "title": enablement.catalog()[service]["title"]},
+        "state": "ENABLED" if _is_enabled(cloud, project, service) else "DISABLED",
+    }
+
+
+@_SERVICES.method("get")
+def _get(cloud: Cloud, call: Call) -> Json:
+    return _view(cloud, _project(cloud, call), _service(call))
+
+
+@_SERVICES.method("list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """Return the APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
+    project = _project(cloud, call)
+    views = [_view(cloud, project, service) for service in sorted(projects.known_services())]
+    wanted = call.arg("filter")
+    if wanted:
+        field, _, state = wanted.partition(":")
+        if field != "state" or state not in ("ENABLED", "DISABLED"):
+            raise invalid(f"Invalid filter {wanted}: it must be state:ENABLED or state:DISABLED")
+        views = [view for view in views if view["state"] == state]
+    return page(call, "services", views, size=_PAGE)
+
+
+@_SERVICES.method("batchGet", verb="get", versions=("v1",))
+def _batch_get(cloud: Cloud, call: Call) -> Json:
+    names = [_known(name.split("/")[-1]) for name in call.request.query.get("names", [])]
+    return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
+
+
+@_SERVICES.method("enable")
+def _enable(cloud: Cloud, call: Call) -> Json:
+    return _start(cloud, _project(cloud, call), [_service(call)], "EnableServiceResponse")
+
+
+@_SERVICES.method("batchEnable", verb="enable")
+def batch_enable(cloud: Cloud, call: Call) -> Json:
+    """Enable several APIs, at most 20, all or none."""
+    names = call.body.get("serviceIds", [])
+    if not 0 < len(names) <= 20:
+        raise invalid(f"serviceIds must name 1 to 20 services, got {len(names)}")
+    for name in names:
+        _known(name)
+    return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
+
+
+@_SERVICES.method("disable")
+def disable(cloud: Cloud, call: Call) -> Json:
+    """Disable one API; those that depend on it only if the caller says so."""
+    project, service = _project(cloud, call), _service(call)
+    needing = [
+        name
+        for name, about in enablement.catalog().items()
+        if service in about.get("needs", []) and _is_enabled(cloud, project, name)
+    ]
+    if not call.body.get("disableDependentServices") and needing:
+        raise failed_precondition(
+            f"The service {service} is depended on by the following active service(s): "
+            f"{', '.join(needing)}. Please specify disable_dependent_services=true if you want "
+            "to proceed with disabling all services."
+        )
+    for name in [*needing, service]:
+        cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(project, name))
+    response = {
+        "@type": f"{_TYPE}.v1.DisableServiceResponse",
+        "service": _view(cloud, project, service),
+    }
+    return _operation(cloud, Work("report", {"response": response}))
+
+
+@_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
+def generate_service_identity(cloud: Cloud, call: Call) -> Json:
+    """Return the account as which the API acts in the project."""
+    service = _service(call)
+    number = projects.number(_project(cloud, call))
+    short = service.split(".")[0]
+    agent = projects.known_services()[service].get("agent", f"gcp-sa-{short}")
+    identity = {"@type": f"{_TYPE}.v1beta1.ServiceIdentity"}
+    if agent:
+        identity["email"] = f"service-{number}@{agent}.iam.gserviceaccount.com"
+        identity["uniqueId"] = str(100_000_000_000_000_000_000 + int(number))
+    return _operation(cloud, Work("report", {"response": identity}))
+
+
+@API.method("operations.get")
+def _get_operation(cloud: Cloud, call: Call) -> Json:
+    name = call.params["name"]
+    if name == _NOTHING_TO_DO:
+        return {"name": name, "done": True}
+    record = cloud.operations.load(f"serviceusage/{name}", not_found(name))
+    return _operation_view(name, record)
+
+
+@effect("service.enabled")
+def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
+    """Return the enabled services, as the operation's response."""
+    views = [_view(cloud, project, service) for service in services]
+    what = {"service": views[0]} if kind == "EnableServiceResponse" else {"services": views}
+    return {"@type": f"{_TYPE}.v1.{kind}", **what}
+
+
+def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
+    if all(_is_enabled(cloud, project, service) for service in services):
+        response = tell_enabled(cloud, project, services, kind)
+        return {"name": _NOTHING_TO_DO, "done": True, "response": response}
+    # The operation ends first; calls are let through only after as long again.
+    seconds = cloud.seconds("service.enable")
+    projects.enable_services(cloud, project, services, after=2 * seconds)
+    arguments = {"project": project, "services": services, "kind": kind}
+    work = Work("service.enabled", arguments, seconds)
+    names = [_view(cloud, project, service)["name"] for service in services]
+    batch = {"@type": f"{_TYPE}.v1.OperationMetadata", "resourceNames": names}
+    return _operation(cloud, work, EMPTY if kind == "EnableServiceResponse" else batch)
+
+
+def _operation(cloud: Cloud, work: Work, metadata: Json | None = None) -> Json:
+    name = f"operations/acf.local-{cloud.operations.number()}"
+    about = {"metadata": metadata or {}}
+    return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work, about))
+
+
+def _operation_view(name: str, record: Record) -> Json:
+    view: Json = {"name": name}
+    if not record["done"]:
+        return view
+    view["done"] = True
+    if record["about"]["metadata"]:
+        view["metadata"] = record["about"]["metadata"]
+    if record.get("error"):
+        view["error"] = {key: record["error"][key] for key in ("code", "message")}
+    else:
+        view["response"] = record["response"]
+    return view
+
+
+# Quotas of TPUs by metric, limit and zone.
+
+_TPU = "tpu.googleapis.com"
+_UNIT = "1/{project}/{zone}"
+# "The limit is unlimited", in the words of the discovery document.
+_UNLIMITED = "-1"
+_METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas", resources_of)
+
+
+@_METRICS.method("list", verb="get", versions=("v1beta1",))
+def list_quotas(cloud: Cloud, call: Call) -> Json:
+    """Return the quotas of an API; only Cloud TPU has any here."""
+    _, project, _, service = call.params["parent"].split("/")
+    if service != _TPU:
+        return page(call, "metrics", [])
+    limits = cloud.setting("quota")
+    metrics = {
+        accelerator.quota_metric(preemptible=preemptible): accelerator.metric(
+            preemptible=preemptible
+        )
+        for accelerator in catalog.accelerators().values()
+        for preemptible in (False, True)
+    }
+    number = projects.number(projects.identifier(cloud, project))
+    shown = [
+        _quota_view(f"projects/{number}/services/{service}", metric, limits.get(limit))
+        for metric, limit in sorted(metrics.items())
+    ]
+    return page(call, "metrics", shown)
+
+
+def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
+    name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
+    effective = _UNLIMITED if limit is None else str(limit)
+    buckets = [
+        {"effectiveLimit": effective, "defaultLimit": "0", "dimensions": {"zone": zone}}
+        for zone in catalog.zones()
+    ]
+    one = {
+        "name": f"{name}/limits/{quote('/project/zone', safe='')}",
+        "metric": metric,
+        "unit": _UNIT,
+        "quotaBuckets": [{"effectiveLimit": effective, "defaultLimit": "0"}, *buckets],
+    }
+    short = metric.partition("/")[2]
+    return {
+        "name": name,
+        "metric": metric,
+        "displayName": short,
+        "consumerQuotaLimits": [one],
+        "unit": "1",
+    }
