@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud import faults, reach
+from localcloud import faults
 from localcloud.core import projects
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault
 from localcloud.core.errors import ApiError, invalid
+from localcloud.services import reach
 from localcloud.services.aiplatform import JOB
 from localcloud.services.billing import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE

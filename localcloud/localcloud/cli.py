@@ -243,39 +243,18 @@ def reach(home: Path, as_json: bool, source: str, destination: str, protocol: st
     """
     asked = {"source": source, "destination": destination, "protocol": protocol}
     answer = ask(home, "POST", "reach", asked)
-    details = answer["reachabilityDetails"]
-    print(json.dumps(details, indent=2) if as_json else _reach_lines(answer))
-    return 0 if details["result"] == "REACHABLE" else 1
+    print(json.dumps(answer, indent=2) if as_json else _reach_lines(answer))
+    return 0 if answer["result"] == "REACHABLE" else 1
 
 
 def _reach_lines(answer: dict[str, Any]) -> str:
-    details = answer["reachabilityDetails"]
-    word = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
+    verbs = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
     port = f" {answer['port']}" if answer["port"] else ""
     head = (
-        f"{answer['source']} {word.get(details['result'], 'may or may not reach')} "
+        f"{answer['source']} {verbs.get(answer['result'], 'may or may not reach')} "
         f"{answer['destination']} by {answer['protocol']}{port}"
     )
-    steps = details["traces"][0]["steps"]
-    return "\n".join([head, *(f"  {line}" for line in map(_reach_line, steps) if line)])
-
-
-def _reach_line(step: dict[str, Any]) -> str:
-    if "firewall" in step:
-        rule = step["firewall"]
-        by = f"rule {rule['displayName']}" if "uri" in rule else "the implied rule"
-        verb = "allowed" if rule["action"] == "ALLOW" else "denied"
-        return f"{rule['direction'].lower():8}{verb} by {by}, priority {rule['priority']}"
-    if "route" in step:
-        route = step["route"]
-        hop = route["nextHopType"].removeprefix("NEXT_HOP_").replace("_", " ").lower()
-        return f"route   {route['displayName']}, {route['destIpRange']} by way of {hop}"
-    if "nat" in step:
-        return f"nat     {step['nat']['natGatewayName']}"
-    for end in ("drop", "abort"):
-        if end in step:
-            return f"{end:8}{step[end]['cause']}"
-    return "forward into Google's own network" if "forward" in step else ""
+    return "\n".join([head, *(f"  {step}" for step in answer["steps"])])
 
 
 @cli.group()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Collection, Resources, project_resource
-from localcloud.core.store import Record
+from localcloud.core.store import POLICY, Record
 
 
 def project_name(call: Call) -> str:

@@ -10,7 +10,7 @@ from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info, failed_precondition, invalid, not_found
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import EMPTY, Record
+from localcloud.core.store import EMPTY, Record, Work, effect
 from localcloud.services.tpu import catalog
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
@@ -46,7 +46,7 @@ def _known(service: str) -> str:
 
 
 def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
-    return cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
+    return cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, service)) is not None
 
 
 def _view(cloud: Cloud, project: str, service: str) -> Json:
@@ -54,7 +54,7 @@ def _view(cloud: Cloud, project: str, service: str) -> Json:
     return {
         "name": f"projects/{number}/services/{service}",
         "parent": f"projects/{number}",
-        "config": {"name": service, "title": enablement.catalog()[service]["title"]},
+        "config": {"name": service, "title": projects.known_services()[service]["title"]},
         "state": "ENABLED" if _is_enabled(cloud, project, service) else "DISABLED",
     }
 
@@ -106,7 +106,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     project, service = _project(cloud, call), _service(call)
     needing = [
         name
-        for name, about in enablement.catalog().items()
+        for name, about in projects.known_services().items()
         if service in about.get("needs", []) and _is_enabled(cloud, project, name)
     ]
     if not call.body.get("disableDependentServices") and needing:

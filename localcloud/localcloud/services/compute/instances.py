@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud, cloud_started, machine_powered_off
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.store import Record, effect
+from localcloud.core.store import POLICY, Record, effect
 from localcloud.services import iam_policy, org_policy
 from localcloud.services.compute import (
     addresses,

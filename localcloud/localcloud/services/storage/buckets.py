@@ -8,12 +8,11 @@ from functools import lru_cache
 
 from localcloud import data
 from localcloud.core import access, projects
-from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.store import Record
+from localcloud.core.store import POLICY, Record
 from localcloud.services import iam_policy
 from localcloud.services.storage import api, lifecycle, records, uploads
 from localcloud.services.storage.api import (
