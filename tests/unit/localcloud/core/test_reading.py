@@ -14,6 +14,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Route
+from localcloud.core.store import Work, effect
 from localcloud.services.pubsub import API, TOPIC
 from localcloud.testing import Client
 

@@ -5,6 +5,7 @@ import requests
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.store import POLICY
 from localcloud.services import iam_policy
 from localcloud.testing import Client, session
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
