@@ -15,7 +15,6 @@ from tpustack.lazy import LazyGroup
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
     "catalog": "Browse TPU types, runtimes, machine types and prices.",
-    "chaos": "Train on the local Google Cloud while things go wrong, by a scenario.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
     "cost": "Show what a stack or a TPU costs an hour, a day and a run.",

@@ -18,4 +18,5 @@ def command(name: str) -> None:
     if name == "mnist":
         click.echo(dataset.obtain(lambda text: click.echo(text, err=True)).argument)
     else:
-        click.echo({"fashion-mnist": fashion_mnist, "wordnet-nouns": wordnet}[name].obtain())
+        obtain = {"fashion-mnist": fashion_mnist.obtain, "wordnet-nouns": wordnet.obtain}[name]
+        click.echo(obtain())
