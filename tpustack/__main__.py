@@ -7,10 +7,8 @@ import sys
 
 import click
 
+from tpustack.console import Interrupted, LazyGroup, handled, plain
 from tpustack.errors import TpustackError
-from tpustack.inert import plain
-from tpustack.interrupt import Interrupted, handled
-from tpustack.lazy import LazyGroup
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",

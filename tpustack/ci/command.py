@@ -11,7 +11,7 @@ from time import monotonic
 import click
 
 from infra.settings.stack_file import stack_path
-from tpustack import options
+from tpustack import console
 from tpustack.ci import inert, markdown, posts, requests, settings, touched
 from tpustack.ci import output as results
 from tpustack.ci import policies as rules
@@ -41,7 +41,7 @@ _STACKS = click.option(
     "--stack",
     "-s",
     "stacks",
-    shell_complete=options.stacks,
+    shell_complete=console.stacks,
     multiple=True,
     help="A stack; may be repeated.",
 )
@@ -175,7 +175,7 @@ def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
 
 @command.command("destroy")
-@options.stack("The stack.", required=True)
+@console.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="Its name again.")
 @click.option("--delete-data", is_flag=True, help="Buckets with forceDestroy, too, and their data.")
 @posts.OUTPUT

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tpustack.inert import line as line
-from tpustack.inert import printable
+from tpustack.console import line, printable
 
 # Not seen, and no space to any of the parsers: it only keeps two characters apart.
 _APART = "\u200b"

@@ -9,7 +9,7 @@ import click
 from infra.names import names_of
 from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.limits import LimitEnforcer
-from tpustack import options
+from tpustack import console
 from tpustack.ci import inert
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
@@ -17,7 +17,7 @@ from tpustack.stacks.files import load, require_file
 
 
 @click.command("limits")
-@options.stack("The stack.", required=True)
+@console.stack("The stack.", required=True)
 def limits(stack: str) -> None:
     """Delete a stack's TPUs whose time is up (limits.timeToLiveHours), as its machine does.
 

@@ -10,8 +10,8 @@ from infra.catalog import Catalog
 from infra.checks.context import nearest, without_tpus
 from infra.cost.table import aligned
 from infra.settings.problems import Problem
-from tpustack import options
-from tpustack.options import refuse
+from tpustack import console
+from tpustack.console import refuse
 from tpustack.reference import catalog as tables
 
 TABLES = {
@@ -26,16 +26,16 @@ TABLES = {
 @click.argument("table", type=click.Choice(list(TABLES)), default="accelerators")
 @click.option(
     "--zone",
-    shell_complete=options.zones,
+    shell_complete=console.zones,
     help="Only what this zone has, for example us-central1-b.",
 )
 @click.option(
     "--type",
     "kind",
-    shell_complete=options.accelerators,
+    shell_complete=console.accelerators,
     help="Only this type or family, for example v3-32, v3 or n2-highmem.",
 )
-@options.as_json("table")
+@console.as_json("table")
 def command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
     """Browse the catalog: TPU types (by zone), runtimes, machine types and prices in US dollars.
 

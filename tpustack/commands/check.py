@@ -11,7 +11,7 @@ import click
 
 from infra.catalog import Catalog
 from infra.settings.problems import counted
-from tpustack import options
+from tpustack import console
 from tpustack.errors import UsageError
 from tpustack.stacks import files as stacks
 from tpustack.stacks.files import Report
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@options.stack("The stack to check; all of them without it.")
+@console.stack("The stack to check; all of them without it.")
 @click.option("--live", is_flag=True, help="Also ask Google; needs --stack and credentials.")
-@options.as_json()
+@console.as_json()
 def command(stack: str | None, live: bool, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
 

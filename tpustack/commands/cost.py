@@ -14,9 +14,9 @@ from infra.cost.parts import of_accelerator, of_stack
 from infra.cost.table import as_json, table
 from infra.settings.problems import Problem
 from infra.settings.tpu import Capacity
-from tpustack import options
+from tpustack import console
+from tpustack.console import Hours, refuse
 from tpustack.errors import UsageError
-from tpustack.options import Hours, refuse
 from tpustack.project import root
 from tpustack.stacks import files as stacks
 from tpustack.stacks.compiled import manifest_of
@@ -24,13 +24,13 @@ from tpustack.stacks.epoch import epoch_cost, epoch_line
 
 
 @click.command("cost")
-@options.stack("The stack.")
+@console.stack("The stack.")
 @click.option(
     "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
 )
 @click.option(
     "--accelerator-type",
-    shell_complete=options.accelerators,
+    shell_complete=console.accelerators,
     help="A TPU such as v3-32, or the GPU V100, without a stack.",
 )
 @click.option("--region", help="Where, without a stack.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.errors import UsageError
 
 _PORT = click.IntRange(0, 65535)
@@ -16,7 +16,7 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     *("--stack", "-s", "stacks"),
     multiple=True,
-    shell_complete=options.stacks,
+    shell_complete=console.stacks,
     help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
 )
 @click.option(

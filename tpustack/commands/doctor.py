@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.errors import UsageError
 from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose
 from tpustack.reference.errors import markdown
@@ -24,8 +24,8 @@ _ENDED = "training failed: "
 
 @click.command("doctor")
 @click.argument("file", type=click.File("rb"), required=False)
-@options.stack("The stack to look into; without it the one Pulumi selected.")
-@options.as_json()
+@console.stack("The stack to look into; without it the one Pulumi selected.")
+@console.as_json()
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
 def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
     """Find the known errors in a log (`-`: standard input); say their causes and cures.

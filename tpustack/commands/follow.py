@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from tpustack import options
+from tpustack import console
 from tpustack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("follow")
-@options.stack("The stack whose training to follow.", required=True)
+@console.stack("The stack whose training to follow.", required=True)
 def command(stack: str) -> None:
     """Follow the training of a stack, live, until it ends.
 

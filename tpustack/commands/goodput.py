@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @click.command("goodput")
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
-@options.stack("The stack whose job to look at; without it the one Pulumi selected.")
-@options.as_json("account")
+@console.stack("The stack whose job to look at; without it the one Pulumi selected.")
+@console.as_json("account")
 @click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
 @click.option(
     "--prometheus",

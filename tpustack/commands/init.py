@@ -14,7 +14,7 @@ from infra.cost.table import UNKNOWN, dollars
 from infra.settings.problems import Problem
 from infra.settings.tpu import Capacity
 from infra.settings.training import RunOn
-from tpustack import options
+from tpustack import console
 from tpustack.engine import home
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND
@@ -38,11 +38,11 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 @click.argument("name")
 @click.option("--project", help="The id of the Google Cloud project.")
 @click.option(
-    "--zone", shell_complete=options.zones, help="Where the TPU is, for example us-central1-a."
+    "--zone", shell_complete=console.zones, help="Where the TPU is, for example us-central1-a."
 )
 @click.option(
     "--accelerator-type",
-    shell_complete=options.accelerators,
+    shell_complete=console.accelerators,
     help="Type and size of the TPU, for example v5litepod-4.",
 )
 @click.option(

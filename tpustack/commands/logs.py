@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.errors import TpustackError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command("logs")
-@options.stack("The stack whose VM to read.", required=True)
-@options.as_json("lines")
+@console.stack("The stack whose VM to read.", required=True)
+@console.as_json("lines")
 def command(stack: str, as_json: bool) -> None:
     """Print what a stack's VM wrote to its serial port, also after the VM is gone.
 

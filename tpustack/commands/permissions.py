@@ -6,12 +6,12 @@ import click
 import yaml
 
 from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissions_of
-from tpustack import options
+from tpustack import console
 from tpustack.stacks.files import load
 
 
 @click.command("permissions")
-@options.stack("The stack.", required=True)
+@console.stack("The stack.", required=True)
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
 def command(stack: str, look: bool) -> None:
     """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.ci import forges
 from tpustack.cloud.google import Google
 from tpustack.engine.backend import users_own
@@ -19,7 +19,7 @@ from tpustack.recovery.loop import repeat
 
 
 @click.command("recover")
-@options.stack("The stack to repair.", required=True)
+@console.stack("The stack to repair.", required=True)
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking, whoever has it.")
 @click.option(
     "--loop", is_flag=True, help="Go on each minute until it is interrupted; ask nothing."

@@ -13,11 +13,11 @@ import click
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from tpustack.cloud.google import Google
+from tpustack.console import plain
 from tpustack.dashboard import jobs, stacks, tpus
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError
-from tpustack.inert import plain
 from tpustack.jobs.place import explained
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ import click
 from pulumi import automation
 from pulumi.automation.errors import create_command_error
 
+from tpustack.console import Interrupted, hurry
 from tpustack.engine import leftovers
-from tpustack.interrupt import Interrupted, hurry
 from tpustack.recovery.holders import Note
 
 _POLL = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from infra.cost.table import dollars
-from tpustack.inert import line
+from tpustack.console import line
 
 if TYPE_CHECKING:
     from rich.table import Table

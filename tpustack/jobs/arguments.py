@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tpustack import options
+from tpustack import console
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
@@ -19,7 +19,7 @@ _LONGEST = 365 * 86400.0
 def place(command: _F) -> _F:
     """Declare `--stack` and `--bucket`, one of which says where the queue is."""
     bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
-    return options.stack("The queue of this stack.")(bucket(command))
+    return console.stack("The queue of this stack.")(bucket(command))
 
 
 def job(command: _F) -> _F:

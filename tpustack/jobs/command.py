@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from tpustack import inert, options
+from tpustack import console
+from tpustack.console import LazyGroup
 from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.stop import stop as stop_job
@@ -19,7 +20,6 @@ from tpustack.jobs.submit import again
 from tpustack.jobs.vertex.options import IMAGE
 from tpustack.jobs.vertex.place import place_again
 from tpustack.jobs.vertex.submit import hand_over
-from tpustack.lazy import LazyGroup
 
 
 @click.group(
@@ -41,7 +41,7 @@ def command() -> None:
 @command.command("list")
 @arguments.place
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
-@options.as_json("jobs")
+@console.as_json("jobs")
 def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
     queue = open_queue(stack, bucket)
@@ -62,7 +62,7 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
 @command.command("show")
 @arguments.job
 @arguments.place
-@options.as_json("job")
+@console.as_json("job")
 def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """Show what a job is and what has become of it."""
     queue = open_queue(stack, bucket)
@@ -78,7 +78,7 @@ def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @arguments.job
 @arguments.place
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends, with its exit code.")
-@options.as_json("lines, an object each,")
+@console.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     queue = open_queue(stack, bucket)
@@ -95,7 +95,7 @@ def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json:
 @command.command("stop")
 @arguments.job
 @arguments.place
-@options.as_json("job")
+@console.as_json("job")
 def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
     queue = open_queue(stack, bucket)
@@ -109,7 +109,7 @@ def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @arguments.job
 @arguments.place
 @click.option("--timeout", type=arguments.Span(), help="Wait no longer than this, such as 2h.")
-@options.as_json("job")
+@console.as_json("job")
 def wait(
     job: str, stack: str | None, bucket: str | None, timeout: float | None, as_json: bool
 ) -> None:
@@ -128,7 +128,7 @@ def wait(
 @arguments.job
 @arguments.place
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
-@options.as_json("list")
+@console.as_json("list")
 def list_artifacts(
     job: str, stack: str | None, bucket: str | None, output: Path | None, as_json: bool
 ) -> None:
@@ -142,7 +142,7 @@ def list_artifacts(
     if as_json:
         click.echo(json.dumps([vars(one) for one in found], indent=2))
     for one in () if as_json else found:
-        click.echo(f"{one.bytes:>12}  {inert.line(one.url)}")
+        click.echo(f"{one.bytes:>12}  {console.line(one.url)}")
 
 
 @command.command("resubmit")
@@ -150,7 +150,7 @@ def list_artifacts(
 @arguments.place
 @click.option("--name", help="The new job's name; by default the old one with a number.")
 @IMAGE
-@options.as_json("job")
+@console.as_json("job")
 def resubmit(
     job: str,
     stack: str | None,
@@ -181,7 +181,7 @@ def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
         return
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
-        yield inert.plain(decoder.decode(piece)).encode()
+        yield console.plain(decoder.decode(piece)).encode()
 
 
 def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

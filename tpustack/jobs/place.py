@@ -12,8 +12,8 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ON_EACH_HOST
 from infra.startup.agent.jobs.store import Store, StoreError
 from tpustack.cloud.google import Google
+from tpustack.console import plain
 from tpustack.errors import TpustackError, UsageError
-from tpustack.inert import plain
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tpustack import options
+from tpustack import console
 from tpustack.jobs import arguments, spec_options
 from tpustack.jobs.on_demand import OnDemand
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
@@ -31,7 +31,7 @@ from tpustack.jobs.vertex.submit import hand_over
     help="Take the TPU down once nothing has run for so long.",
 )
 @click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
-@options.as_json("job")
+@console.as_json("job")
 def command(
     stack: str | None,
     bucket: str | None,

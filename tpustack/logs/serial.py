@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from tpustack.cloud.google import Google, NotFound
+from tpustack.console import unbroken
 from tpustack.errors import TpustackError
-from tpustack.inert import unbroken
 from tpustack.logs.words import Ended, Progress, Story, current_boot
 
 INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from tpustack.inert import unbroken
+from tpustack.console import unbroken
 
 # A line at least this long may have been broken by a terminal, in the middle of a word.
 _BROKEN = 60

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.queue import Queue
-from tpustack import inert, options
+from tpustack import console
 from tpustack.errors import UsageError
 from tpustack.jobs import arguments, spec_options
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
@@ -39,7 +39,7 @@ _PLOT = click.option(
 
 
 @click.command("sweep")
-@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=options.stacks)
+@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=console.stacks)
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
@@ -57,7 +57,7 @@ _PLOT = click.option(
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
-@options.as_json("trials")
+@console.as_json("trials")
 @on_vertex.declared
 @spec_options.declared
 def sweep(
@@ -110,7 +110,7 @@ def _drive(
     """Go on with a sweep to its end, and end with 0 if a trial has succeeded."""
 
     def say(line: str) -> None:
-        click.echo(inert.plain(line), err=True)
+        click.echo(console.plain(line), err=True)
 
     waiting = map(why_waiting, [] if wanted.places else queues)
     for warning in filter(None, (*warnings, *waiting)):
@@ -161,7 +161,7 @@ def _named_again(
 @click.argument("sweep")
 @arguments.place
 @_PLOT
-@options.as_json("trials")
+@console.as_json("trials")
 def trials(
     sweep: str, stack: str | None, bucket: str | None, plot: Path | None, as_json: bool
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tpustack import inert
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.sweep.record import COMPLETE, MAXIMIZE, OPEN, PRUNED, Sweep, Trial
 from tpustack.jobs.sweep.space import Parameter, space_of
@@ -30,7 +30,7 @@ def table(sweep: Sweep) -> Table:
     """Return the trials, the best first, then those that have no value."""
     made = Table(box=None, padding=(0, 2, 0, 0))
     names = [one.name for one in space_of(sweep.params)]
-    for name in ("trial", "state", inert.line(sweep.metric), *names, "job", "steps"):
+    for name in ("trial", "state", console.line(sweep.metric), *names, "job", "steps"):
         made.add_column(Text(name), no_wrap=True)
     for one in sorted(sweep.trials, key=lambda one: _rank(sweep, one)):
         best = " *" if one == sweep.best else ""
@@ -38,7 +38,7 @@ def table(sweep: Sweep) -> Table:
         steps = str(one.reports[-1][0]) if one.reports else ""
         params = (str(one.params[name]) for name in names)
         cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
-        made.add_row(*(Text(inert.line(cell)) for cell in cells))
+        made.add_row(*(Text(console.line(cell)) for cell in cells))
     return made
 
 
