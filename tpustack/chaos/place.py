@@ -21,7 +21,6 @@ from infra.settings.problems import SettingsError
 from infra.settings.stack_file import stack_path
 from tpustack import project
 from tpustack.errors import TpustackError, UsageError
-from tpustack.stacks import wheel
 
 STACK = "local"
 """As the stack is called, so are its machines: tpu-stack-local-vm-0 and tpu-stack-local-tpu."""
@@ -87,7 +86,7 @@ def make(folder: Path, steps: int, settings: Mapping[str, object]) -> Path:
     (made / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     _convert(made / "data")
     stack = _stack_file()
-    stack["config"] |= {**_changes(made, steps, wheel.build(folder / "dist")), **settings}
+    stack["config"] |= {**_changes(made, steps, project.build_wheel(folder / "dist")), **settings}
     stack_path(made, STACK).write_text(yaml.safe_dump(stack), encoding="utf-8")
     return made
 

@@ -11,7 +11,7 @@ from time import monotonic
 import click
 
 from infra.settings.stack_file import stack_path
-from tpustack import console
+from tpustack import console, project
 from tpustack.ci import inert, markdown, posts, requests, settings, touched
 from tpustack.ci import output as results
 from tpustack.ci import policies as rules
@@ -34,7 +34,6 @@ from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import UsageError
 from tpustack.project import root
-from tpustack.stacks import wheel
 from tpustack.stacks.files import path_of
 
 _STACKS = click.option(
@@ -223,7 +222,7 @@ def _run(
     require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
-        wheel.build()
+        project.build_wheel()
     environment = toolchain.engine(toolchain.find())
     done = []
     with as_it_was(root()), rules.policies_of(root(), policies) as pack:

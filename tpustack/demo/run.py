@@ -27,7 +27,6 @@ from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
 from tpustack.logs.follow import follow
-from tpustack.stacks import wheel
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
 STACKS = {"vm": "local", "node": "local-node"}
@@ -106,7 +105,7 @@ class Demo:
 
     def _build_wheel(self) -> None:
         with self._phase("wheel", "training wheel"):
-            self._say(wheel.build().name)
+            self._say(project.build_wheel().name)
 
     def _start_cloud(self) -> dict[str, int]:
         with self._phase("cloud", "local Google Cloud"):
