@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import click
 import yaml
 
 from bootstrap.rights import rights_of
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
 from tpustack.cloud.access import require_project
+from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
 from tpustack.engine.toolchain import PASSPHRASE
@@ -85,3 +87,26 @@ def _has(backend: Backend, stack: str) -> bool:
     except TpustackError:
         # There is no such bucket yet. `up` reports anything else that is wrong.
         return False
+
+
+# --- `tpustack bootstrap`: creates what the pipeline needs.
+
+
+@click.command("bootstrap")
+@click.option(
+    "--stack",
+    "-s",
+    default="pipeline",
+    show_default=True,
+    help="Its settings are bootstrap/Pulumi.STACK.yaml.",
+)
+def command(stack: str) -> None:
+    """Create the state bucket, the key, the identities of the pipeline and its budget.
+
+    May be run again at any time; prints the values to enter in the pipeline's settings.
+    """
+    environment = toolchain.engine(toolchain.find())
+    update = bootstrap(stack, environment, lambda line: click.echo(line, err=True))
+    click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
+    for name, value in sorted(update.outputs.items()):
+        click.echo(f"{name}: {value}")

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from tpustack import project
+from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError, require
 from tpustack.project import local_cloud_home
 
@@ -75,3 +79,23 @@ def pass_on(arguments: Sequence[str]) -> int:
         variables["LOCALCLOUD_HOME"] = str(local_cloud_home())
     command = [sys.executable, "-m", "localcloud", *arguments]
     return subprocess.run(command, env=variables, check=False).returncode
+
+
+# --- `tpustack local`: the local Google Cloud, with Pulumi set up for it.
+
+
+@click.command(
+    "local",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    short_help="Start, stop and look into the local Google Cloud.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def local_command(arguments: tuple[str, ...]) -> None:
+    """Run a command of the local cloud; `env --backend` adds Pulumi with the demo's stacks."""
+    backend = arguments == ("env", "--backend")
+    code = pass_on(arguments[:1] if backend else arguments or ("--help",))
+    if code == 0 and backend:
+        variables = toolchain.environment(toolchain.find(), project.state())
+        click.echo(toolchain.exports(variables))
+        click.echo(f"and Pulumi's, for the stacks of `make demo`: {', '.join(variables)}", err=True)
+    sys.exit(code)

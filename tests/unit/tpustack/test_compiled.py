@@ -10,7 +10,8 @@ import yaml
 
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
-from tpustack.commands import cost, doctor
+from tpustack.commands import stack as cost
+from tpustack.commands import training
 from tpustack.engine import deployed
 
 from .conftest import Run
@@ -94,7 +95,7 @@ def test_doctor_answers_too_little_memory_with_the_largest_batch(
     if known:
         keep_answer(GIVEN, needed_gib=16)
     log = "ResourceExhaustedError: Ran out of memory in memory space hbm"
-    monkeypatch.setattr(doctor, "_of_stack", lambda _: iter([("serial port", log)]))
+    monkeypatch.setattr(training, "_of_stack", lambda _: iter([("serial port", log)]))
     monkeypatch.setattr(deployed, "name_of", lambda _: stack)
     done = run("doctor", "--stack", stack)
     assert done.code == 1

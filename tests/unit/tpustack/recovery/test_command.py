@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tpustack.conftest import Run
-from tpustack.commands import recover
+from tpustack.commands import recovery
 from tpustack.recovery.locks import Lock, LockedError
 
 NOW = datetime.now(timezone.utc)
@@ -48,7 +48,7 @@ def held_by(monkeypatch: pytest.MonkeyPatch) -> Any:
         found = FakeRecovery(None if free else list(locks))
         stack = SimpleNamespace(recovery=lambda line, ended: found)
         backend = SimpleNamespace(select=lambda name, create: stack)
-        monkeypatch.setattr(recover, "users_own", lambda: backend)
+        monkeypatch.setattr(recovery, "users_own", lambda: backend)
         return found
 
     return lock

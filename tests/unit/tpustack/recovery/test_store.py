@@ -16,8 +16,8 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
-from tpustack.cloud import state_bucket
 from tpustack.cloud.google import Google
+from tpustack.commands import init
 from tpustack.errors import TpustackError
 from tpustack.recovery import store
 from tpustack.recovery.holders import Note, found
@@ -51,7 +51,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made = LocalCloud(tmp_path / "home", clock=VirtualClock())
     made.start()
     google = Google(session(made))
-    state_bucket.ensure(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
     monkeypatch.setattr(store, "Google", lambda: Google(Lossy(session(made))))
     monkeypatch.setattr(Lossy, "loses", "")
     yield made

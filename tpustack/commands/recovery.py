@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import click
 
 from tpustack import console
 from tpustack.ci import forges
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.tpu import Nodes, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
-from tpustack.recovery import taken
 from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import LockedError, held, holders
-from tpustack.recovery.loop import repeat
 
 
 @click.command("recover")
@@ -24,7 +27,7 @@ from tpustack.recovery.loop import repeat
 @click.option(
     "--loop", is_flag=True, help="Go on each minute until it is interrupted; ask nothing."
 )
-def command(stack: str, yes: bool, loop: bool) -> None:
+def recover_command(stack: str, yes: bool, loop: bool) -> None:
     """Repair a stack whose update was killed, or whose TPU Google took away.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
@@ -80,14 +83,14 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
 def _bring_back(engine: Stack) -> None:
     outputs = engine.outputs()
     google, resources = Google(), engine.resources()
-    lost = taken.lost(google, outputs) if "tpu_names" in outputs else {}
+    lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is made anew.")
-    vms = taken.lost_vms(google, resources)
+    vms = lost_vms(google, resources)
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
     if lost or vms:
-        engine.renew([*(taken.targets(resources) if lost else ()), *vms], _say)
+        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
         back = [machine for machine, there in (("TPU", lost), ("VM", vms)) if there]
         verb = "are" if len(back) > 1 else "is"
         click.echo(f"The {' and the '.join(back)} {verb} back.")
@@ -96,3 +99,90 @@ def _bring_back(engine: Stack) -> None:
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
+
+
+# --- Tells which TPUs and VMs of a stack Google has taken away.
+
+_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+_VM = "gcp:compute/instance:Instance"
+_GONE = ("PREEMPTED", "TERMINATED")
+# The forms of a TPU, and what waits for one out of the queue.
+_TYPES = (
+    "gcp:tpu/v2Vm:V2Vm",
+    "gcp:tpu/node:Node",
+    "pulumi-python:dynamic/tpu:QueuedResource",
+    "pulumi-python:dynamic/tpu:QueuedNode",
+)
+
+
+def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the TPUs of a stack that do not serve any more, each with its state.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+
+    Raises:
+        TpustackError: when nobody may look, with the API's own message.
+    """
+    found = {}
+    nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
+    for name in outputs["tpu_names"]:
+        there = nodes.find(zones, name)
+        state = there[1].get("state", "") if there else "gone"
+        if state in (*_GONE, "gone"):
+            found[name] = state
+    return found
+
+
+def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
+
+    A group brings its VM back by itself, and a VM that Google takes from nobody was stopped by
+    somebody who meant it. Raises TpustackError when nobody may look.
+    """
+    found = {}
+    for resource in resources:
+        vm = resource.get("outputs") or {}
+        if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
+            continue
+        try:
+            state = google.get(_INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
+        except NotFound:
+            state = "gone"
+        if state in (*_GONE, "gone"):
+            found[resource["urn"]] = state
+    return found
+
+
+def tpu_urns(resources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the URNs in a stack's state that are its TPUs."""
+    return [resource["urn"] for resource in resources if resource["type"] in _TYPES]
+
+
+# --- Repair a stack again and again: for TPUs that no machine of the stack can bring back.
+
+LOOK_SECONDS = 60.0
+_LONGEST_SECONDS = 3600.0
+
+
+def repeat(
+    once: Callable[[], object],
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> None:
+    """Call `once` each minute, for ever; after failures in a row each time later, up to an hour.
+
+    Half of a longer pause is left to chance, so that several stacks don't ask at the same time.
+    """
+    failures = 0
+    while True:
+        try:
+            once()
+            failures = 0
+        except TpustackError as error:
+            failures += 1
+            say(f"trying again: {error}")
+        pause = min(_LONGEST_SECONDS, LOOK_SECONDS * 2.0 ** min(failures, 10))
+        sleep(pause * (0.5 + 0.5 * chance()) if failures else LOOK_SECONDS)
