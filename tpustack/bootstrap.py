@@ -12,7 +12,7 @@ import yaml
 
 from bootstrap.rights import rights_of
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
-from tpustack.cloud.access import require_project
+from tpustack.cloud.google import require_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update

@@ -17,9 +17,8 @@ from rich.console import Console
 from tpustack.chaos import place
 from tpustack.chaos.outcome import Outcome
 from tpustack.chaos.timeline import Scenario, Timeline
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, look_up
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.cloud.tpu import look_up
 from tpustack.demo.processes import Watch, end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend

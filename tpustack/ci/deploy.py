@@ -17,7 +17,7 @@ from tpustack.ci.preview import result_of
 from tpustack.ci.result import Result, failed
 from tpustack.ci.sealed import Sealed
 from tpustack.ci.touched import head
-from tpustack.cloud.access import require_project
+from tpustack.cloud.google import require_project
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import NOTHING
 from tpustack.recovery.repair import Repair

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from infra.names import MANAGED, MARK, mark_of
 from tpustack.ci.requests import NAME
-from tpustack.cloud import times
+from tpustack.cloud import google
 from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
 
@@ -134,7 +134,7 @@ def made(resource: Json) -> datetime:
     """Return when something was made; what does not say so was made just now, or later."""
     for name in ("creationTimestamp", "createTime", "timeCreated"):
         if name in resource:
-            return times.read(str(resource[name]))
+            return google.parse_time(str(resource[name]))
     return datetime.max.replace(tzinfo=timezone.utc)
 
 

@@ -14,7 +14,7 @@ from tpustack.ci.cost import cost_change
 from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
-from tpustack.cloud.access import require_project
+from tpustack.cloud.google import require_project
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Done
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import cache, partial
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
@@ -13,7 +17,7 @@ from urllib3.util import Retry
 from infra import credentials
 from infra.hosts import keep_to_google
 from infra.startup.agent.jobs.store import message
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 
@@ -149,3 +153,87 @@ def _session() -> requests.Session:
         return credentials.session(credentials.given({}))
     except GoogleAuthError as error:
         raise TpustackError(f"no Google credentials: {error}") from None
+
+
+# --- Asks whether a project can be reached, before an engine says so once for each resource.
+
+_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+
+
+def require_project(project: str) -> None:
+    """Raise UsageError if the caller can't see a project. Where nobody can tell, say nothing."""
+    try:
+        Google().get(_PROJECT.format(project))
+    except (Forbidden, NotFound) as error:
+        if isinstance(error, Forbidden) and says_disabled(error):
+            return
+        raise UsageError(
+            f"gcp:project: {project} can't be reached: either there is no such project, or the "
+            f"account that runs this may not see it (resourcemanager.projects.get). {error}. "
+            "Nothing was created or changed."
+        ) from None
+    except TpustackError:
+        return
+
+
+# --- Looks a stack's TPUs up in the zones that they may be in: the agent may have moved them.
+
+_NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
+
+
+class Nodes:
+    """The TPUs of a project; each zone is listed once, when it is first asked for."""
+
+    def __init__(self, google: Google, project: str) -> None:
+        self._of = cache(partial(_listed, google, project))
+
+    def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
+
+        Raises:
+            TpustackError: when nobody may look, with the API's own message.
+        """
+        there = ((zone, self._of(zone).get(name)) for zone in zones)
+        return next(((zone, node) for zone, node in there if node), None)
+
+
+def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
+    with suppress(NotFound):
+        nodes = google.pages(_NODES.format(project, zone), "nodes")
+        return {node["name"].rpartition("/")[2]: node for node in nodes}
+    return {}
+
+
+def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    """Return the zone of a TPU, and the TPU.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+        name: the TPU's.
+
+    Raises:
+        NotFound: when it is in none of the zones.
+        TpustackError: when nobody may look, with the API's own message.
+    """
+    *first, last = zones_of(outputs)
+    for zone in first:
+        with suppress(NotFound):
+            return zone, google.get(f"{_NODES.format(outputs['project'], zone)}/{name}")
+    return last, google.get(f"{_NODES.format(outputs['project'], last)}/{name}")
+
+
+def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the zones that a stack's TPUs may be in, by its outputs."""
+    return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
+
+
+# --- Times as Google and the engine write them.
+
+# Python 3.10 reads no fractions of nanoseconds, and no Z.
+_FRACTION = re.compile(r"\.\d+")
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time with its zone, to the second. Raises ValueError."""
+    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))

@@ -12,8 +12,7 @@ import click
 
 from tpustack import console
 from tpustack.ci import forges
-from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import Nodes, zones_of
+from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError

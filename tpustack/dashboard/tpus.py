@@ -8,8 +8,7 @@ from typing import Any
 from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store
-from tpustack.cloud.google import Google
-from tpustack.cloud.tpu import Nodes
+from tpustack.cloud.google import Google, Nodes
 from tpustack.dashboard.places import Place
 
 Json = dict[str, Any]

@@ -9,8 +9,7 @@ from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import StoreError
 from infra.startup.agent.versioned import dump
-from tpustack.cloud.google import Google
-from tpustack.cloud.tpu import Nodes
+from tpustack.cloud.google import Google, Nodes
 from tpustack.errors import UsageError
 from tpustack.jobs.runners import why_waiting
 

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.google import Google, NotFound, look_up
 from tpustack.errors import TpustackError
 from tpustack.logs import bucket, serial
 from tpustack.logs.words import Progress as Step

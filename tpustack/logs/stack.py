@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tpustack.cloud.google import Google
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.google import Google, look_up
 from tpustack.errors import TpustackError
 from tpustack.logs.serial import INSTANCE, port_url
 from tpustack.logs.words import current_boot

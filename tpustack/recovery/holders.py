@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from tpu_training.checkpoints.lease.holder import Holder, parse_holder
-from tpustack.cloud import times
+from tpustack.cloud import google
 from tpustack.errors import TpustackError
 from tpustack.recovery.store import Bucket, Folder, store_of
 
@@ -99,6 +99,6 @@ def _parsed(note: str, text: str) -> Held | None:
     holder = parse_holder(text)
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         if holder is not None:
-            since = times.read(holder.since).astimezone(timezone.utc)
+            since = google.parse_time(holder.since).astimezone(timezone.utc)
             return Held(note, holder, since, str(json.loads(text)["run"]))
     return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tpustack.cloud import times
+from tpustack.cloud import google
 from tpustack.recovery.ids import id_of
 
 Resource = Mapping[str, Any]
@@ -92,7 +92,7 @@ def _is_older(new: Resource, old: Resource) -> bool:
     outputs = new.get("outputs") or {}
     made = next((outputs[name] for name in _MADE_AT if outputs.get(name)), None)
     since = old.get("created")
-    return bool(made and since) and times.read(str(made)) < times.read(str(since))
+    return bool(made and since) and google.parse_time(str(made)) < google.parse_time(str(since))
 
 
 def passing(before: Deployment, refreshed: Deployment) -> list[str]:
