@@ -67,9 +67,9 @@ def main() -> None:
         click.echo(f"error: {plain(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as interruption:
-        from tpustack.engine import leftovers
+        from tpustack.engine import toolchain
 
-        leftovers.end_own()
+        toolchain.end_own()
         with contextlib.suppress(OSError):
             click.echo("interrupted; nothing is left running", err=True)
         sys.exit(interruption.exit_code)

@@ -14,7 +14,7 @@ from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result, failed
 from tpustack.cloud.google import Google
-from tpustack.engine.events import Change, Events
+from tpustack.engine.stack import Change, Events
 from tpustack.errors import TpustackError, UsageError
 
 _REPAIR = (

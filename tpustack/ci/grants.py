@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tpustack.cloud.google import Google
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}:getIamPolicy"
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}/iam"

@@ -8,7 +8,7 @@ from infra.settings.problems import counted
 from tpustack.ci import inert
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
-from tpustack.engine.events import Change, Violation
+from tpustack.engine.stack import Change, Violation
 
 # GitHub takes 65,536 characters; the rest is for what others put around the text.
 LONGEST = 64_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpustack.ci.outcome import Outcome, worst
-from tpustack.engine.events import Change, Violation
+from tpustack.engine.stack import Change, Violation
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def follow_command(stack: str) -> None:
     command ends that.
     """
     from infra.settings.training import RunOn
-    from tpustack.engine.deployed import outputs_of
+    from tpustack.engine.backend import outputs_of
     from tpustack.logs.follow import follow
 
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
@@ -167,7 +167,7 @@ def _read(file: BinaryIO) -> str:
 
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     from tpustack.cloud.google import Google
-    from tpustack.engine.deployed import outputs_of
+    from tpustack.engine.backend import outputs_of
     from tpustack.logs import stack as stack_logs
 
     outputs = outputs_of(stack)
@@ -177,7 +177,7 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
 def _what_fits(stack: str | None) -> str:
     """Return the largest batch that fits the stack's TPU, or how to find it out."""
     from tpu_training.compile import largest_batch
-    from tpustack.engine.deployed import name_of
+    from tpustack.engine.backend import name_of
     from tpustack.project import root
     from tpustack.stacks import files as stacks
     from tpustack.stacks.compiled import answer_of, asking, manifest_of
@@ -305,7 +305,7 @@ def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
 
 
 def _job_of(stack: str | None) -> str:
-    from tpustack.engine.deployed import outputs_of
+    from tpustack.engine.backend import outputs_of
 
     return str(outputs_of(stack)["job_url"])
 
@@ -325,7 +325,7 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
 def _money(stack: str | None, total: Account) -> Money:
     from infra.catalog import Catalog
     from infra.cost.parts import of_stack
-    from tpustack.engine.deployed import name_of
+    from tpustack.engine.backend import name_of
     from tpustack.goodput.money import money_of
     from tpustack.stacks.files import load
 

@@ -21,7 +21,7 @@ from tests.unit.tpustack.conftest import Run
 from tpu_training.goodput.entry import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
-from tpustack.engine import deployed
+from tpustack.engine import backend
 from tpustack.jobs import place
 from tpustack.stacks.files import load
 
@@ -199,7 +199,7 @@ def test_a_stacks_job_is_told_with_what_it_cost(
     project: Path, run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The TPU costs nothing while Google makes it anew; the machine that waits does."""
-    monkeypatch.setattr(deployed, "outputs_of", lambda stack: {"job_url": str(model)})
+    monkeypatch.setattr(backend, "outputs_of", lambda stack: {"job_url": str(model)})
     content = json.loads(run("goodput", "--stack", "dev", "--json").out)
     estimate = of_stack(load("dev"), "dev", Catalog())
     hour = estimate.configured.hour

@@ -13,7 +13,7 @@ from tpustack.ci import drift
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.cloud.google import Google
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 from tpustack.errors import TpustackError
 
 VM, TPU = "gcp:compute/instance:Instance", "gcp:tpu/v2Vm:V2Vm"

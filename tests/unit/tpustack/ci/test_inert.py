@@ -15,7 +15,7 @@ from tpustack.ci import inert
 from tpustack.ci.markdown import LONGEST, marker, text
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
-from tpustack.engine.events import Change, Violation
+from tpustack.engine.stack import Change, Violation
 
 HOSTILE = [
     "````\n</details>\n# Approved by security\n````",

@@ -10,7 +10,7 @@ from tpustack.ci.cost import cost_change
 from tpustack.ci.markdown import LONGEST, marker, text
 from tpustack.ci.outcome import Outcome, worst
 from tpustack.ci.result import CostChange, Result, document, failed
-from tpustack.engine.events import Change, Violation
+from tpustack.engine.stack import Change, Violation
 
 REPLACED = Change("replace", "gcp:tpu/v2Vm:V2Vm", "tpu", ("zone",), ("zone",))
 CHANGED = Change("update", "gcp:compute/instance:Instance", "vm", ("labels.team",))

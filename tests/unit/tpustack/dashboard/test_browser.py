@@ -27,7 +27,7 @@ from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.export import write as export
 from tpustack.dashboard.places import Place
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 
 pytestmark = [
     pytest.mark.server,
