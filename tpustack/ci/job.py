@@ -13,7 +13,7 @@ from tpustack.ci.checks import StackError
 from tpustack.ci.result import Result, failed
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
-from tpustack.recovery.locks import LockedError, held
+from tpustack.recovery.locks import LockedError, locked_message
 
 # Each preview is an engine, a Python and a provider, some 300 MB together.
 _SIDE_BY_SIDE = 8
@@ -53,7 +53,7 @@ def explained(stack: str, work: Callable[[], Result]) -> Result:
     try:
         result = work()
     except LockedError as error:
-        result = failed(stack, held(stack, error.locks))
+        result = failed(stack, locked_message(stack, error.locks))
     except (StackError, TpustackError) as error:
         result = failed(stack, str(error))
     return replace(result, seconds=monotonic() - started)

@@ -16,8 +16,8 @@ from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
-from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import LockedError, held, holders
+from tpustack.recovery.locks import LockedError, holder_names, locked_message
+from tpustack.recovery.repair import Recovery
 
 
 @click.command("recover")
@@ -53,7 +53,7 @@ def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
         _release(recovery, stack, asked=asked, alone=alone)
         interrupted = recovery.take_in()
     except LockedError as error:
-        raise TpustackError(held(stack, error.locks)) from None
+        raise TpustackError(locked_message(stack, error.locks)) from None
     for urn in interrupted:
         click.echo(urn)
     if interrupted:
@@ -69,7 +69,7 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
     locks = recovery.locks()
     if locks is None:
         return
-    whose = holders(locks)
+    whose = holder_names(locks)
     if not asked and not recovery.are_orphaned(locks):
         if alone or not sys.stdin.isatty():
             raise LockedError(locks)

@@ -22,8 +22,7 @@ from tpustack.engine import toolchain
 from tpustack.engine.stack import Stack, explained, reason
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
-from tpustack.recovery.folder import mend
-from tpustack.recovery.holders import Note
+from tpustack.recovery.locks import Note, mend_folder
 from tpustack.stacks.files import require_file
 
 
@@ -93,7 +92,7 @@ class Backend:
 
     def stacks(self) -> dict[str, datetime | None]:
         """Return the stacks that the backend has, and when each was last updated (UTC)."""
-        mend(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
+        mend_folder(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
         with _failing("the backend can't be read: "):
             found = self._workspace.list_stacks()
         return {

@@ -20,9 +20,9 @@ from pulumi.automation._stack import StackInitMode
 
 from tpustack.errors import TpustackError, UsageError, diagnostics
 from tpustack.logs.diagnosis import diagnose
-from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import Ended, LockedError, locks_in, unknown
-from tpustack.recovery.trusted import require_trusted
+from tpustack.recovery.repair import Recovery
+from tpustack.recovery.state import require_trusted
 
 POLICY = "policy"
 NOTHING = "none"

@@ -15,8 +15,8 @@ from pulumi import automation
 
 from tests.unit.tpustack.recovery.test_state import NETWORK, TPU, state
 from tpustack.errors import TpustackError
-from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import LockedError
+from tpustack.recovery.repair import Recovery
 
 READY = {"state": "READY", "networkEndpoints": [{"ipAddress": "10.0.0.2", "port": 8470}]}
 Deployment = dict[str, Any]

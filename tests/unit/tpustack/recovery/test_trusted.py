@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from infra.queued.known import known
 from tpustack.errors import TpustackError
-from tpustack.recovery.trusted import require_trusted
+from tpustack.recovery.state import require_trusted
 
 FIRST = Path(__file__).parents[3] / "integration" / "first_release"
 GCP = "pulumi:providers:gcp"
