@@ -64,7 +64,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def stacks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the stacks that have a file."""
-    from tpustack.stacks.files import all_stacks
+    from tpustack.stacks import all_stacks
 
     try:
         return [name for name in all_stacks() if name.startswith(incomplete)]

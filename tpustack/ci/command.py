@@ -34,7 +34,7 @@ from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import UsageError
 from tpustack.project import root
-from tpustack.stacks.files import path_of
+from tpustack.stacks import path_of
 
 _STACKS = click.option(
     "--stack",

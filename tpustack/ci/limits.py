@@ -13,7 +13,7 @@ from tpustack import console
 from tpustack.ci import inert
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
-from tpustack.stacks.files import load, require_file
+from tpustack.stacks import load, require_file
 
 
 @click.command("limits")

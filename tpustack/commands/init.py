@@ -29,12 +29,11 @@ from infra.settings.parse import PROJECT_KEY, parse
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.tpu import Capacity
 from infra.settings.training import RunOn
-from tpustack import console
+from tpustack import console, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
-from tpustack.stacks import files as stacks
 
 _MOST_SHOWN = 12
 # Flex-start needs one more setting (docs/tpu.md).

@@ -19,16 +19,13 @@ from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissio
 from infra.settings.problems import Problem, counted
 from infra.settings.reference import all_settings
 from infra.settings.tpu import Capacity
-from tpustack import console, project
+from tpustack import console, project, stacks
 from tpustack.console import Hours, refuse
 from tpustack.errors import UsageError
 from tpustack.project import root
 from tpustack.reference import catalog as tables
 from tpustack.reference.settings import facts, markdown
-from tpustack.stacks import files as stacks
-from tpustack.stacks.compiled import manifest_of
-from tpustack.stacks.epoch import epoch_cost, epoch_line
-from tpustack.stacks.files import Report, load
+from tpustack.stacks import Report, epoch_cost, epoch_line, load, manifest_of
 
 if TYPE_CHECKING:
     from tpustack.live.finding import Finding

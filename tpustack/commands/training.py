@@ -51,7 +51,7 @@ def follow_command(stack: str) -> None:
 
 def _settings(stack: str) -> StackSettings | None:
     """Return the stack's settings; None while its file is in the middle of a change."""
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     try:
         return load(stack)
@@ -83,7 +83,7 @@ def logs_command(stack: str, as_json: bool) -> None:
     from infra.names import names_of
     from tpustack.cloud.google import Google
     from tpustack.logs.cloud_logging import lines
-    from tpustack.stacks.files import load, require_file
+    from tpustack.stacks import load, require_file
 
     require_file(stack)
     settings = load(stack)
@@ -177,10 +177,10 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
 def _what_fits(stack: str | None) -> str:
     """Return the largest batch that fits the stack's TPU, or how to find it out."""
     from tpu_training.compile import largest_batch
+    from tpustack import stacks
     from tpustack.engine.backend import name_of
     from tpustack.project import root
-    from tpustack.stacks import files as stacks
-    from tpustack.stacks.compiled import answer_of, asking, manifest_of
+    from tpustack.stacks import answer_of, asking, manifest_of
 
     settings = stacks.load(name_of(stack))
     answer = answer_of(settings, manifest_of(settings, root()))
@@ -327,7 +327,7 @@ def _money(stack: str | None, total: Account) -> Money:
     from infra.cost.parts import of_stack
     from tpustack.engine.backend import name_of
     from tpustack.goodput.money import money_of
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     name = name_of(stack)
     return money_of(total, of_stack(load(name), name, Catalog()))

@@ -23,7 +23,7 @@ from tpustack.engine.stack import Stack, explained, reason
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
 from tpustack.recovery.locks import Note, mend_folder
-from tpustack.stacks.files import require_file
+from tpustack.stacks import require_file
 
 
 class _Workspace(automation.LocalWorkspace):

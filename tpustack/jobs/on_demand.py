@@ -68,7 +68,7 @@ class OnDemand:
         return None
 
     def _load(self) -> StackSettings:
-        from tpustack.stacks.files import load, require_file
+        from tpustack.stacks import load, require_file
 
         if not self._stack:
             raise UsageError("--create and --idle-stop need --stack NAME")

@@ -80,7 +80,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     """
     from infra.catalog import Catalog
     from infra.settings.training import RunOn
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     if framework == "none" or stack is None:
         return None
@@ -136,7 +136,7 @@ def _cure_of_slice(settings: StackSettings, framework: str, *, serves_grpc: bool
 
 def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
-    from tpustack.stacks.files import load, require_file
+    from tpustack.stacks import load, require_file
 
     require_file(stack)
     settings = load(stack)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tpustack import stacks
 from tpustack.__main__ import main
 from tpustack.commands import init
 from tpustack.errors import TpustackError
-from tpustack.stacks import files as stacks
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -23,7 +23,7 @@ from tpustack.cloud import google
 from tpustack.cloud.google import Google
 from tpustack.engine import backend
 from tpustack.jobs import place
-from tpustack.stacks.files import load
+from tpustack.stacks import load
 
 HOUR = 3600.0
 SECONDS = dict.fromkeys(PARTS, 0.0) | {"compute": 1800.0, "load": 600.0}

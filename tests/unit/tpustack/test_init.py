@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from infra.catalog import Catalog
 from tests.examples import examples
+from tpustack import stacks
 from tpustack.commands import init
 from tpustack.commands.init import Answers, problems_of
-from tpustack.stacks import files as stacks
 
 from .conftest import REPOSITORY, Pulumi, Run
 

@@ -18,7 +18,7 @@ def command_of(stack: str | None, *, managed: bool = False) -> str:
     Raises:
         UsageError: there is no stack, or Vertex AI is to run it, whose containers lack the trainer.
     """
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     if managed:
         raise UsageError(

@@ -29,7 +29,7 @@ def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str,
         return {}
     from infra.catalog.vertex import managed_tpus, plain_image
     from infra.names import names_of
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     settings = load(str(stack))
     vertex = settings.jobs.vertex

@@ -13,7 +13,7 @@ from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.conftest import Run
 from tpustack.jobs.sweep import driver
 from tpustack.jobs.sweep.trainer import command_of
-from tpustack.stacks.files import load
+from tpustack.stacks import load
 
 from .machine import Machine
 

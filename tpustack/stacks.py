@@ -1,24 +1,34 @@
-"""The stack files of the project, read and checked without engine or cloud."""
+"""Stack files: read, checked and written, and the training wheel that a stack uploads."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, with_checks
 from infra.checks.context import Context
+from infra.checks.training import MANIFEST
+from infra.cost.estimate import Estimate
+from infra.cost.table import dollars
 from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_name, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import root
-from tpustack.stacks.compiled import answer_of, manifest_of
+
+if TYPE_CHECKING:
+    from tpu_training.compile import Answer, Manifest
+
+
+# --- The stack files of the project, read and checked without engine or cloud.
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -118,3 +128,100 @@ def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context
 def shown(path: Path) -> str:
     """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))
+
+
+# --- What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
+
+
+def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
+    """Return the description of the stack's data set; None if nobody here has it."""
+    folder = root / (settings.training.data or "")
+    if settings.training.data is None or not (folder / MANIFEST).is_file():
+        return None
+    # It takes a while to load, for which only those who have data should wait.
+    from tpu_training.compile import read_manifest
+    from tpu_training.errors import TrainingError
+
+    try:
+        return read_manifest(str(folder))
+    except TrainingError:
+        return None
+
+
+def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
+    """Return what is known of the stack's job on one slice of its TPU; compiles nothing."""
+    if manifest is None:
+        return None
+    from tpu_training.compile import cached_job
+
+    return cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
+
+
+def asking(settings: StackSettings) -> str:
+    """Return the command that finds the answer."""
+    data = f"--data={settings.training.data or 'DIR'}"
+    job = shlex.join([*settings.training.args, data])
+    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
+
+
+# --- What an epoch of a stack's training takes and costs at least.
+
+_SECONDS_PER_HOUR = 3600
+# An epoch may cost less than a cent.
+_PLACES = 4
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """A lower bound: no run is faster. `dollars` are those of the whole stack in that time."""
+
+    examples: int
+    seconds: float
+    limit: str
+    compiler: str
+    dollars: Decimal
+
+    def __str__(self) -> str:
+        """Format it for people."""
+        return (
+            f"An epoch of {self.examples:,} examples takes at least {self.seconds:.3g} s and costs "
+            f"at least {dollars(self.dollars, _PLACES)} (bound by {self.limit}, compiled by "
+            f"{self.compiler}, not measured; start, input and evaluation come on top)."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "kind": "bound",
+            "examples": self.examples,
+            "seconds": self.seconds,
+            "dollars": f"{self.dollars:f}",
+        }
+
+
+def epoch_cost(
+    settings: StackSettings, manifest: Manifest | None, estimate: Estimate
+) -> EpochCost | None:
+    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing."""
+    answer = answer_of(settings, manifest)
+    if manifest is None or answer is None or answer.train.costs is None:
+        return None
+    from tpu_training.compile.bounds import bound, epoch
+
+    least = bound(answer.train.costs, answer.facts)
+    examples = manifest.split("train").examples
+    seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
+    hours = Decimal(seconds) / _SECONDS_PER_HOUR
+    cost = estimate.configured.hour * hours
+    return EpochCost(examples, seconds, least.limit, answer.train.compiler, cost)
+
+
+def epoch_line(
+    settings: StackSettings, manifest: Manifest | None, found: EpochCost | None
+) -> str | None:
+    """Return the line for people; how to find it out if only that is missing, else None."""
+    if found is not None:
+        return str(found)
+    if manifest is None:
+        return None
+    return f"What an epoch costs at least is not known here: `{asking(settings)}` finds it out."
