@@ -10,9 +10,8 @@ from bench.previews import preview_environment
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
 from bench.turns import compare
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.preview import Preview, preview
+from tpustack.ci.deployment import Preview, preview
+from tpustack.ci.result import Outcome, Run
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
 
@@ -28,7 +27,7 @@ def measure() -> list[Result]:
         for stack in _STACKS:
             write_stack(project, trainer, stack)
         backend = Backend(preview_environment(folder / "state"), project)
-        job = Job(backend, project, folder, lambda line: None)
+        job = Run(backend, project, folder, lambda line: None)
         _run(job)
         took = compare([_run(job) for _ in range(_RUNS)])
     return [
@@ -37,7 +36,7 @@ def measure() -> list[Result]:
     ]
 
 
-def _run(job: Job) -> tuple[float, float]:
+def _run(job: Run) -> tuple[float, float]:
     """Seconds of all, and of the slowest."""
     started = time.perf_counter()
     results = preview(job, _STACKS, Preview())

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tpustack import console
-from tpustack.ci import forges
+from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
@@ -48,7 +48,7 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
 
 def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     """Repair the stack once; `alone` means that nobody is there to answer or to read much."""
-    recovery = engine.recovery(_say, forges.has_ended)
+    recovery = engine.recovery(_say, forge.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
         interrupted = recovery.take_in()

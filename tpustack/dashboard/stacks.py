@@ -43,14 +43,14 @@ def drift(place: Place) -> Json:
         TpustackError: there is no engine, or the backend can't be read.
     """
     from tpustack.ci.drift import drift as compare
-    from tpustack.ci.job import Job
+    from tpustack.ci.result import Run
     from tpustack.engine.backend import users_own
 
     if place.settings is None:
         raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
     backend = users_own()
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(backend, backend.root, Path(folder), _unheard)
+        job = Run(backend, backend.root, Path(folder), _unheard)
         (result,) = compare(job, [place.name])
     return result.as_json()
 

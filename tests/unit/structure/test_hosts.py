@@ -27,7 +27,7 @@ from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
 from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
-from tpustack.ci.forges import forge_of
+from tpustack.ci.forge import forge_of
 from tpustack.cloud.google import Google
 from tpustack.jobs.vertex.submit import _BOOT
 
@@ -243,7 +243,7 @@ SENDERS = {
     "infra/credentials.py",
     "infra/startup/agent/jobs/transport.py",
     "training/tpu_training/cluster/endpoint/credentials.py",
-    "tpustack/ci/forges.py",
+    "tpustack/ci/forge.py",
     "tpustack/jobs/vertex/submit.py",
 }
 

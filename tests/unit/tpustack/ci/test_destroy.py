@@ -10,9 +10,7 @@ from click.testing import CliRunner
 
 from tpustack.ci import sweep
 from tpustack.ci.command import command
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result
+from tpustack.ci.result import Outcome, Result, Run
 from tpustack.errors import UsageError
 
 BUCKET = {"type": "gcp:storage/bucket:Bucket", "urn": "urn:x::bucket"}
@@ -26,7 +24,7 @@ def destroyed(
     monkeypatch.setattr(sweep, "_gone", lambda job, stack: Result(stack, Outcome.CHANGES))
     engine = SimpleNamespace(resources=lambda: list(resources))
     backend = SimpleNamespace(stacks=lambda: {"prod": None}, stack=lambda name: engine)
-    job = cast(Job, SimpleNamespace(backend=backend))
+    job = cast(Run, SimpleNamespace(backend=backend))
     return sweep.destroy(job, "prod", delete_data=delete_data)
 
 
