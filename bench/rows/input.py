@@ -29,7 +29,7 @@ from tpu_training.data.input.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.registry import load_model
-from tpustack.demo import dataset
+from tpustack import datasets
 
 _PAIRS = 9
 
@@ -56,7 +56,7 @@ CASES = (
 def measure() -> list[Result]:
     """Turns of each, one after the other; the ratio is the median of those of each pair."""
     with tempfile.TemporaryDirectory() as folder:
-        source = dataset.obtain(lambda text: None).argument
+        source = datasets.mnist(lambda text: None).argument
         convert(source, str(Path(folder) / "data"))
         data = open_data(str(Path(folder) / "data"))
         cluster = connect(NoTpu(), Wait(), local_devices=0)

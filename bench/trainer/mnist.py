@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpustack.demo import dataset
+from tpustack import datasets
 from tpustack.errors import TpustackError
 from tpustack.project import root
 
@@ -16,7 +16,7 @@ from tpustack.project import root
 def write_mnist(folder: Path) -> Path:
     """Convert MNIST for the trainer into `folder`/data."""
     target = folder / "data"
-    source = dataset.obtain(lambda text: None).argument
+    source = datasets.mnist(lambda text: None).argument
     run_program("tpu_training", "data", "convert", "--source", source, "--output", str(target))
     return target
 

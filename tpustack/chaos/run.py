@@ -19,7 +19,7 @@ from tpustack.chaos.outcome import Outcome
 from tpustack.chaos.timeline import Scenario, Timeline
 from tpustack.cloud.google import Google, look_up
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.demo.processes import Watch, end_children
+from tpustack.demo import Watch, end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack

@@ -1,32 +1,59 @@
-"""The demo, phase by phase."""
+"""`make demo`: every step from an empty machine to a trained model and back to nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
+import psutil
 from rich.console import Console
+from rich.table import Table
 
-from tpustack import project
+from tpustack import datasets, project
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.demo import dataset
-from tpustack.demo.output import EngineOutput
-from tpustack.demo.processes import Watch, end_children
-from tpustack.demo.summary import Summary
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, require
 from tpustack.logs.follow import follow
+
+# --- `tpustack demo`: trains a model on the local Google Cloud, from nothing.
+
+
+@click.command("demo")
+@click.option(
+    "--architecture",
+    type=click.Choice(["vm", "node"]),
+    default="vm",
+    show_default=True,
+    help="A TPU VM, or the classic TPU node.",
+)
+@click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
+def command(architecture: str, keep: bool) -> None:
+    """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
+
+    require("localcloud.cli", "tensorflow")
+
+    console = Console(highlight=False)
+    Demo(architecture, keep=keep, console=console).run()
+
+
+# --- The demo, phase by phase.
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
 STACKS = {"vm": "local", "node": "local-node"}
@@ -96,9 +123,9 @@ class Demo:
             self._say(tools.description)
         return toolchain.environment(tools, project.state())
 
-    def _prepare_data(self) -> dataset.Source:
+    def _prepare_data(self) -> datasets.Source:
         with self._phase("data", "data"):
-            source = dataset.obtain(self._say)
+            source = datasets.mnist(self._say)
             self._say(source.description)
             _convert(source.argument)
         return source
@@ -128,7 +155,7 @@ class Demo:
             self._say(f"TPU {outputs['tpu_name']} at {outputs['tpu_endpoint']}")
         return outputs
 
-    def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
+    def _train(self, outputs: dict[str, Any], data: datasets.Source) -> None:
         with self._phase("training", "training on the VM"):
             follow(self.console, outputs, advice=_ADVICE)
             metrics = json.loads(Google().content(f"{outputs['job_url']}/metrics.json"))
@@ -229,3 +256,163 @@ def _convert(source: str) -> None:
 
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+# --- The demo's figures, as a table and as `.demo/summary.json`.
+
+
+@dataclass
+class Summary:
+    """The demo's figures; a figure that a step did not reach is None.
+
+    Attributes:
+        test_accuracy: share of the test images that the model classifies correctly, 0 to 1.
+        steps_per_second: training steps a second, without start-up and evaluation.
+        replicas: replicas in sync.
+        endpoint: the TPU's, as the stack exports it.
+        architecture: `vm` or `node`.
+        data: which images it trained on.
+        seconds: wall time per phase and in all.
+        peak_memory_mib: largest resident memory of all processes together, MiB.
+        second_up_changes: resources that a second `pulumi up` would not leave as they are.
+        resources_left: resources that the cloud holds after destroy.
+        processes_left: processes of the demo that still run after it.
+    """
+
+    architecture: str
+    test_accuracy: float | None = None
+    steps_per_second: float | None = None
+    replicas: int | None = None
+    endpoint: str | None = None
+    data: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_memory_mib: float | None = None
+    second_up_changes: int | None = None
+    resources_left: int | None = None
+    processes_left: int | None = None
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    def show(self, console: Console, metrics: dict[str, Any], outputs: dict[str, Any]) -> None:
+        """Print the training's result and where its things lie in the bucket."""
+        job = outputs["job_url"]
+        rows = [
+            ("test accuracy", f"{self.test_accuracy:.2%}" if self.test_accuracy else "–"),
+            ("steps/s", f"{self.steps_per_second:.1f}" if self.steps_per_second else "–"),
+            ("replicas in sync", str(self.replicas)),
+            ("strategy", str(metrics.get("strategy", "–"))),
+            ("endpoint", str(self.endpoint)),
+            ("data", str(self.data)),
+            ("metrics", f"{job}/metrics.json"),
+            ("checkpoints", f"{job}/checkpoints/"),
+            ("TensorBoard events", f"{job}/tensorboard/"),
+        ]
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+# --- Memory and processes of everything that the demo started.
+
+_MIB = 1 << 20
+
+
+class Watch:
+    """Samples the process trees below some roots, in a thread of its own.
+
+    Args:
+        roots: gives the process ids whose descendants count, this process included.
+        interval: seconds between two samples.
+    """
+
+    def __init__(self, roots: Callable[[], Iterable[int]], interval: float = 0.5) -> None:
+        self._roots = roots
+        self._interval = interval
+        self._seen: set[psutil.Process] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.peak_mib = 0.0
+        """Largest sum of resident memory in a sample; shared pages count for each process."""
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample and end."""
+        self._stop.set()
+        self._thread.join()
+
+    def left(self) -> list[psutil.Process]:
+        """Return the processes that were seen and still run, this one aside."""
+        return [
+            process
+            for process in self._seen
+            if process.is_running()
+            and process.status() != psutil.STATUS_ZOMBIE
+            and process.pid != psutil.Process().pid
+        ]
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._sample()
+
+    def _sample(self) -> None:
+        processes: set[psutil.Process] = set()
+        for pid in self._roots():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(pid)
+                processes |= {root, *root.children(recursive=True)}
+        resident = 0
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                resident += process.memory_info().rss
+        # A new set: `left` may walk the old one in another thread.
+        self._seen = self._seen | processes
+        self.peak_mib = max(self.peak_mib, resident / _MIB)
+
+
+def end_children(grace: float) -> None:
+    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGINT)
+    _, alive = psutil.wait_procs(children, timeout=grace)
+    for child in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(alive, timeout=grace)
+
+
+# --- Shortens the engine's output to finished resources and diagnostics.
+
+_DONE = re.compile(
+    r"^ ?(?P<sign>[-+~]+) +(?P<kind>\S+) (?P<name>\S+) "
+    r"(?P<what>created|updated|deleted|replaced)(?P<time> \([\d.ms]+\))?"
+)
+
+
+class EngineOutput:
+    """Passes on a line for each resource that is finished, and the engine's diagnostics."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._diagnostics = False
+
+    def __call__(self, line: str) -> None:
+        """Take the engine's next line."""
+        text = line.rstrip()
+        if text in ("Diagnostics:", "Outputs:", "Resources:"):
+            self._diagnostics = text == "Diagnostics:"
+        elif self._diagnostics and text:
+            self._say(text)
+        elif done := _DONE.match(text):
+            kind = done["kind"].replace("gcp:", "")
+            self._say(f"{done['sign']} {kind} {done['name']} {done['what']}{done['time'] or ''}")
