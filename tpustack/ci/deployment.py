@@ -1,4 +1,4 @@
-"""`tpustack ci preview`: shows what a change would do to the stacks that it touches."""
+"""`tpustack ci preview` and `deploy`: shows what a change would do, and does what was reviewed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from infra.settings.bounded import load
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import stack_path
-from tpustack.ci import pipeline, plan
-from tpustack.ci import plan as reviewed
+from tpustack.ci import plan
 from tpustack.ci.drift import left_alone, notes_on
 from tpustack.ci.forge import has_ended
-from tpustack.ci.pipeline import head_commit
+from tpustack.ci.pipeline import file_at, head_commit
 from tpustack.ci.plan import Sealed
 from tpustack.ci.result import (
     CostChange,
@@ -59,50 +58,47 @@ class Preview:
     note: str = ""
 
 
-def preview(job: Run, stacks: Sequence[str], how: Preview) -> list[Result]:
+def preview(run: Run, stacks: Sequence[str], how: Preview) -> list[Result]:
     """Preview stacks side by side and keep their plans."""
-    known = job.backend.stacks()
-    return in_parallel(stacks, lambda stack: _preview(job, stack, stack in known, how))
+    known = run.backend.stacks()
+    return in_parallel(stacks, lambda stack: _preview(run, stack, stack in known, how))
 
 
-def _preview(job: Run, stack: str, known: bool, how: Preview) -> Result:
-    settings = checked_settings(job.root, stack, job.catalog, job.backend.environment)
+def _preview(run: Run, stack: str, known: bool, how: Preview) -> Result:
+    settings = checked_settings(run.root, stack, run.catalog, run.backend.environment)
     require_project(settings.project)
-    plan.plan_path(job.output, stack).unlink(missing_ok=True)
-    before = _before(job, stack, how.base) if known else None
-    cost = cost_change(stack, before, settings, job.catalog)
+    plan.plan_path(run.output, stack).unlink(missing_ok=True)
+    file, before = stack_path(run.root, stack), None
+    if known and how.base is None:
+        before = file.read_text(encoding="utf-8")
+    elif known and how.base:
+        before = file_at(run.root, how.base, f"stacks/{file.name}")
+    cost = cost_change(stack, before, settings, run.catalog)
     notes = [how.note] if how.note else []
     if known:
-        return _run(job, job.backend, stack, how, cost).noting(*notes)
+        return _run(run, run.backend, stack, how, cost).noting(*notes)
     # The previewer's account can't write to the backend, so a new stack is previewed in a folder.
     with tempfile.TemporaryDirectory() as folder:
-        elsewhere = job.backend.elsewhere(Path(folder))
+        elsewhere = run.backend.elsewhere(Path(folder))
         elsewhere.create(stack)
         new = replace(how, refresh=False)
-        return _run(job, elsewhere, stack, new, cost).noting(_NEW, *notes)
+        return _run(run, elsewhere, stack, new, cost).noting(_NEW, *notes)
 
 
-def _run(job: Run, backend: Backend, stack: str, how: Preview, cost: CostChange | None) -> Result:
-    engine, path = backend.stack(stack), plan.plan_path(job.output, stack)
-    done = engine.preview(path, job.line(stack), refresh=how.refresh)
+def _run(run: Run, backend: Backend, stack: str, how: Preview, cost: CostChange | None) -> Result:
+    engine, path = backend.stack(stack), plan.plan_path(run.output, stack)
+    done = engine.preview(path, run.line(stack), refresh=how.refresh)
     result = result_of(stack, done, cost)
     if result.outcome not in (Outcome.CHANGES, Outcome.NO_CHANGE):
         return result
-    fresh = plan.seal_preview(job, path, stack, done)
+    fresh = plan.seal_preview(run, path, stack, done)
     if how.reviewed and result.outcome is Outcome.CHANGES:
         then = plan.reviewed_plan(how.reviewed, stack)
-        if more := plan.unreviewed_steps(job, engine, fresh, then):
+        if more := plan.unreviewed_steps(run, engine, fresh, then):
             path.unlink()
             problem = plan.goes_beyond(stack, more)
             return replace(result, outcome=Outcome.FAILURE, problem=problem)
     return result
-
-
-def _before(job: Run, stack: str, base: str | None) -> str | None:
-    file = f"stacks/Pulumi.{stack}.yaml"
-    if base is None:
-        return stack_path(job.root, stack).read_text(encoding="utf-8")
-    return pipeline.file_at(job.root, base, file)
 
 
 def result_of(stack: str, done: Done, cost: CostChange | None = None) -> Result:
@@ -119,9 +115,6 @@ def result_of(stack: str, done: Done, cost: CostChange | None = None) -> Result:
     problem = "\n".join(done.events.errors) if outcome is Outcome.POLICY else done.failure
     failed = done.events.failed
     return Result(stack, outcome, changes, violations, cost, problem, unfinished=failed)
-
-
-# --- Compares a stack's cost before and after a change.
 
 
 def cost_change(
@@ -154,9 +147,7 @@ def _shown(total: Total) -> str:
     return amount if total.complete else f"over {amount}"
 
 
-# --- `tpustack ci deploy`: deploys exactly what was reviewed, one stack after the other.
-
-_GOES_ON = (Outcome.NO_CHANGE, Outcome.CHANGES)
+_SUCCEEDED = (Outcome.NO_CHANGE, Outcome.CHANGES)
 
 
 @dataclass(frozen=True)
@@ -174,16 +165,16 @@ class Deployment:
     tags: dict[str, str] | None = None
 
 
-def deploy(job: Run, stacks: Sequence[str], how: Deployment) -> Iterator[Result]:
+def deploy(run: Run, stacks: Sequence[str], how: Deployment) -> Iterator[Result]:
     """Deploy one stack after the other; after one that failed, none of the rest."""
-    known = job.backend.stacks()
+    known = run.backend.stacks()
     stopped = ""
     for stack in stacks:
         if stopped:
             yield failed(stack, f"not deployed: stack {stopped} comes before it, and failed")
             continue
-        result = explained(stack, lambda: _Deploy(job, stack, how).run(stack in known))  # noqa: B023
-        stopped = "" if result.outcome in _GOES_ON else stack
+        result = explained(stack, lambda: _Deploy(run, stack, how).deploy(stack in known))  # noqa: B023
+        stopped = "" if result.outcome in _SUCCEEDED else stack
         yield result
 
 
@@ -196,30 +187,30 @@ def ready(backend: Backend, stack: str, tags: Mapping[str, str], *, known: bool)
 
 
 class _Deploy:
-    def __init__(self, job: Run, stack: str, how: Deployment) -> None:
-        self.job, self.stack, self.how = job, stack, how
-        self.line = job.line(stack)
-        self.engine = job.backend.stack(stack)
+    def __init__(self, run: Run, stack: str, how: Deployment) -> None:
+        self.run, self.stack, self.how = run, stack, how
+        self.line = run.line(stack)
+        self.engine = run.backend.stack(stack)
         self.repair = Repair(self.engine.recovery(self.line, has_ended))
-        self.reviewed = how.plans and reviewed.reviewed_plan(how.plans, stack)
+        self.reviewed = how.plans and plan.reviewed_plan(how.plans, stack)
         self.resumed = False
 
-    def run(self, known: bool) -> Result:
+    def deploy(self, known: bool) -> Result:
         settings = checked_settings(
-            self.job.root, self.stack, self.job.catalog, self.job.backend.environment
+            self.run.root, self.stack, self.run.catalog, self.run.backend.environment
         )
         require_project(settings.project)
-        if self.reviewed and (problem := self._unbound(self.reviewed, known)):
-            return failed(self.stack, reviewed.does_not_fit(self.stack, problem))
-        ready(self.job.backend, self.stack, self.how.tags or {}, known=known)
+        if self.reviewed and (problem := self._mismatch(self.reviewed, known)):
+            return failed(self.stack, plan.does_not_fit(self.stack, problem))
+        ready(self.run.backend, self.stack, self.how.tags or {}, known=known)
         self.repair.take_up()
         if self.how.refresh:
             done = self.repair.when_unlocked(lambda: self.engine.reread(self.line))
             if done.failure:
                 return failed(self.stack, done.failure, *self.repair.notes)
-            self.repair.notes += notes_on(left_alone(self.job.root, self.stack, done.events))
+            self.repair.notes += notes_on(left_alone(self.run.root, self.stack, done.events))
         with tempfile.TemporaryDirectory() as folder:
-            result = self._update(reviewed.plan_path(Path(folder), self.stack))
+            result = self._update(plan.plan_path(Path(folder), self.stack))
         return result.noting(*self.repair.notes)
 
     def _update(self, path: Path) -> Result:
@@ -229,28 +220,26 @@ class _Deploy:
         if result.outcome is not Outcome.CHANGES:
             return result
         if self.how.plans:
-            fresh = reviewed.seal_preview(self.job, path, self.stack, planned)
-            if more := reviewed.unreviewed_steps(
-                self.job, self.engine, fresh, self.reviewed or None, resumed=self.resumed
+            fresh = plan.seal_preview(self.run, path, self.stack, planned)
+            if more := plan.unreviewed_steps(
+                self.run, self.engine, fresh, self.reviewed or None, resumed=self.resumed
             ):
-                return failed(
-                    self.stack, reviewed.goes_beyond(self.stack, more), *self._unplanned()
-                )
+                return failed(self.stack, plan.goes_beyond(self.stack, more), *self._unplanned())
             if self.reviewed and not self.resumed:
-                # A run that is killed may be taken up with this plan, although it moves the state.
-                self.job.backend.tag(self.stack, **{reviewed.PLAN_TAG: self.reviewed.digest})
-        self.job.report(f"{self.stack}: updating")
+                # A killed run may be continued with this plan, although it moves the state.
+                self.run.backend.tag(self.stack, **{plan.PLAN_TAG: self.reviewed.digest})
+        self.run.report(f"{self.stack}: updating")
         done = self.repair.when_unlocked(lambda: self.engine.deploy(path, self.line))
         return result_of(self.stack, done)
 
-    def _unbound(self, plan: Sealed, known: bool) -> str:
+    def _mismatch(self, reviewed: Sealed, known: bool) -> str:
         state = self.engine.state() if known else NOTHING
-        noted = self.job.backend.tags(self.stack).get(reviewed.PLAN_TAG) if known else None
-        self.resumed = state != plan.seal.state
-        return reviewed.mismatch(plan, self.stack, head_commit(self.job.root), state, noted)
+        noted = self.run.backend.tags(self.stack).get(plan.PLAN_TAG) if known else None
+        self.resumed = state != reviewed.seal.state
+        return plan.mismatch(reviewed, self.stack, head_commit(self.run.root), state, noted)
 
     def _unplanned(self) -> list[str]:
         if self.reviewed:
             return []
-        name = reviewed.plan_path(Path(), self.stack)
+        name = plan.plan_path(Path(), self.stack)
         return [f"`{name}` is not among the reviewed plans, so nothing may change."]

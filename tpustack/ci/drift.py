@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
-from tpustack.ci import pipeline
+from tpustack.ci.pipeline import load_pipeline
 from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google
 from tpustack.engine.stack import Change, Events
@@ -33,10 +33,10 @@ _BY_HAND = (
 )
 
 
-def drift(job: Run, stacks: Sequence[str], google: Callable[[], Google] = Google) -> list[Result]:
+def drift(run: Run, stacks: Sequence[str], google: Callable[[], Google] = Google) -> list[Result]:
     """Compare the state of stacks with the cloud, side by side."""
-    known = job.backend.stacks()
-    return in_parallel(stacks, lambda stack: _drift(job, stack, google, known=stack in known))
+    known = run.backend.stacks()
+    return in_parallel(stacks, lambda stack: _drift(run, stack, google, known=stack in known))
 
 
 def left_alone(root: Path, stack: str, events: Events) -> tuple[Change, ...]:
@@ -57,19 +57,19 @@ def notes_on(noticed: Sequence[Change]) -> tuple[str, ...]:
     return (f"Changed by hand, and left so: {seen}. {_BY_HAND}",)
 
 
-def _drift(job: Run, stack: str, google: Callable[[], Google], *, known: bool) -> Result:
+def _drift(run: Run, stack: str, google: Callable[[], Google], *, known: bool) -> Result:
     if not known:
         return Result(stack, Outcome.NO_CHANGE, notes=("It was never deployed.",))
-    engine = job.backend.stack(stack)
-    done = engine.drift(job.line(stack))
+    engine = run.backend.stack(stack)
+    done = engine.drift(run.line(stack))
     if done.failure:
         return failed(stack, done.failure)
-    granted, notes = _granted(job.root, stack, google, engine.resources())
-    noticed = left_alone(job.root, stack, done.events)
+    granted, notes = _granted(run.root, stack, google, engine.resources())
+    noticed = left_alone(run.root, stack, done.events)
     changes = (*_together(done.events.changes, noticed), *granted)
     if not changes:
         return Result(stack, Outcome.NO_CHANGE, notes=(*notes, _UNSEEN))
-    repair = (_repair(job.root, stack),) if done.events.changes else ()
+    repair = (_repair(run.root, stack),) if done.events.changes else ()
     return Result(
         stack, Outcome.DRIFT, changes, notes=(*repair, *notes_on(noticed), *notes, _UNSEEN)
     )
@@ -95,7 +95,7 @@ def _granted(
 def _repair(root: Path, stack: str) -> str:
     """Return the way back: only what the pipeline lists can be deployed by `tpustack ci`."""
     try:
-        listed = stack in pipeline.load_pipeline(root).stacks
+        listed = stack in load_pipeline(root).stacks
     except UsageError:
         listed = False
     return _REPAIR.format("tpustack ci deploy" if listed else "pulumi up", stack)
@@ -103,27 +103,26 @@ def _repair(root: Path, stack: str) -> str:
 
 def _together(changes: Sequence[Change], noticed: Sequence[Change]) -> Iterator[Change]:
     """Yield each resource once, with all that differs."""
-    beside = {(each.type, each.name): each for each in noticed}
+    others = {(each.type, each.name): each for each in noticed}
     for change in changes:
-        more = beside.pop((change.type, change.name), None)
+        more = others.pop((change.type, change.name), None)
         seen = [one for one in more.properties if one != "labels"] if more else []
         yield replace(change, properties=(*change.properties, *seen))
-    yield from beside.values()
+    yield from others.values()
 
 
-# --- Grants that a stack's state does not have: somebody made them by hand, or by a hostile commit.
-#
-# A stack declares single grants, not whole policies, so the engine sees no others. Accounts of the
-# stack's project may share its bucket, by another stack. A project's policy has many grants that are
-# none of the stack's business, with people's addresses: only the roles that the stack gives there are
-# looked at, which are those that its deployer can give.
+# Grants that a stack's state does not have: made by hand, or by a hostile commit. A stack declares
+# single grants, not whole policies, so the engine sees no others. Accounts of the stack's project
+# may share its bucket, by another stack. A project's policy has many grants that are none of the
+# stack's business, with people's addresses: only the roles that the stack grants there are looked
+# at, which are those that its deployer can grant.
 
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}:getIamPolicy"
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}/iam"
 _OWN = "gcp:storage/bucket:Bucket"
 _ON_PROJECT = "gcp:projects/iAMMember:IAMMember"
 _ON_BUCKET = "gcp:storage/bucketIAMMember:BucketIAMMember"
-# Who has a role in the project: each bucket begins with grants to them.
+# Members with a role in the project: each bucket begins with grants to them.
 _OF_PROJECT = ("projectOwner:{}", "projectEditor:{}", "projectViewer:{}")
 Json = Mapping[str, Any]
 Grant = tuple[str, str]

@@ -1,4 +1,4 @@
-"""Comments and issues on GitHub and GitLab, each written once and then updated."""
+"""GitHub and GitLab: comments and issues, each written once and then updated; reviewed plans."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Forge(ABC):
     def unprotected(self, environment: str) -> tuple[list[str], list[str]]:
         """Return what an environment lacks that its approval needs, and what weakens that.
 
-        Raises Refused where our token may not see it.
+        Raises AccessDenied where our token may not see it.
         """
 
     @abstractmethod
@@ -149,7 +149,7 @@ def _marker(body: str) -> str:
     return body.strip().partition("\n")[0].strip()
 
 
-# --- The HTTP API of a forge.
+# The HTTP API of a forge.
 
 _PAGE = 100
 _TIMEOUT = 30
@@ -192,7 +192,7 @@ class Api:
             page += 1
 
     def find(self, path: str) -> Any:
-        """Return what there is; None if there is nothing. Raises Refused where we may not look."""
+        """Return what there is, or None. Raises AccessDenied where the token may not look."""
         answer = self._request("GET", self._url + path, also=(*_FORBIDDEN, _NOT_FOUND))
         if answer.status_code in _FORBIDDEN:
             raise AccessDenied(f"GET {self._url}{path} answers {answer.status_code}")
@@ -203,7 +203,7 @@ class Api:
         return self._call("GET", path, params=query).json()
 
     def bytes(self, path: str, **query: str) -> bytes:
-        """Return a file that somebody else made. Raises TpustackError if it is too long."""
+        """Return a file of another job. Raises TpustackError if it is too long."""
         content = b""
         with self._call("GET", path, params=query, stream=True) as answer:
             try:
@@ -239,9 +239,6 @@ class Api:
         return answer
 
 
-# --- The forge of this pipeline.
-
-
 def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
     """Return this pipeline's forge. Raises UsageError with every variable that is missing."""
     if environment.get("GITLAB_CI"):
@@ -274,8 +271,6 @@ def _required(environment: Mapping[str, str], *names: str) -> list[str]:
         )
     return [environment[name] for name in names]
 
-
-# --- Comments, issues and reviewed plans on GitHub.
 
 _WORKFLOW = "preview.yml"
 _PLANS = re.compile(r"plans-(?P<stack>[A-Za-z0-9_-]{1,100})")
@@ -371,16 +366,15 @@ def _is_of(run: Mapping[str, Any], head: str) -> bool:
     )
 
 
-# --- Comments, issues and reviewed plans on GitLab (docs.gitlab.com/api).
-#
-# A merge request's pipeline runs the request's own `.gitlab-ci.yml`, with all variables that it can
-# see. So nothing of it is trusted, and what writes runs in pipelines of the protected branch.
-
 _JOB = re.compile(r"preview (?P<stack>[A-Za-z0-9_-]{1,100})")
 
 
 class GitLab(Forge):
-    """GitLab's REST API."""
+    """GitLab's REST API (docs.gitlab.com/api).
+
+    A merge request's pipeline runs the request's own `.gitlab-ci.yml`, with all variables that it
+    can see. So nothing of it is trusted, and what writes runs in pipelines of the protected branch.
+    """
 
     comments_path = "/merge_requests/{request}/notes"
     comment_path = "/merge_requests/{request}/notes/{comment}"

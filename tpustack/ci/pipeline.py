@@ -1,4 +1,4 @@
-"""stacks/pipeline.yaml: the pipeline's stacks, in the order of deployment."""
+"""The pipeline: its settings in stacks/pipeline.yaml, the stacks of requests, and what git says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError
 
 from infra.settings.base import Section, Text
 from infra.settings.bounded import load
-from infra.settings.bounded import load as load_yaml
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_name, stack_path
 from tpustack.engine.stack import POLICY
@@ -35,7 +34,7 @@ class PullRequests(Section, strict=False):
     like: Text
     """The stack whose settings they get."""
     project: Text
-    """Their Google project, which no other stack has: their code is nobody's but the request's."""
+    """Their Google project, which no other stack has: their code is not reviewed."""
     hours: int = Field(default=72, ge=1, le=24 * 30)
     """Their time to live."""
 
@@ -46,7 +45,7 @@ class PipelineSettings(Section, strict=False):
     stacks: tuple[Text, ...] = Field(min_length=1)
     """In the order of deployment."""
     approval: tuple[Text, ...] = ()
-    """Those whose environments must ask somebody."""
+    """Those whose environments must ask for an approval."""
     pull_requests: PullRequests | None = None
     """Stacks of requests that are labelled for one."""
 
@@ -64,7 +63,7 @@ def load_pipeline(root: Path) -> PipelineSettings:
     """Return the settings of the pipeline. Raises UsageError with every problem."""
     path = root / PIPELINE_FILE
     try:
-        document = load_yaml(path.read_text(encoding="utf-8"))
+        document = load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"{PIPELINE_FILE} is not there. It lists the pipeline's stacks: `stacks: [dev, prod]`"
@@ -98,23 +97,22 @@ def _require_own_project(root: Path, project: str) -> None:
     if others:
         raise UsageError(
             f"{PIPELINE_FILE}: pullRequests.project: {project!r} is also the project of "
-            f"{', '.join(others)}. What a request says is deployed there before anybody has "
-            "reviewed it: make a project for requests alone"
+            f"{', '.join(others)}. What a request says is deployed there before it is "
+            "reviewed: make a project for requests alone"
         )
 
 
 def _project_of(path: Path) -> str:
-    """Return the project in a stack's file; what is wrong with the file others say."""
+    """Return the project in a stack's file; empty if it can't be read, which its checks report."""
     try:
-        document = load_yaml(path.read_text(encoding="utf-8"))
+        document = load(path.read_text(encoding="utf-8"))
         return str(document["config"]["gcp:project"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         return ""
 
 
-# --- Stacks of requests: `pr-7` has the settings of another stack, and a time to live.
+# Stacks of requests: `pr-7` has the settings of another stack, and a time to live.
 
-NAME = REQUEST
 BRANCH, EXPIRES = "tpustack:branch", "tpustack:expires"
 
 
@@ -133,33 +131,26 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
             f"{PIPELINE_FILE} has no pullRequests, so requests get no stacks of their own"
         )
     stack = request_stack(number)
-    document = _document(root, how.like)
+    path = stack_path(root, how.like)
+    try:
+        load_stack_file(path)
+    except SettingsError as error:
+        raise UsageError(f"{PIPELINE_FILE}: pullRequests.like: {error}") from None
+    document = load(path.read_text(encoding="utf-8"))
     config: dict[str, Any] = document["config"]
     config["gcp:project"] = how.project
     # Its deployer can't use the key of another environment.
-    for of_another in ("secretsprovider", "encryptedkey"):
-        document.pop(of_another, None)
-    for names_somebody in ("tpu-stack:namePrefix", "tpu-stack:owner"):
-        config.pop(names_somebody, None)
+    for key in ("secretsprovider", "encryptedkey"):
+        document.pop(key, None)
+    for key in ("tpu-stack:namePrefix", "tpu-stack:owner"):
+        config.pop(key, None)
     bucket = {**(config.get("tpu-stack:bucket") or {}), "forceDestroy": True, "protect": False}
-    bucket["softDeleteDays"] = 0
     bucket.pop("name", None)
-    config["tpu-stack:bucket"] = bucket
+    config["tpu-stack:bucket"] = {**bucket, "softDeleteDays": 0}
     config["tpu-stack:labels"] = {**(config.get("tpu-stack:labels") or {}), "request": stack}
     text = yaml.safe_dump(document, sort_keys=False)
     stack_path(root, stack).write_text(text, encoding="utf-8")
     return stack
-
-
-def _document(root: Path, like: str) -> dict[str, Any]:
-    """Return the stack file that requests' stacks are like. Raises UsageError if it is wrong."""
-    path = stack_path(root, like)
-    try:
-        load_stack_file(path)
-        document: dict[str, Any] = load(path.read_text(encoding="utf-8"))
-    except SettingsError as error:
-        raise UsageError(f"{PIPELINE_FILE}: pullRequests.like: {error}") from None
-    return document
 
 
 def request_tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:
@@ -200,7 +191,7 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-# --- Finds the stacks that a change touches, by asking git.
+# What git says of a change.
 
 # All stacks are made of these. Other files (docs, tests, workflows) change no stack.
 _ALL = ("infra/", "policy/", "training/")
@@ -229,17 +220,6 @@ def file_at(root: Path, base: str, path: str) -> str | None:
     if not _git(root, "ls-tree", merge_base, "--", path):
         return None
     return _git(root, "show", f"{merge_base}:./{path}")
-
-
-def folders_at(root: Path, revision: str, rooms: Sequence[str]) -> list[str]:
-    """Return those of the folders that a revision has."""
-    listed = _git(root, "ls-tree", "--name-only", "--end-of-options", revision, *rooms)
-    return listed.splitlines()
-
-
-def differs(root: Path, revision: str, folder: str) -> bool:
-    """Return whether a folder is not what it was in a revision."""
-    return bool(_git(root, "diff", "--name-only", "--end-of-options", revision, "--", folder))
 
 
 def head_commit(root: Path) -> str:
@@ -275,9 +255,9 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-# --- The policy pack of another revision: a change is judged by the rules that it did not write.
+# The policy pack of another revision: a change is judged by the rules that it did not write.
 
-# The rules import what is beside them first (policy/__main__.py).
+# The rules import what is next to them first (policy/__main__.py).
 _ROOMS = ("infra", POLICY)
 
 
@@ -289,8 +269,12 @@ def rules_of(root: Path, revision: str | None) -> Iterator[Path | None]:
         return
     with TemporaryDirectory(prefix="tpustack-policies-") as folder:
         pack = Path(folder) / POLICY
-        if rooms := folders_at(root, revision, _ROOMS):
-            _extract(root, revision, rooms, Path(folder))
+        names = ("--name-only", "--end-of-options", revision, *_ROOMS)
+        if rooms := _git(root, "ls-tree", *names).splitlines():
+            command = ["git", "archive", "--format=tar", "--end-of-options", revision, *rooms]
+            done = subprocess.run(command, cwd=root, capture_output=True, check=True)
+            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+                archive.extractall(folder, filter="data")
         if pack.is_dir():
             _find_environment(pack / "PulumiPolicy.yaml", root)
         yield pack
@@ -298,33 +282,21 @@ def rules_of(root: Path, revision: str | None) -> Iterator[Path | None]:
 
 def rules_note(root: Path, revision: str | None) -> str:
     """Return what a reader should know where a change touches the rules; empty if it does not."""
-    if revision is None or not differs(root, revision, POLICY):
+    names = ("--name-only", "--end-of-options", revision or "", "--", POLICY)
+    if revision is None or not _git(root, "diff", *names):
         return ""
     return f"The rules of `{revision}` were asked: this change touches `{POLICY}/`, too."
 
 
-def _extract(root: Path, revision: str, rooms: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        ["git", "archive", "--format=tar", "--end-of-options", revision, *rooms],
-        cwd=root,
-        capture_output=True,
-        check=True,
-    )
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-
-
 def _find_environment(definition: Path, root: Path) -> None:
-    """Lead the pack to the checkout's virtual environment, which it names beside itself."""
+    """Lead the pack to the checkout's virtual environment, which it names relative to itself."""
     document = load(definition.read_text(encoding="utf-8"))
     options = document["runtime"]["options"]
     options["virtualenv"] = str((root / POLICY / options["virtualenv"]).resolve())
     definition.write_text(yaml.safe_dump(document), encoding="utf-8")
 
 
-# --- Leaves the checkout as it was: the engine writes a salt into a stack file that has none.
-
-# What the engine notes there about its secrets provider; each state has its own copy.
+# What the engine notes in a stack file about its secrets provider; each state has its own copy.
 _ENGINES = ("encryptionsalt", "encryptedkey")
 
 
@@ -332,7 +304,7 @@ _ENGINES = ("encryptionsalt", "encryptedkey")
 def restored_checkout(root: Path) -> Iterator[None]:
     """Take out of the stack files what the engine writes into them within the block.
 
-    A file that somebody else has changed meanwhile stays.
+    A file with any other change stays.
     """
     before = {path: path.read_bytes() for path in (root / "stacks").glob("Pulumi.*.yaml")}
     try:

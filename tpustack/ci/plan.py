@@ -1,4 +1,12 @@
-"""The plan that was reviewed: whether it is one of this stack, commit and state, and still fits."""
+"""The plan that was reviewed: sealed to a stack, commit and state, and compared with a fresh one.
+
+A sealed plan stays a plan of the engine, with a section of ours. Its secrets are encrypted, each
+time differently, so two plans are compared by keyed hashes of what is encrypted.
+
+The engine enforces a plan only while it works, when some of it is done already. A kept plan is
+therefore compared with a fresh one first, and the engine is held to the fresh one: so a run that
+was killed can be continued, with less left to do than was reviewed.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +33,30 @@ PLAN_TAG = "tpustack:plan"
 """What a deployment notes with a stack: the digest of the plan that it is about to carry out."""
 
 
+_SECTION = "tpu-stack"
+# How the secrets are encrypted. Who decrypts is said by the checkout alone (`secretsprovider`).
+_ENCRYPTION = ("encryptionsalt", "encryptedkey")
+Decrypt = Callable[[Sequence[str], Mapping[str, str]], Sequence[str]]
+# The engine's marks of a value that it will know only later, and of a secret or a file.
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+SECRET = "4dabf18193072939515e22adb298388d"
+Plan = Mapping[str, Any]
+# What a goal says apart from what is done.
+_DIFFS = ("inputDiff", "outputDiff")
+_IN_ANY_ORDER = ("dependencies", "propertyDependencies")
+# Of a difference: where it begins, and how something differs.
+_LEVELS = ("", "adds", "updates", "deletes")
+
+
 def plan_path(folder: Path, stack: str) -> Path:
     """Return the path of a stack's plan."""
     return folder / f"{stack}.plan.json"
 
 
-def seal_preview(job: Run, path: Path, stack: str, done: Done) -> Sealed:
+def seal_preview(run: Run, path: Path, stack: str, done: Done) -> Sealed:
     """Seal the plan that a preview has written, and return it."""
-    encryption = encryption_of(stack_path(job.root, stack))
-    write_seal(path, Seal(stack, head_commit(job.root), done.state, encryption))
+    encryption = encryption_of(stack_path(run.root, stack))
+    write_seal(path, Seal(stack, head_commit(run.root), done.state, encryption))
     return read_plan(path)
 
 
@@ -64,12 +87,12 @@ def mismatch(reviewed: Sealed, stack: str, commit: str, state: str, noted: str |
 
 
 def unreviewed_steps(
-    job: Run, engine: Stack, fresh: Sealed, reviewed: Sealed | None, *, resumed: bool = False
+    run: Run, engine: Stack, fresh: Sealed, reviewed: Sealed | None, *, resumed: bool = False
 ) -> list[str]:
     """Return what would be done now and was not reviewed, a line each."""
     if reviewed is None:
         return surplus(fresh.steps, {})
-    file = stack_path(job.root, engine.name).read_text(encoding="utf-8")
+    file = stack_path(run.root, engine.name).read_text(encoding="utf-8")
     provider = load(file).get("secretsprovider")
     now, then = comparable(
         fresh, reviewed, lambda texts, how: engine.decrypted(texts, how, provider)
@@ -90,17 +113,6 @@ def goes_beyond(stack: str, more: Sequence[str]) -> str:
     lines = "\n".join(f"  - {line}" for line in more)
     why = "since the review, something else was deployed or changed. Now this would be done, too:"
     return does_not_fit(stack, f"{why}\n{lines}")
-
-
-# --- A plan as one job hands it to another: bound to a stack, a commit and a state.
-#
-# It stays a plan of the engine, with a section of ours. Its secrets are encrypted, anew each time. So
-# two plans are compared by keyed hashes of what is encrypted, whose key lives as long as that takes.
-
-_SECTION = "tpu-stack"
-# How the secrets are encrypted. Who decrypts is said by the checkout alone (`secretsprovider`).
-_ENCRYPTION = ("encryptionsalt", "encryptedkey")
-Decrypt = Callable[[Sequence[str], Mapping[str, str]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -145,10 +157,10 @@ def encryption_of(stack_file: Path) -> dict[str, str]:
     return {name: document[name] for name in _ENCRYPTION if document.get(name)}
 
 
-def write_seal(path: Path, made: Seal) -> None:
+def write_seal(path: Path, seal: Seal) -> None:
     """Write into the engine's plan where it is from."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**document, _SECTION: asdict(made)}), encoding="utf-8")
+    path.write_text(json.dumps({**document, _SECTION: asdict(seal)}), encoding="utf-8")
 
 
 def read_plan(path: Path) -> Sealed:
@@ -201,23 +213,6 @@ def _replaced(value: Any, hashes: Mapping[str, str]) -> Any:
             return {SECRET: hashes[value["ciphertext"]]}
         return {name: _replaced(each, hashes) for name, each in value.items()}
     return [_replaced(each, hashes) for each in value] if isinstance(value, list) else value
-
-
-# --- Compares two plans of the engine: the one that was reviewed, and a fresh one.
-#
-# The engine enforces a plan only while it works, when some of it is done already. A kept plan is
-# therefore compared with a fresh one first, and the fresh one is what the engine is held to: so a
-# run that was killed can be taken up again, with less left to do than was reviewed.
-
-# The engine's marks of a value that it will know only later, and of a secret or a file.
-UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-SECRET = "4dabf18193072939515e22adb298388d"
-Plan = Mapping[str, Any]
-# What the engine tells of a resource beside what it does with it.
-_TOLD = ("inputDiff", "outputDiff")
-_IN_ANY_ORDER = ("dependencies", "propertyDependencies")
-# Of a difference: where it begins, and how something differs.
-_LEVELS = ("", "adds", "updates", "deletes")
 
 
 def surplus(fresh: Plan, reviewed: Plan, *, resumed: bool = False) -> list[str]:
@@ -282,7 +277,7 @@ def _as_created(update: Any, creation: Any) -> tuple[Any, Any]:
 
 def _options(goal: Mapping[str, Any]) -> dict[str, Any]:
     """Return what else decides what is done: protection, provider, dependencies."""
-    kept = {name: value for name, value in goal.items() if name not in _TOLD}
+    kept = {name: value for name, value in goal.items() if name not in _DIFFS}
     if isinstance(provider := kept.get("provider"), str):
         # The ID of a provider that is new is known only later.
         kept["provider"] = dict(zip(("urn", "id"), provider.rsplit("::", 1), strict=False))
@@ -305,7 +300,7 @@ def _are_marks(now: Any, then: Any, path: str) -> bool:
 
 def _differing(now: Any, then: Any, path: str, resumed: bool) -> Iterator[str]:
     if _is_encrypted(now) or _is_encrypted(then):
-        # Encrypted anew each time, so that nobody can tell.
+        # Encrypted differently each time, so they can't be compared.
         yield path
         return
     if now == then or _are_marks(now, then, path) or _are_same_files(now, then):

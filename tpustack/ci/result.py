@@ -1,4 +1,10 @@
-"""The outcomes of a run: a word and an exit code each."""
+"""A run of the pipeline, what it did to each stack, and the texts and files that tell of it.
+
+Names of resources, messages of rules and errors come from a request. In Markdown such a text could
+end the block that it stands in, mention people, show pictures and links, or give GitLab orders (a
+line that begins with `/` is one, even in a fence that is longer than three backticks). So every
+text passes through `prose`, `code` or `block`.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +39,13 @@ from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND
 from tpustack.recovery.locks import LockedError, locked_message
 
+# Each preview is an engine, a Python and a provider, some 300 MB together.
+_SIDE_BY_SIDE = 8
+_PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
 
 class Outcome(Enum):
-    """The outcome of one stack; from good to bad."""
+    """The outcome of one stack, from good to bad: a word and an exit code."""
 
     exit_code: int
 
@@ -48,20 +58,14 @@ class Outcome(Enum):
 
     def __new__(cls, word: str, exit_code: int) -> Outcome:
         """Let the word be the value."""
-        made = object.__new__(cls)
-        made._value_, made.exit_code = word, exit_code
-        return made
-
-
-_ORDER = list(Outcome)
+        outcome = object.__new__(cls)
+        outcome._value_, outcome.exit_code = word, exit_code
+        return outcome
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the outcome of a run over several stacks; one over none changes nothing."""
-    return max(outcomes, key=_ORDER.index, default=Outcome.NO_CHANGE)
-
-
-# --- The result of a run for one stack, as plain data.
+    return max(outcomes, key=list(Outcome).index, default=Outcome.NO_CHANGE)
 
 
 @dataclass(frozen=True)
@@ -75,18 +79,14 @@ class CostChange:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run for one stack.
+    """The result of a run for one stack, as plain data.
 
     Attributes:
-        stack: its name.
-        outcome: how it ended.
-        changes: what was or will be done; for drift, what somebody else did.
+        changes: what was or will be done; for drift, what differs from the state.
         violations: what the policies say; None if they were not asked.
-        cost: what changes about the cost; None if nobody asked.
+        cost: None if it was not compared.
         problem: why it failed.
-        notes: what a reader should know beside that.
         unfinished: what was to be done and failed.
-        seconds: how long it took.
     """
 
     stack: str
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def replaced(self) -> tuple[Change, ...]:
-        """Return the resources that are deleted and made again."""
+        """The resources that are deleted and made again."""
         return tuple(change for change in self.changes if change.operation == "replace")
 
     def noting(self, *notes: str) -> Result:
@@ -111,12 +111,11 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
         return {
-            "stack": self.stack,
+            **vars(self),
             "outcome": self.outcome.value,
             "changes": [vars(change) for change in self.changes],
             "violations": self.violations and [vars(violation) for violation in self.violations],
             "cost": self.cost and vars(self.cost),
-            "problem": self.problem,
             "notes": list(self.notes),
             "unfinished": [vars(change) for change in self.unfinished],
             "seconds": round(self.seconds, 2),
@@ -128,84 +127,18 @@ def failed(stack: str, problem: str, *notes: str) -> Result:
     return Result(stack, Outcome.FAILURE, problem=problem, notes=notes)
 
 
-def results_document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
-    """Return what a run writes to result.json."""
-    outcome = worst(result.outcome for result in results)
-    return {
-        "command": command,
-        "outcome": outcome.value,
-        "exitCode": outcome.exit_code,
-        "stacks": [result.as_json() for result in results],
-        "seconds": round(seconds, 2),
-    }
-
-
-# --- Checks a stack before the engine is started.
-
-_PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
-
-
 class StackError(Exception):
     """A reason why nothing can be done with a stack."""
 
 
-def checked_settings(
-    root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
-) -> StackSettings:
-    """Return the stack's settings. Raises StackError with everything that is wrong with them."""
-
-    def context(settings: StackSettings) -> Context:
-        return Context(stack, root, catalog, names_of(settings, stack))
-
-    try:
-        settings = load_stack_file(stack_path(root, stack))
-        ensure_valid(settings, context(settings))
-    except SettingsError as error:
-        raise StackError(str(with_checks(error, context))) from None
-    if problem := missing_secret(stack_path(root, stack), environment):
-        raise StackError(problem)
-    return settings
-
-
-def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
-    """Return what is missing to read the secrets of a stack file; empty if nothing is."""
-    known = {**os.environ, **environment}
-    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
-    if provider not in (None, "passphrase") or any(known.get(name) for name in _PASSPHRASES):
-        return ""
-    return (
-        f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a passphrase. "
-        "Hand it to the pipeline as a secret of that name, or keep them with a key: "
-        "`pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
-        "Nothing was created or changed."
-    )
-
-
-def require_backend(environment: Mapping[str, str]) -> None:
-    """Raise UsageError unless the environment says where the state is."""
-    if not {**os.environ, **environment}.get(BACKEND):
-        raise UsageError(
-            f"{BACKEND} is not set. It says where the stacks' state is kept, for example "
-            "gs://MY-STATE-BUCKET, the output backend_url of the stack of bootstrap/"
-        )
-
-
-# --- The run that every command of the pipeline works in.
-
-# Each preview is an engine, a Python and a provider, some 300 MB together.
-_SIDE_BY_SIDE = 8
-
-
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """The run that every command of the pipeline works in.
 
     Attributes:
-        backend: the stacks.
         root: the folder of Pulumi.yaml.
         output: the folder of plans, texts and results.
         report: gets lines of progress.
-        catalog: prices and types.
     """
 
     backend: Backend
@@ -217,9 +150,9 @@ class Run:
     def line(self, stack: str) -> Callable[[str], None]:
         """Return a listener for the engine's output about one stack."""
 
-        def report(line: str) -> None:
-            if line.strip():
-                self.report(f"{stack}: {line.rstrip()}")
+        def report(text: str) -> None:
+            if text.strip():
+                self.report(f"{stack}: {text.rstrip()}")
 
         return report
 
@@ -242,19 +175,138 @@ def in_parallel(stacks: Sequence[str], work: Callable[[str], Result]) -> list[Re
         return list(pool.map(lambda stack: explained(stack, lambda: work(stack)), stacks))
 
 
-# --- Makes text of others inert: in a comment it is read, and does nothing.
-#
-# The text comes from a request: names of resources, messages of rules, errors. In Markdown it could
-# end the block that it stands in, mention people, show pictures and links, or give GitLab orders (a
-# line that begins with `/` is one, even in a fence that is longer than three backticks).
+def checked_settings(
+    root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
+) -> StackSettings:
+    """Return a stack's settings before the engine is started.
 
-# Not seen, and no space to any of the parsers: it only keeps two characters apart.
+    Raises:
+        StackError: with everything that is wrong with them.
+    """
+
+    def context(settings: StackSettings) -> Context:
+        return Context(stack, root, catalog, names_of(settings, stack))
+
+    path = stack_path(root, stack)
+    try:
+        settings = load_stack_file(path)
+        ensure_valid(settings, context(settings))
+    except SettingsError as error:
+        raise StackError(str(with_checks(error, context))) from None
+    known = {**os.environ, **environment}
+    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
+    if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
+        raise StackError(
+            f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
+            "passphrase. Hand it to the pipeline as a secret of that name, or keep them with a "
+            "key: `pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
+            "Nothing was created or changed."
+        )
+    return settings
+
+
+def require_backend(environment: Mapping[str, str]) -> None:
+    """Raise UsageError unless the environment says where the state is."""
+    if not {**os.environ, **environment}.get(BACKEND):
+        raise UsageError(
+            f"{BACKEND} is not set. It says where the stacks' state is kept, for example "
+            "gs://MY-STATE-BUCKET, the output backend_url of the stack of bootstrap/"
+        )
+
+
+# The text about one stack, for a comment on a request or for an issue.
+
+# GitHub takes 65,536 characters; the rest is for what others put around the text.
+LONGEST = 64_000
+_CUT = "\n\n… cut here: the whole text is in the run's files.\n"
+_SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±"}
+_TITLES = {
+    "preview": "Preview of",
+    "deploy": "Deployment of",
+    "drift": "Drift of",
+    "sweep": "Sweep of",
+    "destroy": "Destruction of",
+}
+# Invisible, and no space to any of the parsers: it only keeps two characters apart.
 _APART = "\u200b"
 _SPAN = re.compile(r"`([^`]*)`")
 _MARKS = re.compile(r"([\\`*_\[\]<>#|~&]|\$(?!\d))")
 # What makes a list, a heading or a rule of a line that begins with it.
 _BEGINS = re.compile(r"[-+=:]|\d+[.)]")
 _FENCE = "```"
+
+
+def marker(command: str, stack: str) -> str:
+    """Return the invisible line by which a later run finds this text, to replace it."""
+    return f"<!-- tpustack ci {command} {stack} -->"
+
+
+def markdown(command: str, result: Result) -> str:
+    """Return the whole text, shorter than LONGEST."""
+    parts = [
+        marker(command, result.stack),
+        f"### {_TITLES[command]} stack {code(result.stack)}: {result.outcome.value}",
+        *(f"> {prose(note)}" for note in result.notes),
+        *([block(result.problem, "text")] if result.problem else []),
+        *_violations(result.violations),
+        *_replaced(result.replaced),
+        *_changes(command, result),
+        *_unfinished(result.unfinished),
+        *_cost(result.cost),
+    ]
+    return shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
+
+
+def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
+    if violations is None:
+        return
+    lines = [
+        f"- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}" for each in violations
+    ]
+    yield "**Policies**\n\n" + "\n".join(lines) if lines else "**Policies**: every rule is kept."
+
+
+def _replaced(changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        lines = [
+            f"- {code(change.type)} **{prose(change.name)}**"
+            + (f", because of {', '.join(map(code, change.because))}" if change.because else "")
+            for change in changes
+        ]
+        yield "**Will be replaced** (deleted and made again)\n\n" + "\n".join(lines)
+
+
+def _changes(command: str, result: Result) -> Iterator[str]:
+    if not result.changes:
+        if result.outcome is Outcome.NO_CHANGE:
+            yield "Nothing changes."
+        return
+    lines = [_change(change) for change in result.changes]
+    what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
+    count = f"{counted(len(lines), 'resource')} {what}"
+    listing = block("\n".join(lines), "diff")
+    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+
+
+def _change(change: Change) -> str:
+    operation, kind, name = map(line, (change.operation, change.type, change.name))
+    of = f" [{line(', '.join(change.properties))}]" if change.properties else ""
+    return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
+
+
+def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        lines = [
+            f"- {line(each.operation)} {code(each.type)} **{prose(each.name)}**" for each in changes
+        ]
+        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
+
+
+def _cost(cost: CostChange | None) -> Iterator[str]:
+    if cost:
+        before, after = cost.before or "nothing", cost.after or "unknown"
+        difference = cost.difference or "unknown difference"
+        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def prose(text: str) -> str:
@@ -300,107 +352,7 @@ def _inside(text: str) -> str:
     return _APART + text if re.match(r"\s*(`|~|/|>|<)", text) else text
 
 
-# --- The text about one stack, for a comment on a request or for an issue.
-
-# GitHub takes 65,536 characters; the rest is for what others put around the text.
-LONGEST = 64_000
-_CUT = "\n\n… cut here: the whole text is in the run's files.\n"
-_SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±"}
-_TITLES = {
-    "preview": "Preview of",
-    "deploy": "Deployment of",
-    "drift": "Drift of",
-    "sweep": "Sweep of",
-    "destroy": "Destruction of",
-}
-
-
-def marker(command: str, stack: str) -> str:
-    """Return the invisible line by which a later run finds this text, to replace it."""
-    return f"<!-- tpustack ci {command} {stack} -->"
-
-
-def markdown(command: str, result: Result) -> str:
-    """Return the whole text, shorter than LONGEST."""
-    parts = [
-        marker(command, result.stack),
-        f"### {_TITLES[command]} stack {code(result.stack)}: {result.outcome.value}",
-        *(f"> {prose(note)}" for note in result.notes),
-        *_problem(result),
-        *_violations(result.violations),
-        *_replaced(result.replaced),
-        *_changes(command, result),
-        *_unfinished(result.unfinished),
-        *_cost(result.cost),
-    ]
-    return shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
-
-
-def _problem(result: Result) -> Iterator[str]:
-    if result.problem:
-        yield block(result.problem, "text")
-
-
-def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
-    if violations is None:
-        return
-    if not violations:
-        yield "**Policies**: every rule is kept."
-        return
-    lines = [
-        f"- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}" for each in violations
-    ]
-    yield "**Policies**\n\n" + "\n".join(lines)
-
-
-def _replaced(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {code(change.type)} **{prose(change.name)}**"
-            + (f", because of {_listed(change.because)}" if change.because else "")
-            for change in changes
-        ]
-        yield "**Will be replaced** (deleted and made again)\n\n" + "\n".join(lines)
-
-
-def _changes(command: str, result: Result) -> Iterator[str]:
-    if not result.changes:
-        if result.outcome is Outcome.NO_CHANGE:
-            yield "Nothing changes."
-        return
-    lines = [_change(change) for change in result.changes]
-    what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
-    count = f"{counted(len(lines), 'resource')} {what}"
-    listing = block("\n".join(lines), "diff")
-    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
-
-
-def _change(change: Change) -> str:
-    operation, kind, name = map(line, (change.operation, change.type, change.name))
-    of = f" [{line(', '.join(change.properties))}]" if change.properties else ""
-    return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
-
-
-def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {line(each.operation)} {code(each.type)} **{prose(each.name)}**" for each in changes
-        ]
-        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
-
-
-def _cost(cost: CostChange | None) -> Iterator[str]:
-    if cost:
-        before, after = cost.before or "nothing", cost.after or "unknown"
-        difference = cost.difference or "unknown difference"
-        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
-
-
-def _listed(paths: Sequence[str]) -> str:
-    return ", ".join(map(code, paths))
-
-
-# --- The files that a run writes: a text for each stack, and result.json for programs.
+# The files that a run writes: a text for each stack, and result.json for programs.
 
 RESULTS = "result.json"
 _STACK = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -409,13 +361,26 @@ _LONGEST = 50_000_000
 _RESULTS = TypeAdapter(list[Result])
 
 
+def results_document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
+    """Return what a run writes to result.json."""
+    outcome = worst(result.outcome for result in results)
+    return {
+        "command": command,
+        "outcome": outcome.value,
+        "exitCode": outcome.exit_code,
+        "stacks": [result.as_json() for result in results],
+        "seconds": round(seconds, 2),
+    }
+
+
 def write_results(folder: Path, command: str, results: Sequence[Result], seconds: float) -> None:
     """Write STACK.md for each stack, and result.json."""
     for result in results:
         path = folder / f"{result.stack}.md"
         path.write_text(markdown(command, result), encoding="utf-8")
-    whole = json.dumps(results_document(command, results, seconds), indent=2, ensure_ascii=False)
-    (folder / RESULTS).write_text(whole + "\n", encoding="utf-8")
+    document = results_document(command, results, seconds)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    (folder / RESULTS).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -431,7 +396,7 @@ def read_results(
 ) -> Texts:
     """Read what a run of `command` wrote, perhaps in another job, whose files are not trusted.
 
-    The texts are made anew from plain data, so that no other job decides what they look like.
+    The texts are made again from plain data, so that no other job decides what they look like.
 
     Args:
         folder: the run's files.
@@ -453,25 +418,24 @@ def read_results(
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{folder} has no results of a {command}: {line(str(error))}") from None
     texts = {each.stack: markdown(command, each.noting(*notes)) for each in results}
-    drifted = {each.stack for each in results if each.outcome is Outcome.DRIFT}
-    return Texts(texts, drifted)
+    return Texts(texts, {each.stack for each in results if each.outcome is Outcome.DRIFT})
 
 
 def unpack_results(archive: bytes, folder: Path) -> None:
-    """Extract a run's results, for `read`, from an archive of its files."""
+    """Extract a run's results, for `read_results`, from an archive of its files."""
     _unpack(archive, RESULTS, folder)
 
 
-def unpack_plan(archive: bytes, folder: Path, stack: str) -> str:
-    """Extract the plan of a stack from its preview's files, and no other; return the stack.
+def unpack_plan(archive: bytes, folder: Path, stack: str) -> bool:
+    """Extract the plan of a stack from its preview's files, and no other.
 
-    Returns nothing if there is none: the change does not touch the stack.
+    Returns False if there is none: the change does not touch the stack.
     """
-    return stack if _unpack(archive, f"{stack}.plan.json", folder) else ""
+    return _unpack(archive, f"{stack}.plan.json", folder)
 
 
 def _unpack(archive: bytes, name: str, folder: Path) -> bool:
-    """Extract a file from an archive that somebody else made; return whether there is one.
+    """Extract a file from an archive of another job; return whether there is one.
 
     The others are not read: a few bytes of an archive may stand for gigabytes.
     """

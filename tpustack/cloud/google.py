@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import cache, partial
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
@@ -87,9 +87,20 @@ class Google:
         return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
 
     def pages(
-        self, url: str, field: str, parameters: Mapping[str, str | int] | None = None
+        self,
+        url: str,
+        field: str,
+        parameters: Mapping[str, str | int] | None = None,
+        *,
+        partial: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the items in `field` of every page at `url`.
+        """Yield the items in `field` of every page at `url`, of aggregated lists in every scope.
+
+        Args:
+            url: the list.
+            field: its field with the items.
+            parameters: of the query.
+            partial: whether a list is good enough that lacks what Google does not reach.
 
         Raises:
             TpustackError: with the API's own message, or when Google can list a part only.
@@ -98,9 +109,11 @@ class Google:
         while True:
             page = self.get(url, query)
             # What is missing then is not gone.
-            if places := page.get("unreachable"):
+            if (places := page.get("unreachable")) and not partial:
                 raise TpustackError(f"{url}: Google does not reach {', '.join(places)}")
-            yield from page.get(field, ())
+            scopes = page.get("items")
+            for part in scopes.values() if isinstance(scopes, dict) else (page,):
+                yield from part.get(field, ())
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
@@ -155,13 +168,14 @@ def _session() -> requests.Session:
         raise TpustackError(f"no Google credentials: {error}") from None
 
 
-# --- Asks whether a project can be reached, before an engine says so once for each resource.
-
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 
 
 def require_project(project: str) -> None:
-    """Raise UsageError if the caller can't see a project. Where nobody can tell, say nothing."""
+    """Raise UsageError if the caller can't see a project, before the engine fails at each resource.
+
+    Where that can't be told, return.
+    """
     try:
         Google().get(_PROJECT.format(project))
     except (Forbidden, NotFound) as error:
@@ -176,7 +190,7 @@ def require_project(project: str) -> None:
         return
 
 
-# --- Looks a stack's TPUs up in the zones that they may be in: the agent may have moved them.
+# A stack's TPUs, in the zones that they may be in: the agent may have moved them.
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
 
@@ -185,16 +199,16 @@ class Nodes:
     """The TPUs of a project; each zone is listed once, when it is first asked for."""
 
     def __init__(self, google: Google, project: str) -> None:
-        self._of = cache(partial(_listed, google, project))
+        self._of = functools.cache(functools.partial(_listed, google, project))
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
 
         Raises:
-            TpustackError: when nobody may look, with the API's own message.
+            TpustackError: when the caller may not look, with the API's own message.
         """
-        there = ((zone, self._of(zone).get(name)) for zone in zones)
-        return next(((zone, node) for zone, node in there if node), None)
+        nodes = ((zone, self._of(zone).get(name)) for zone in zones)
+        return next(((zone, node) for zone, node in nodes if node), None)
 
 
 def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
@@ -214,7 +228,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 
     Raises:
         NotFound: when it is in none of the zones.
-        TpustackError: when nobody may look, with the API's own message.
+        TpustackError: when the caller may not look, with the API's own message.
     """
     *first, last = zones_of(outputs)
     for zone in first:
@@ -227,8 +241,6 @@ def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the zones that a stack's TPUs may be in, by its outputs."""
     return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
 
-
-# --- Times as Google and the engine write them.
 
 # Python 3.10 reads no fractions of nanoseconds, and no Z.
 _FRACTION = re.compile(r"\.\d+")

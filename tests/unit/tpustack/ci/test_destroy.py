@@ -21,7 +21,7 @@ def destroyed(
     monkeypatch: pytest.MonkeyPatch, *resources: dict[str, Any], delete_data: bool = False
 ) -> Result:
     """Destroy a stack with these resources; what the engine does is said to have succeeded."""
-    monkeypatch.setattr(sweep, "_gone", lambda job, stack: Result(stack, Outcome.CHANGES))
+    monkeypatch.setattr(sweep, "_remove_stack", lambda job, stack: Result(stack, Outcome.CHANGES))
     engine = SimpleNamespace(resources=lambda: list(resources))
     backend = SimpleNamespace(stacks=lambda: {"prod": None}, stack=lambda name: engine)
     job = cast(Run, SimpleNamespace(backend=backend))

@@ -79,7 +79,7 @@ def test_every_command_refuses_it_in_words(arguments: tuple[str, ...], name: str
 
 @given(NAMES)
 def test_no_other_name_is_a_requests_stack(name: str) -> None:
-    if pipeline.NAME.fullmatch(name):
+    if pipeline.REQUEST.fullmatch(name):
         assert name.isascii()
         assert name == pipeline.request_stack(int(name.removeprefix("pr-")))
 

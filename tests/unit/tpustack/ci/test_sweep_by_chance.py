@@ -112,6 +112,8 @@ class Project:
     known: set[str]
     deleted: set[int] = field(default_factory=set)
 
+    pages = Google.pages
+
     def __post_init__(self) -> None:
         self.all = self.scene.resources
 
