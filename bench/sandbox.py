@@ -14,7 +14,7 @@ import requests
 import yaml
 
 from infra.settings.stack_file import stack_path
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 PROJECT = {"gcp:project": "tpu-stack-local"}

@@ -45,7 +45,7 @@ _WHERE = {
     "goodput": "commands.training:goodput_command",
     "init": "commands.init:init_command",
     "job": "jobs.command:command",
-    "local": "cloud.local:local_command",
+    "local": "local:local_command",
     "logs": "commands.training:logs_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",

@@ -25,11 +25,11 @@ from rich.table import Table
 
 from tpustack import datasets, project
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, require
+from tpustack.local import LocalCloudCommand
 from tpustack.logs.follow import follow
 
 # --- `tpustack demo`: trains a model on the local Google Cloud, from nothing.

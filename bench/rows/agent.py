@@ -20,7 +20,7 @@ from bench.result import Result
 from bench.sandbox import session
 from infra.components.machine import startup_script
 from infra.startup.agent.bundle import program
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 _KILLS = 100
 _SECONDS = 60.0

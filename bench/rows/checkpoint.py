@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.result import Result
 from bench.sandbox import session
 from bench.trainer.mnist import run_program, write_mnist
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 _BUCKET = "bench-checkpoints"
 # Cloud Storage answers after "typically tens of milliseconds":

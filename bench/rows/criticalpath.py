@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, session, write_stack
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
+from tpustack.local import LocalCloudCommand
 
 _APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
 

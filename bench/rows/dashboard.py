@@ -26,10 +26,10 @@ from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import address, listen, server
+from tpustack.local import LocalCloudCommand
 
 _STACKS, _JOBS, _LINES, _SECONDS = 50, 1000, 1000, 10
 _TOKEN = "the-token"

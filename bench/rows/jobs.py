@@ -24,10 +24,10 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import QUEUED, RUNNING, Job, Spec
 from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.jobs.waiting import log
+from tpustack.local import LocalCloudCommand
 
 _SUBMITS, _QUEUED, _SHORT = 5, 1000, 100
 _RESET = (

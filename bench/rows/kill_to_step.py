@@ -25,10 +25,10 @@ from bench.sandbox import make_project, session, write_stack
 from bench.trainer.mnist import write_mnist
 from tpu_training.goodput.entry import Entry, parse
 from tpustack import project as wheel
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 
 _KILLS = 3
 _LOOPS = 5

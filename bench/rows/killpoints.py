@@ -10,9 +10,9 @@ from rich.console import Console
 from bench.killpoints import Killer, Life
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
+from tpustack.local import LocalCloudCommand
 
 _LIVES, _KILLS = 20, 5
 

@@ -12,7 +12,7 @@ import requests
 
 from bench.result import Result
 from bench.sandbox import session
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 _ROUNDS = 300
 _RESOURCES = 1000

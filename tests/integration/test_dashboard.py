@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from bench.browser import Page, browsing, find_browser
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")

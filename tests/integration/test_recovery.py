@@ -23,10 +23,10 @@ from infra.startup.agent.jobs.store import Store
 from tpu_training.goodput.ledger import File, Ledger, read
 from tpu_training.goodput.tpus import Span
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recovery
 from tpustack.commands.recovery import lost_tpus
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 from .imports import enable
 from .test_limits import Limited

@@ -11,9 +11,9 @@ import requests
 from bench.sandbox import session
 from infra.deployer import READ, WRITE, permissions_of
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 from .test_stacks import TPU, Become, settings_of
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.killpoints import Killer
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]

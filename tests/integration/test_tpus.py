@@ -11,9 +11,9 @@ from typing import Any
 
 import requests
 
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 from .imports import carry_out, documented, enable

@@ -12,12 +12,12 @@ import requests
 from bench.sandbox import write_stack
 from infra.deployer import permissions_of
 from infra.settings.parse import parse
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.engine.toolchain import Toolchain
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 
 from .deployer import Deployer
 

@@ -18,12 +18,12 @@ from tpustack.chaos import place
 from tpustack.chaos.outcome import Outcome
 from tpustack.chaos.timeline import Scenario, Timeline
 from tpustack.cloud.google import Google, look_up
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.demo import Watch, end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.logs import serial
 from tpustack.logs.words import Ended
 

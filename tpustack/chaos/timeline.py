@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 from tpustack.logs.words import Progress
 
 _STYLES = {"happens": "red", "ends": "green", "fails": "bold red", "never": "bold red"}

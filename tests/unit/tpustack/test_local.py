@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tpustack.cloud import local
-from tpustack.cloud.local import local_command
+from tpustack import local
 from tpustack.engine import toolchain
+from tpustack.local import local_command
 
 
 @pytest.fixture
