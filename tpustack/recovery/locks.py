@@ -1,4 +1,10 @@
-"""The locks of a backend in a bucket or folder: who holds them, and whether that run is dead."""
+"""The locks of a backend in a bucket or folder: who holds them, and whether that run is dead.
+
+The engine's lock says host, user, process and time. That proves no death: another container may
+have the same host and the same numbers of processes. So while an engine of its own may hold a lock,
+`tpustack` keeps a note next to the state: on which boot, in which process namespace and in which
+run of a pipeline that engine is.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +22,7 @@ from urllib.parse import unquote, urlsplit
 from infra.names import backend
 from infra.startup.agent.jobs.store import Store
 from tpu_training.checkpoints.lease.holder import Holder, parse_holder
-from tpustack.cloud import google
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
 
 Ended = Callable[[str], bool]
@@ -29,6 +34,14 @@ _LOCK = re.compile(
 _LOCKS = ".pulumi/locks/"
 # An engine takes its lock soon after it has begun. What takes longer is left to a person.
 _BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
+_NOTES = ".tpustack/holders/"
+_LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
+# Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
+_RUNS = (
+    "{GITHUB_API_URL}/repos/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}/attempts/"
+    "{GITHUB_RUN_ATTEMPT}",
+    "{CI_API_V4_URL}/projects/{CI_PROJECT_ID}/jobs/{CI_JOB_ID}",
+)
 
 
 def unknown(_run: str) -> bool:
@@ -104,33 +117,16 @@ def locks_in(message: str) -> list[Lock]:
 
 def holder_names(locks: list[Lock]) -> str:
     """Return who holds locks, for a message."""
-    return ", ".join(map(str, locks)) or "somebody whom the engine does not name"
+    return ", ".join(map(str, locks)) or "a holder whom the engine does not name"
 
 
 def locked_message(stack: str, locks: list[Lock]) -> str:
     """Return the message about locks that are held."""
     return (
-        f"stack {stack} is locked by {holder_names(locks)}, which is not known to be dead. Nothing was "
-        "changed. Wait for that run and start this one again; if you know that it is dead, release "
-        f"its lock with `tpustack recover --yes --stack {stack}`"
+        f"stack {stack} is locked by {holder_names(locks)}, which is not known to be dead. Nothing "
+        "was changed. Wait for that run and start this one again; if you know that it is dead, "
+        f"release its lock with `tpustack recover --yes --stack {stack}`"
     )
-
-
-# --- Who holds a lock: what the engine's own lock leaves out.
-#
-# The engine says host, user, process and time. That proves no death: another container may have the
-# same host and the same numbers of processes. So while an engine of its own may hold a lock,
-# `tpustack` keeps a note next to the state: on which boot, in which process namespace and in which
-# run of a pipeline that engine is.
-
-_NOTES = ".tpustack/holders/"
-_LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
-# Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
-_RUNS = (
-    "{GITHUB_API_URL}/repos/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}/attempts/"
-    "{GITHUB_RUN_ATTEMPT}",
-    "{CI_API_V4_URL}/projects/{CI_PROJECT_ID}/jobs/{CI_JOB_ID}",
-)
 
 
 @dataclass(frozen=True)
@@ -172,9 +168,9 @@ class Note:
         with contextlib.suppress(TpustackError, OSError):
             self._store = store_of(self._environment) if self._locks else None
             if self._store is not None:
-                said = json.loads(Holder.of(self._process.pid).to_json())
-                said["run"] = run_of(self._environment)
-                self._store.write(self._name, json.dumps(said, indent=2) + "\n")
+                note = json.loads(Holder.of(self._process.pid).to_json())
+                note["run"] = run_of(self._environment)
+                self._store.write(self._name, json.dumps(note, indent=2) + "\n")
 
     def remove(self) -> None:
         """Remove it if the engine was not killed, and so has given its lock back."""
@@ -201,12 +197,9 @@ def _parsed(note: str, text: str) -> Engine | None:
     holder = parse_holder(text)
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         if holder is not None:
-            since = google.parse_time(holder.since).astimezone(timezone.utc)
+            since = parse_time(holder.since).astimezone(timezone.utc)
             return Engine(note, holder, since, str(json.loads(text)["run"]))
     return None
-
-
-# --- Files next to the state: in the folder or the bucket of the engine's backend.
 
 
 def store_of(environment: Mapping[str, str]) -> StateFolder | StateBucket | None:
@@ -218,7 +211,7 @@ def store_of(environment: Mapping[str, str]) -> StateFolder | StateBucket | None
 
 
 class StateFolder:
-    """A folder's. All raise OSError where it can't be read or written."""
+    """Files next to the state in a folder. All methods raise OSError."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -243,7 +236,7 @@ class StateFolder:
 
 
 class StateBucket:
-    """A bucket's. All raise TpustackError where it can't be reached, OSError where it refuses."""
+    """Files next to the state in a bucket. TpustackError: it can't be reached; OSError: it refuses."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._store = Store(bucket, Google().exchange)
@@ -256,31 +249,27 @@ class StateBucket:
     def files(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield names and texts of the files in a folder."""
         for each in self._store.items(self._prefix + folder):
-            if there := self._store.read(each.path):
+            if found := self._store.read(each.path):
                 name = each.path.removeprefix(self._prefix)
-                yield name, there[0].decode(errors="replace")
+                yield name, found[0].decode(errors="replace")
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        if there := self._store.look(self._prefix + name):
-            self._store.delete(self._prefix + name, there.generation)
-
-
-# --- Repairs a backend in a folder, where a killed engine leaves files half written.
-
-_READ_AT_ONCE = ("stacks", "locks")
+        if found := self._store.look(self._prefix + name):
+            self._store.delete(self._prefix + name, found.generation)
 
 
 def mend_folder(url: str) -> list[Path]:
     """Remove attribute files that were cut off; return their paths.
 
-    Beside each file the engine keeps one with its hash, and does not write it in one go. It works
-    without, but an empty one makes every command fail with "EOF". Buckets have no such files.
+    Next to each file the engine keeps one with its hash, which a killed engine may leave half
+    written. It works without, but an empty one makes every command fail with "EOF". Buckets have no
+    such files.
     """
     if not url.startswith("file://"):
         return []
     state = Path(urlsplit(url).path) / ".pulumi"
-    files = [path for name in _READ_AT_ONCE for path in (state / name).rglob("*.attrs")]
+    files = [path for name in ("stacks", "locks") for path in (state / name).rglob("*.attrs")]
     cut_off = [path for path in files if not _is_whole(path)]
     for path in cut_off:
         path.unlink(missing_ok=True)

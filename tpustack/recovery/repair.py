@@ -1,4 +1,13 @@
-"""Clears up after killed runs: locks that nobody holds, and operations that only began."""
+"""Repairs a stack whose engine was killed; the repair may itself be killed at any point.
+
+The engine's own means do a part of it. `pulumi cancel` deletes all locks of a stack, also one that
+a living run has taken in the meantime, so locks are deleted by name. `pulumi refresh
+--import-pending-creates` (3.259) drops the operation without importing the resource, which is then
+in no state, and `--clear-pending-creates` does the same; neither looks whether the resource exists
+and whose it is. So resources that may exist are put into a copy of the state, in a folder, and the
+engine refreshes that. The stack's own state is written once, when everything is known; until then
+it names what was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -37,59 +46,12 @@ from tpustack.recovery.state import (
     without_others,
 )
 
-_T = TypeVar("_T")
-
-
-class Repair:
-    """Makes one stack usable again; `notes` says what was done for that."""
-
-    def __init__(self, recovery: Recovery) -> None:
-        self.notes: list[str] = []
-        self._recovery = recovery
-
-    def take_up(self) -> None:
-        """Take what a killed run was creating into the state.
-
-        Raises:
-            LockedError: when that run is still going on.
-        """
-        recovery = self._recovery
-        state = recovery.interrupted()
-        if state is None:
-            return
-        # Only the lock tells a run that was killed from one that works.
-        self.when_unlocked(recovery.ask_for_lock)
-        found = recovery.look(state)
-        self.when_unlocked(lambda: recovery.write(found))
-        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
-        self.notes.append(f"An earlier run was killed; it was creating {names}.")
-
-    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
-        """Do something that needs the lock, after releasing one whose holder is dead.
-
-        Raises:
-            LockedError: when somebody holds it.
-        """
-        try:
-            return operation()
-        except LockedError as error:
-            if not self._recovery.are_orphaned(error.locks):
-                raise
-            self._recovery.release(error.locks)
-            whose = holder_names(error.locks)
-            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
-            return operation()
-
-
-# --- Repairs the state of a stack whose engine was killed, so that it can itself be killed anywhere.
-#
-# What may be there is looked for in a copy of the state, in a folder. The stack's own state is
-# written once, when everything is known; until then it names what was interrupted, as before.
-
 Line = Callable[[str], None]
 State = dict[str, Any]
 # A TPU VM takes minutes to come and to go.
 _LONGEST_WAIT, _PAUSE = 20 * 60.0, 5.0
+_REFRESH = ("--yes", "--skip-preview", "--non-interactive", "--color=never")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -136,7 +98,7 @@ class Recovery:
         return state if is_interrupted(state.get("deployment") or {}) else None
 
     def ask_for_lock(self) -> None:
-        """Take the lock and give it back. Raises LockedError when somebody holds it.
+        """Take the lock and give it back. Raises LockedError when it is held.
 
         The engine takes the lock to rename a stack, and then refuses its own name.
         """
@@ -146,12 +108,12 @@ class Recovery:
             return
 
     def locks(self) -> list[Lock] | None:
-        """Return the locks on the stack; None if nobody holds it, or nobody can tell.
+        """Return the locks on the stack; None if there are none, or it can't be told.
 
         Raises:
-            TpustackError: when its state would run code of somebody else.
+            TpustackError: when its state would run untrusted code.
         """
-        self._mend()
+        mend_folder(self._environment.get(BACKEND, ""))
         require_trusted(self._stack, self.state())
         try:
             self.ask_for_lock()
@@ -205,7 +167,7 @@ class Recovery:
         into the state if it is.
 
         Raises:
-            LockedError: when somebody works on the stack.
+            LockedError: when another run works on the stack.
         """
         state = self.interrupted()
         if state is None:
@@ -225,7 +187,7 @@ class Recovery:
             copy.write(with_what_may_be_there(deployment))
             end = time.monotonic() + _LONGEST_WAIT
             while True:
-                self._refresh(copy)
+                self._run("refresh", "refresh", *_REFRESH, **copy.environment)
                 refreshed, others = without_others(deployment, copy.read())
                 names = [urn.rpartition("::")[2] for urn in passing(deployment, refreshed)]
                 if not names or time.monotonic() > end:
@@ -241,8 +203,8 @@ class Recovery:
         """Write down what was found.
 
         Raises:
-            LockedError: when somebody works on the stack.
-            TpustackError: when somebody did meanwhile.
+            LockedError: when another run works on the stack.
+            TpustackError: when one did since the look.
         """
         if self.state() != found.before:
             raise TpustackError(
@@ -257,16 +219,6 @@ class Recovery:
     @property
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **self._workspace.env_vars}
-
-    def _mend(self) -> None:
-        mend_folder(self._environment.get(BACKEND, ""))
-
-    def _refresh(self, copy: _Copy) -> None:
-        self._run(
-            *("refresh", "refresh", "--yes", "--skip-preview", "--non-interactive"),
-            "--color=never",
-            **copy.environment,
-        )
 
     def _run(self, what: str, *arguments: str, **variables: str) -> automation.CommandResult:
         try:
@@ -284,6 +236,47 @@ class Recovery:
             raise TpustackError(
                 f"pulumi {what} of stack {self._stack} failed:\n{diagnostics(str(error))}"
             ) from None
+
+
+class Repair:
+    """Makes one stack usable again; `notes` says what was done for that."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self.notes: list[str] = []
+        self._recovery = recovery
+
+    def take_up(self) -> None:
+        """Take what a killed run was creating into the state.
+
+        Raises:
+            LockedError: when that run is still at work.
+        """
+        recovery = self._recovery
+        state = recovery.interrupted()
+        if state is None:
+            return
+        # Only the lock tells a run that was killed from one that works.
+        self.when_unlocked(recovery.ask_for_lock)
+        found = recovery.look(state)
+        self.when_unlocked(lambda: recovery.write(found))
+        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
+        self.notes.append(f"An earlier run was killed; it was creating {names}.")
+
+    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
+        """Do something that needs the lock, after releasing one whose holder is dead.
+
+        Raises:
+            LockedError: when it is held.
+        """
+        try:
+            return operation()
+        except LockedError as error:
+            if not self._recovery.are_orphaned(error.locks):
+                raise
+            self._recovery.release(error.locks)
+            whose = holder_names(error.locks)
+            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
+            return operation()
 
 
 class _Copy:

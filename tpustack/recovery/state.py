@@ -1,4 +1,4 @@
-"""Completes the state of a stack whose engine was killed.
+"""The state of a stack: trusted before it is used, and completed after its engine was killed.
 
 The engine writes an operation into the state before it asks the provider, and takes it out along
 with the result (pulumi/pkg/backend/snapshot.go). So the state names whatever was interrupted:
@@ -8,6 +8,10 @@ with the result (pulumi/pkg/backend/snapshot.go). So the state names whatever wa
 
 Where something is replaced, the old one is there with the same URN: marked `delete` if it goes
 after the new one has come (or not yet marked), `pendingReplacement` if it has gone before.
+
+No state is used before it is trusted: whoever can write a state can put three things into it that
+the engine obeys before this project's program runs: a pickle (`__provider`), the name and address
+of a plugin to download and run, and the address of an API, which gets the deployer's token.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from infra.names import MARK, Names
-from tpustack.cloud import google
+from tpustack.cloud.google import parse_time
 from tpustack.errors import TpustackError
 
 Resource = Mapping[str, Any]
@@ -94,7 +98,7 @@ def _is_older(new: Resource, old: Resource) -> bool:
     outputs = new.get("outputs") or {}
     made = next((outputs[name] for name in _MADE_AT if outputs.get(name)), None)
     since = old.get("created")
-    return bool(made and since) and google.parse_time(str(made)) < google.parse_time(str(since))
+    return bool(made and since) and parse_time(str(made)) < parse_time(str(since))
 
 
 def passing(before: Deployment, refreshed: Deployment) -> list[str]:
@@ -180,13 +184,10 @@ def _fitting(new: Resource, before: Sequence[Resource]) -> Resource | None:
     return fitting
 
 
-# --- Tells what a killed update made from what another stack made under the same name.
-#
-# The state has the mark that the update was about to make a resource with (infra/components/mark.py).
-
-
 def without_others(before: Deployment, refreshed: Deployment) -> tuple[dict[str, Any], list[str]]:
     """Return a refreshed state without what other stacks made, and the URNs of that.
+
+    The state has the mark that the update was to make a resource with (infra/components/mark.py).
 
     Args:
         before: the state as the killed engine left it.
@@ -209,15 +210,14 @@ def without_others(before: Deployment, refreshed: Deployment) -> tuple[dict[str,
 
 
 def _mark(properties: Mapping[str, Any] | None) -> str | None:
-    """Return the mark; None for what has none: earlier releases made it, or it needs none."""
+    """Return the mark; None for what needs none."""
     if not properties:
         return None
     label: str | None = (properties.get("labels") or {}).get(MARK)
     return label or properties.get("description")
 
 
-# --- The IDs by which Google's provider, or this project's own, finds its resources.
-
+# The IDs by which Google's provider, or this project's own, finds its resources.
 # The fields are inputs, and the address of an account, which follows from them. Left out are
 # resources that Google names itself (budgets, alerts and their channels), resources that exist only
 # in the state, and APIs, which stay enabled.
@@ -284,12 +284,6 @@ def id_of(resource: Mapping[str, Any]) -> str | None:
         return None
 
 
-# --- Refuses a state in which somebody has put what would run, or would lead credentials elsewhere.
-#
-# Whoever can write a state can put three such things into it, all of which the engine obeys before
-# this project's program has said a word: a pickle (`__provider`), the name and address of a plugin to
-# download and run, and the address of an API, which gets the deployer's token.
-
 # What this project's programs are made with. A plugin runs as whoever starts the engine.
 _PACKAGES = ("gcp", "pulumi-python")
 _DYNAMIC = "pulumi-python"
@@ -331,9 +325,9 @@ def _problems(deployment: Any) -> Iterator[str]:
         begun = [each["resource"] for each in deployment.get("pending_operations") or []]
         for resource in [*(deployment.get("resources") or []), *begun]:
             urn = str(resource["urn"])
-            # The engine goes by the type in the URN here, and by the other one there.
+            # The engine goes by the type in the URN in some places, and by `type` in others.
             for kind in {str(resource["type"]), urn.split("::")[2].rpartition("$")[2]}:
-                # A name may have lines of its own.
+                # A name may have several lines.
                 yield from (f"{urn.rpartition('::')[2]!r}: {each}" for each in _of(kind, resource))
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         yield f"it is not as the engine writes it ({error!r})"

@@ -72,7 +72,7 @@ def test_a_lock_whose_holder_may_be_at_work_stays_and_is_named(
     found = held_by(*locks)
     done = run("recover", "--stack", "dev")
     assert (done.code, found.released, len(done.err.splitlines())) == (1, False, 1)
-    named = "grace@laptop (process 42)" if locks else "somebody whom the engine does not name"
+    named = "grace@laptop (process 42)" if locks else "a holder whom the engine does not name"
     assert named in done.err
     assert "`tpustack recover --yes --stack dev`" in done.err
 

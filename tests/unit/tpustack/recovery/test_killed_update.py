@@ -161,7 +161,7 @@ MINE, THEIRS = {"labels": {"tpu-stack-mark": "mine"}}, {"labels": {"tpu-stack-ma
         (MINE, {}, False),
         ({"description": "mine"}, {"description": "mine"}, True),
         ({"description": "mine"}, {"description": "theirs"}, False),
-        ({}, THEIRS, True),  # Releases before this one left no mark.
+        ({}, THEIRS, True),  # It needs no mark.
     ],
 )
 def test_only_what_this_stack_was_making_is_taken_not_what_a_colleague_has_under_its_name(
