@@ -1,4 +1,4 @@
-"""Creates what the pipeline needs, including its state bucket, and keeps its own state there."""
+"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import yaml
 
 from bootstrap.rights import rights_of
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
+from infra.settings.bounded import load as load_yaml
 from tpustack.cloud.google import require_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -29,7 +30,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
     """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        document = load_yaml(path.read_text(encoding="utf-8")) or {}
         return parse(document.get("config") or {}, stack)
     except FileNotFoundError:
         there = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
@@ -87,9 +88,6 @@ def _has(backend: Backend, stack: str) -> bool:
     except TpustackError:
         # There is no such bucket yet. `up` reports anything else that is wrong.
         return False
-
-
-# --- `tpustack bootstrap`: creates what the pipeline needs.
 
 
 @click.command("bootstrap")

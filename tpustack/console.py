@@ -1,10 +1,11 @@
-"""A group of commands that loads the module of a command only when that command is called."""
+"""What all commands share: lazy groups, options, text that is safe to print, and interruption."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import importlib
+import json
 import re
 import signal
 import threading
@@ -55,8 +56,6 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{close[0]}'?")
         return super().resolve_command(ctx, args)
 
-
-# --- Options that several commands share: what they take, and what a shell offers for them.
 
 _MOST_HOURS = 100_000
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -117,15 +116,19 @@ class Hours(click.ParamType[Decimal]):
         return hours
 
 
+def echo_json(document: object) -> None:
+    """Print a document as JSON."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
 def refuse(problems: Sequence[Problem]) -> None:
     """Raise UsageError with all problems, if there are any."""
     if problems:
         raise UsageError("\n".join(str(problem) for problem in problems))
 
 
-# --- Makes text of others inert for terminals, which obey escapes, control characters and directions.
-#
-# Tables obey markup, too, and take such a text as a `rich.text.Text`.
+# Terminals obey escapes, control characters and directions. Tables obey markup, too, and take such
+# a text as a `rich.text.Text`.
 
 # Taken away whole, colours above all, so that nothing of them is left to read.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -154,8 +157,6 @@ def printable(text: str, kept: str = "\t") -> str:
 def _controls(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
-
-# --- Ctrl-C, `kill` and a closed terminal: each ends a command with one line.
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

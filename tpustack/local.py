@@ -1,4 +1,4 @@
-"""Runs the local Google Cloud by its command line."""
+"""The local Google Cloud, run by its command line; `tpustack local` passes it on."""
 
 from __future__ import annotations
 
@@ -79,9 +79,6 @@ def pass_on(arguments: Sequence[str]) -> int:
         variables["LOCALCLOUD_HOME"] = str(local_cloud_home())
     command = [sys.executable, "-m", "localcloud", *arguments]
     return subprocess.run(command, env=variables, check=False).returncode
-
-
-# --- `tpustack local`: the local Google Cloud, with Pulumi set up for it.
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""Where the project lies, and what is built and kept in its folder."""
+"""The project's folder, the folders of what it keeps, and its training wheel."""
 
 from __future__ import annotations
 
@@ -63,8 +63,6 @@ def cache_folder() -> Path:
         return Path.home() / "Library" / "Caches" / "tpu-stack"
     return Path.home() / ".cache" / "tpu-stack"
 
-
-# --- Builds the training wheel reproducibly: the same sources give the same bytes.
 
 # 1980-01-01, the earliest time that a zip archive can hold.
 _EPOCH = "315532800"

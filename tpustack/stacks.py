@@ -1,4 +1,4 @@
-"""Stack files: read, checked and written, and the training wheel that a stack uploads."""
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from tpustack.project import root
 if TYPE_CHECKING:
     from tpu_training.compile import Answer, Manifest
 
-
-# --- The stack files of the project, read and checked without engine or cloud.
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -130,9 +128,6 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root()))
 
 
-# --- What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
-
-
 def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
     """Return the description of the stack's data set; None if nobody here has it."""
     folder = root / (settings.training.data or "")
@@ -163,8 +158,6 @@ def asking(settings: StackSettings) -> str:
     job = shlex.join([*settings.training.args, data])
     return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
 
-
-# --- What an epoch of a stack's training takes and costs at least.
 
 _SECONDS_PER_HOUR = 3600
 # An epoch may cost less than a cent.

@@ -206,7 +206,7 @@ def _until_right(
         click.echo(str(problem), err=True)
 
 
-# --- The settings file of a new stack: a few answers, checked before anything is written.
+# The settings file.
 
 _PREFIX = "namePrefix"
 _NAME = "NAME"
@@ -381,7 +381,7 @@ def write_stack_file(stack: str, answers: Answers, catalog: Catalog) -> StackSet
     return parse(config, stack)
 
 
-# --- Where a new stack is at home: the backend of its state, and what encrypts its secrets.
+# The backend of its state, and what encrypts its secrets.
 
 FILE_BACKEND = "file"
 PASSPHRASE = "passphrase"
@@ -433,7 +433,7 @@ def backend_problem(backend: str) -> Problem | None:
     if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
         return None
     why = "is no place for Pulumi's state"
-    cure = f"Use gs://BUCKET, which is made if it is not there, or {FILE_BACKEND} for this machine alone"
+    cure = "Use gs://BUCKET, which is made if it is not there, or file for this machine alone"
     return Problem("--backend", backend, why, cure)
 
 
@@ -514,8 +514,6 @@ def _pulumi(variables: Mapping[str, str]) -> Callable[..., None]:
 
     return run
 
-
-# --- The bucket in which Pulumi keeps the state of stacks: found, or made.
 
 _BUCKETS = "https://storage.googleapis.com/storage/v1/b"
 

@@ -100,8 +100,6 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-# --- Tells which TPUs and VMs of a stack Google has taken away.
-
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _VM = "gcp:compute/instance:Instance"
 _GONE = ("PREEMPTED", "TERMINATED")
@@ -158,8 +156,6 @@ def tpu_urns(resources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the URNs in a stack's state that are its TPUs."""
     return [resource["urn"] for resource in resources if resource["type"] in _TYPES]
 
-
-# --- Repair a stack again and again: for TPUs that no machine of the stack can bring back.
 
 LOOK_SECONDS = 60.0
 _LONGEST_SECONDS = 3600.0

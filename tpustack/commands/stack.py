@@ -1,8 +1,7 @@
-"""`tpustack check`: checks the stack files."""
+"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -53,7 +52,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     reports = [stacks.check(name, catalog) for name in names]
     if as_json:
         document = {"stacks": [report.as_json() for report in reports]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        console.echo_json(document)
     else:
         for report in reports:
             _print_report(report)
@@ -77,7 +76,7 @@ def _live(stack: str, as_json: bool) -> int:
         findings = check.ask(asked)
     if as_json:
         document = {**report.as_json(), "live": [finding.as_json() for finding in findings]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        console.echo_json(document)
     else:
         _print_report(report)
         _print_findings(findings)
@@ -100,9 +99,6 @@ def _print_report(report: Report) -> None:
         click.echo(f"{report.stack}: fine")
         for warning in report.warnings:
             click.echo(f"  warning: {warning}")
-
-
-# --- `tpustack cost`: estimates what a stack, or a TPU by itself, costs.
 
 
 @click.command("cost")
@@ -169,7 +165,7 @@ def cost_command(
         estimate = of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if json_wanted:
         known = epoch and epoch.as_json()
-        click.echo(json.dumps({**as_json(estimate), "epoch": known}, indent=2))
+        console.echo_json({**as_json(estimate), "epoch": known})
     else:
         click.echo(table(estimate) + (f"\n\n{line}" if line else ""))
 
@@ -189,9 +185,6 @@ def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[
     if region not in regions:
         why = f"has no {name}" if name in types else "has no TPUs"
         yield Problem("--region", region, why, f"Use {one_of(regions)}")
-
-
-# --- `tpustack permissions`: the role that a stack's deployer needs, as a file for gcloud.
 
 
 @click.command("permissions")
@@ -219,9 +212,6 @@ def permissions_command(stack: str, look: bool) -> None:
         click.echo(f"# And on the project {OBJECTS_ROLE}, under the condition\n#   {objects}")
 
 
-# --- `tpustack settings`: lists every setting.
-
-
 @click.command("settings")
 @click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
@@ -231,7 +221,7 @@ def settings_command(as_json: bool, as_page: bool) -> None:
         raise click.UsageError("--json and --markdown exclude each other")
     if as_json:
         document = {"settings": [setting.as_json() for setting in all_settings()]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        console.echo_json(document)
     elif as_page:
         click.echo(markdown(), nl=False)
     else:
@@ -239,8 +229,6 @@ def settings_command(as_json: bool, as_page: bool) -> None:
             click.echo(f"{setting.path}  ({facts(setting)})")
             click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
 
-
-# --- `tpustack catalog`: browses what Google Cloud offers, where, and at which price.
 
 TABLES = {
     "accelerators": tables.accelerators,
@@ -276,7 +264,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
     else:
         listing = TABLES[table](catalog, zone, kind)
     if as_json:
-        click.echo(json.dumps({table: listing.records}, indent=2, ensure_ascii=False))
+        console.echo_json({table: listing.records})
     elif len(listing.rows) == 1:
         refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
     else:
@@ -295,9 +283,6 @@ def _catalog_problems(
         why = f"is nothing that the catalog's {table} have"
         problems.append(Problem("--type", kind, why, nearest(kind, types)))
     return problems
-
-
-# --- `tpustack wheel`: builds the training wheel.
 
 
 @click.command("wheel")

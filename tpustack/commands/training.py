@@ -1,8 +1,7 @@
-"""`tpustack follow`: shows the training on a VM, live."""
+"""The commands that watch a training: follow, logs, doctor, goodput, dashboard."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -68,9 +67,6 @@ def _goes_on(stack: str, settings: StackSettings | None) -> str:
     return f"{goes_on(settings, stack, Catalog())}."
 
 
-# --- `tpustack logs`: prints what a stack's VM wrote, from Cloud Logging.
-
-
 @click.command("logs")
 @console.stack("The stack whose VM to read.", required=True)
 @console.as_json("lines")
@@ -93,7 +89,7 @@ def logs_command(stack: str, as_json: bool) -> None:
         raise TpustackError(_nothing(stack, project, vm))
     if as_json:
         document = {"project": project, "vm": vm, "lines": [asdict(line) for line in found]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        console.echo_json(document)
     else:
         _print_lines(vm, found)
 
@@ -114,8 +110,6 @@ def _nothing(stack: str, project: str, vm: str) -> str:
         f"While the VM runs, `tpustack follow --stack {stack}` reads its serial port"
     )
 
-
-# --- `tpustack doctor`: explains the errors in a log.
 
 _MOST_LINES = 5
 # The known error of a step that does not fit (known_errors.json).
@@ -150,7 +144,7 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
     fits = _what_fits(stack) if short else None
     if as_json:
         document = {**_document(diagnoses), "fits": fits}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        console.echo_json(document)
     else:
         _print_diagnoses(diagnoses, fits)
     if any(diagnosis.findings or diagnosis.unknown for diagnosis in diagnoses):
@@ -229,9 +223,6 @@ def _numbers(lines: tuple[int, ...]) -> str:
     return f"{shown} and {left} more" if left > 0 else shown
 
 
-# --- `tpustack goodput`: where the wall time of a stack's job went.
-
-
 @click.command("goodput")
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @console.stack("The stack whose job to look at; without it the one Pulumi selected.")
@@ -279,7 +270,7 @@ def goodput_command(
     if as_json:
         cost = money and money.to_dict()
         document = {**total.to_dict(), "cost": cost, "problems": ledger.problems}
-        click.echo(json.dumps(document, indent=2))
+        console.echo_json(document)
     elif prometheus != "-":
         _print_account(total, money)
     for problem in ledger.problems:
@@ -374,8 +365,6 @@ def _print_account(total: Account, money: Money | None) -> None:
         f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
     )
 
-
-# --- `tpustack dashboard`: one page on this machine with all that goes on.
 
 _PORT = click.IntRange(0, 65535)
 

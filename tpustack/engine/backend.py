@@ -1,4 +1,4 @@
-"""The stacks of a project in the backend that holds their state."""
+"""The stacks of a project in the backend that holds their state, and the `pulumi` process."""
 
 from __future__ import annotations
 
@@ -136,8 +136,6 @@ def _failing(what: str) -> Iterator[None]:
         raise TpustackError(f"{what}{reason(str(error))}") from None
 
 
-# --- Runs the `pulumi` command so that nothing of it is left when this process is told to end.
-
 _POLL = 0.1
 # After a signal that is not Ctrl-C a pipeline kills within ten seconds or so.
 _IMPATIENT = 5.0
@@ -240,9 +238,6 @@ def _stop(process: subprocess.Popen[str], seconds: float | None) -> None:
         waited += _POLL
     toolchain.end_own()
     process.wait()
-
-
-# --- Gets the outputs of a stack that is up, for commands that look at its resources.
 
 
 def outputs_of(stack: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One stack on the real engine, driven by Pulumi's Automation API."""
+"""One stack on the engine, driven by Pulumi's Automation API: its operations and their events."""
 
 from __future__ import annotations
 
@@ -75,20 +75,6 @@ class _Stack(automation.Stack):
         return automation.UpdateSummary("", datetime.now(timezone.utc), "", {}, {}, "succeeded")
 
 
-class _Counts:
-    """Listens for the number of resources by operation."""
-
-    def __init__(self) -> None:
-        self.changes: dict[str, int] = {}
-
-    def listen(self, event: automation.EngineEvent) -> None:
-        """Keep what the last event says."""
-        if event.summary_event:
-            self.changes = {
-                str(name): n for name, n in event.summary_event.resource_changes.items()
-            }
-
-
 class Stack:
     """`pulumi` on one stack, which `Backend.stack` or `Backend.select` gives.
 
@@ -108,12 +94,12 @@ class Stack:
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
         self._require_trusted()
-        counts = _Counts()
+        events = Events()
         with explained("up", self.name):
             self._stack.up(
-                on_output=line, on_event=counts.listen, color="never", suppress_outputs=True
+                on_output=line, on_event=events.listen, color="never", suppress_outputs=True
             )
-        return Update(counts.changes, self.outputs())
+        return Update(events.counts, self.outputs())
 
     def renew(self, urns: list[str], line: Line) -> None:
         """Update some resources and what depends on them, by what the cloud has, and no others."""
@@ -137,10 +123,10 @@ class Stack:
     def refresh(self, line: Line) -> dict[str, int]:
         """Bring the state up to date; return the number of resources by operation."""
         self._require_trusted()
-        counts = _Counts()
+        events = Events()
         with explained("refresh", self.name):
-            self._stack.refresh(on_output=line, on_event=counts.listen, color="never")
-        return counts.changes
+            self._stack.refresh(on_output=line, on_event=events.listen, color="never")
+        return events.counts
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs."""
@@ -255,8 +241,6 @@ def _unheard(_line: str) -> None:
     """Pass over what the engine says: nothing is done that takes time."""
 
 
-# --- Collects what the engine reports while it works.
-
 # The parts of a replacement; the engine reports the replacement itself, too.
 _PARTS = {OpType.CREATE_REPLACEMENT, OpType.DELETE_REPLACED, OpType.DISCARD_REPLACED}
 _NOTHING = {OpType.SAME, OpType.REFRESH, OpType.READ, *_PARTS}
@@ -311,6 +295,8 @@ class Events:
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.errors: list[str] = []
+        self.counts: dict[str, int] = {}
+        """Number of resources by operation."""
         self._changes: dict[str, Change] = {}
         self._failed: dict[str, Change] = {}
         self._noticed: dict[str, Change] = {}
@@ -350,6 +336,9 @@ class Events:
             )
             if violation not in self.violations:
                 self.violations.append(violation)
+        if event.summary_event:
+            changes = event.summary_event.resource_changes
+            self.counts = {str(operation): number for operation, number in changes.items()}
         if event.diagnostic_event and event.diagnostic_event.severity == "error":
             self.errors.append(_plain(event.diagnostic_event.message))
 
@@ -396,8 +385,6 @@ def _by_type(change: Change) -> tuple[str, str]:
 def _plain(text: str) -> str:
     return _COLOR.sub("", text).strip()
 
-
-# --- Extracts why an operation failed from everything that the engine wrote.
 
 # What follows from an error, or repeats it in other words.
 _REPEATS = re.compile(

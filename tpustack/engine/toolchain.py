@@ -1,4 +1,10 @@
-"""The Pulumi engine, found or built by tools/install.py, and its settings for local use."""
+"""The Pulumi engine: found or built by tools/install.py, and the processes that outlive it.
+
+Language host, program and provider have process groups of their own. Those of our commands keep a
+mark in their environment; those of a plain `pulumi` are known by the address of their engine, where
+nothing answers once it is dead. `make clean`, and the next command that runs the engine, end what
+earlier ones have left.
+"""
 
 from __future__ import annotations
 
@@ -97,12 +103,6 @@ def exports(variables: dict[str, str]) -> str:
     """Return the variables as shell commands."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
-
-# --- The engine's processes that outlive it: its language host, the program and the provider.
-#
-# They have process groups of their own. Those of our commands keep a mark in their environment, those
-# of a plain `pulumi` are known by the address of their engine, where nothing answers once it is dead.
-# `make clean`, and the next command that runs the engine, end what earlier ones have left.
 
 MARK = "TPUSTACK_OWNER"
 _SECONDS = 5.0

@@ -236,7 +236,7 @@ class StateFolder:
 
 
 class StateBucket:
-    """Files next to the state in a bucket. TpustackError: it can't be reached; OSError: it refuses."""
+    """Files next to the state in a bucket. Unreachable: TpustackError; refused: OSError."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._store = Store(bucket, Google().exchange)

@@ -35,12 +35,12 @@ sys.exit(1)
 COMMAND = """
 import sys
 from tpustack import __main__
-from tpustack.engine import command
+from tpustack.engine import backend
 
-command._IMPATIENT = 0.5
+backend._IMPATIENT = 0.5
 
 def run(**_):
-    command.Pulumi().run(["up"], ".", {}, lambda line: print(line, flush=True))
+    backend.Pulumi().run(["up"], ".", {}, lambda line: print(line, flush=True))
 
 __main__.cli.main = run
 __main__.main()
