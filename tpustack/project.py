@@ -76,7 +76,7 @@ def build_wheel(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves files beside the sources, so it gets a copy.
+        # A build leaves files next to the sources, so it gets a copy.
         source = Path(folder) / "training"
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
         shutil.copytree(root() / "training", source, ignore=made)

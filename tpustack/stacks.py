@@ -119,7 +119,7 @@ def _misfit(settings: StackSettings) -> Iterator[str]:
 
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
-    """Return what the checks look at beside the settings."""
+    """Return what the checks look at besides the settings."""
     return Context(stack, root(), catalog, names_of(settings, stack))
 
 
@@ -129,7 +129,7 @@ def shown(path: Path) -> str:
 
 
 def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
-    """Return the description of the stack's data set; None if nobody here has it."""
+    """Return the description of the stack's data set; None if it is not on this machine."""
     folder = root / (settings.training.data or "")
     if settings.training.data is None or not (folder / MANIFEST).is_file():
         return None

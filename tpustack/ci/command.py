@@ -354,13 +354,13 @@ def _plans(commit: str, output: Path) -> None:
 
 @command.command("guard")
 def _guard() -> None:
-    """Refuse to go on if an environment that needs approval would ask nobody."""
+    """Refuse to go on if an environment that needs approval would ask for none."""
     forge, lacking = forge_of(), []
     for environment in load_pipeline(root()).approval:
         try:
             lacks, weak = forge.unprotected(environment)
         except AccessDenied as refusal:
-            click.echo(f"warning: nobody can tell who approves {environment}: {refusal}", err=True)
+            click.echo(f"warning: it can't be told who approves {environment}: {refusal}", err=True)
             continue
         for each in weak:
             click.echo(f"warning: the environment {environment} {each}", err=True)

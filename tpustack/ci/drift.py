@@ -139,28 +139,28 @@ def grants_on_buckets(google: Google, project: str, resources: Sequence[Json]) -
             url = _BUCKET.format(quote(name, safe=""))
             policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
             more = _strangers(policy, project) - _known(resources, _ON_BUCKET, name)
-            if said := tuple(f"IAM: {role} to {member}" for role, member in sorted(more)):
-                yield Change("update", _OWN, each["urn"].rpartition("::")[2], said)
+            if grants := tuple(f"IAM: {role} to {member}" for role, member in sorted(more)):
+                yield Change("update", _OWN, each["urn"].rpartition("::")[2], grants)
 
 
 def grants_on_project(google: Google, project: str, resources: Sequence[Json]) -> str:
     """Return which grants on the project the state lacks. Raises TpustackError."""
     known = _known(resources, _ON_PROJECT, project)
-    ours = {role for role, _ in known}
+    roles = {role for role, _ in known}
     asked = {"options": {"requestedPolicyVersion": 3}}
     more = _strangers(google.ask(_PROJECT.format(project), asked), project) - known
-    return "; ".join(f"{role} to {member}" for role, member in sorted(more) if role in ours)
+    return "; ".join(f"{role} to {member}" for role, member in sorted(more) if role in roles)
 
 
 def _strangers(policy: Json, project: str) -> set[Grant]:
     """Return the grants of a policy, without those to accounts and members of the project."""
     account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
-    ours = (account, *(each.format(project) for each in _OF_PROJECT))
+    own = (account, *(each.format(project) for each in _OF_PROJECT))
     return {
         (binding["role"], member)
         for binding in policy.get("bindings") or ()
         for member in binding.get("members") or ()
-        if not member.endswith(ours)
+        if not member.endswith(own)
     }
 
 

@@ -38,11 +38,11 @@ class Previewed:
 def post_comments(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
     """Write each text, which begins with its marker, over our own one with the same marker.
 
-    What somebody else wrote is left alone, whatever it begins with.
+    Texts of other authors are left alone, whatever they begin with.
     """
-    there = _ours(forge, forge.comments(request))
+    own = _ours(forge, forge.comments(request))
     for body in texts.values():
-        known = there.get(_marker(body))
+        known = own.get(_marker(body))
         if known is None:
             forge.add_comment(request, body)
         elif known.body.strip() != body.strip():
@@ -51,9 +51,9 @@ def post_comments(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
 
 def update_issues(forge: Forge, texts: Mapping[str, str], drifted: set[str]) -> None:
     """Open or update an issue for each stack that drifted; close those of the others."""
-    there = _ours(forge, forge.issues())
+    own = _ours(forge, forge.issues())
     for stack, body in texts.items():
-        known = there.get(_marker(body))
+        known = own.get(_marker(body))
         if known is not None:
             forge.change_issue(known.id, body, closed=stack not in drifted)
         elif stack in drifted:
@@ -115,7 +115,7 @@ class Forge(ABC):
         self._api.send(self.change_verb, f"/issues/{issue}", **fields)
 
     def has_ended(self, run: str) -> bool:
-        """Return whether a run of this repository, which somebody has written down, has ended."""
+        """Return whether a run of this repository has ended; its address comes from a note."""
         path = self._api.path_of(run)
         found = self._api.find(path) if self.run.fullmatch(path) else None
         return (found or {}).get("status") in self.ended
@@ -306,7 +306,7 @@ class GitHub(Forge):
         branches = found.get("deployment_branch_policy")
         lacks, weak = [], []
         if not reviewers.get("reviewers"):
-            lacks.append("has no required reviewers: a deployment to it asks nobody")
+            lacks.append("has no required reviewers: a deployment to it needs no approval")
         elif not reviewers.get("prevent_self_review"):
             weak.append("lets the person who started a deployment approve it")
         if not branches:
@@ -392,9 +392,9 @@ class GitLab(Forge):
         """Ask whether it is a protected environment, and one that takes an approval."""
         found = self._api.find(f"/protected_environments/{quote(environment, safe='')}")
         if found is None:
-            return ["is not protected: whoever may push may deploy to it"], []
+            return ["is not protected: every account that may push may deploy to it"], []
         if not (found.get("required_approval_count") or found.get("approval_rules")):
-            return ["takes no approval: a deployment to it asks nobody"], []
+            return ["takes no approval: a deployment to it needs no approval"], []
         return [], []
 
     def reviewed(self, commit: str) -> Previewed | None:

@@ -82,7 +82,7 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
     help="What encrypts secrets in the state: passphrase, or gcpkms://KEY.",
 )
 def init_command(
-    name: str, backend: str | None, secrets_provider: str | None, **told: str | None
+    name: str, backend: str | None, secrets_provider: str | None, **options: str | None
 ) -> None:
     """Make the stack NAME: write its settings file, choose where its state is, and make it there.
 
@@ -91,8 +91,8 @@ def init_command(
     """
     path = path_for(name)
     catalog = Catalog()
-    told["owner"] = owner_of(name) if told["owner"] is None else told["owner"]
-    given = {key: value for key, value in told.items() if value is not None}
+    options["owner"] = owner_of(name) if options["owner"] is None else options["owner"]
+    given = {key: value for key, value in options.items() if value is not None}
     backend = backend or os.environ.get(BACKEND)
     if secrets_provider is None and passphrase_is_said():
         secrets_provider = PASSPHRASE
@@ -127,14 +127,17 @@ def _refuse_wrong(
     found = [problem_of(stack, key, given) for key in given]
     found.append(backend_problem(backend) if backend else None)
     found.append(secrets_problem(provider) if provider else None)
-    said = []
+    problems: list[str] = []
     if not sys.stdin.isatty():
         known = {**given, "backend": backend, "secrets_provider": provider}
         needed = (*REQUIRED, "backend", "secrets_provider")
         missing = [f"--{key.replace('_', '-')}" for key in needed if not known.get(key)]
-        said += [f"say {', '.join(missing)}: there is no terminal to ask on"] * bool(missing)
+        missing_options += [f"say {', '.join(missing)}: there is no terminal to ask on"] * bool(
+            missing
+        )
         found.append(passphrase_problem(provider) if provider else None)
-    if problems := [str(problem) for problem in dict.fromkeys(found) if problem] + said:
+    problems = [*(str(problem) for problem in dict.fromkeys(found) if problem), *problems]
+    if problems:
         raise UsageError("\n".join(problems))
 
 
@@ -217,7 +220,7 @@ _DATA = "training.data"
 _OURS = ("tpu.runtimeVersion",)
 
 
-# A stack of one person's: it ends by itself, and leaves nothing when it is destroyed.
+# A personal stack: it has a time to live, and leaves nothing when it is destroyed.
 _OF_A_PERSON: Mapping[str, Any] = {
     "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
     "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
@@ -276,7 +279,7 @@ REQUIRED = ("project", "zone", "accelerator_type", "capacity")
 def owner_of(stack: str) -> str:
     """Return who is logged in, as far as it fits into the stack's names.
 
-    Empty if nobody knows, or if the stack's own name says it.
+    Empty if that is unknown, or if the stack's own name says it.
     """
     try:
         person = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower())
@@ -375,7 +378,7 @@ def write_stack_file(stack: str, answers: Answers, catalog: Catalog) -> StackSet
     config = answers.config(catalog)
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)
-    # "x" refuses to overwrite a file that appeared meanwhile.
+    # "x" refuses to overwrite a file that has appeared since.
     with path.open("x", encoding="utf-8") as file:
         file.write(_HEADING + text)
     return parse(config, stack)
@@ -424,11 +427,11 @@ def usual_backend(project: str) -> str:
 
 def backend_problem(backend: str) -> Problem | None:
     """Return what is wrong with `--backend`; what the environment says is Pulumi's to judge."""
-    said = os.environ.get(BACKEND)
-    if backend == said or (backend == FILE_BACKEND and said in (None, "", _home_url())):
+    given = os.environ.get(BACKEND)
+    if backend == given or (backend == FILE_BACKEND and given in (None, "", _home_url())):
         return None
-    if said:
-        why = f"is not what {BACKEND} says ({said}), which Pulumi obeys"
+    if given:
+        why = f"is not what {BACKEND} says ({given}), which Pulumi obeys"
         return Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
     if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
         return None
@@ -449,7 +452,7 @@ def secrets_problem(provider: str) -> Problem | None:
 
 
 def passphrase_problem(provider: str) -> Problem | None:
-    """Return how to say the passphrase, where no variable does and nobody can be asked."""
+    """Return how to give the passphrase without a terminal."""
     if provider != PASSPHRASE or passphrase_is_said():
         return None
     cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
@@ -509,8 +512,8 @@ def _pulumi(variables: Mapping[str, str]) -> Callable[..., None]:
             check=False,
         )
         if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
-            raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {said}")
+            message = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
+            raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {message}")
 
     return run
 
@@ -522,7 +525,7 @@ def ensure_state_bucket(google: Google, name: str, *, project: str, region: str)
     """Make the bucket if there is none, private and with its old versions; return whether it did.
 
     Raises:
-        TpustackError: with Google's own message, such as that the name is somebody else's.
+        TpustackError: with Google's own message, such as that the name is taken.
     """
     if _is_there(google, name):
         return False

@@ -22,16 +22,14 @@ from tpustack.recovery.repair import Recovery
 
 @click.command("recover")
 @console.stack("The stack to repair.", required=True)
-@click.option("--yes", "-y", is_flag=True, help="Release the lock without asking, whoever has it.")
-@click.option(
-    "--loop", is_flag=True, help="Go on each minute until it is interrupted; ask nothing."
-)
+@click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
+@click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
 def recover_command(stack: str, yes: bool, loop: bool) -> None:
     """Repair a stack whose update was killed, or whose TPU Google took away.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
     resources that were being created and exist by now.
-    Then `pulumi up` and `destroy` work again. Without such resources, it makes TPUs anew that were
+    Then `pulumi up` and `destroy` work again. Without such resources, it recreates TPUs that were
     preempted, terminated or deleted, starts a VM that was preempted, and changes nothing else.
 
     With --loop it waits for updates that may be running, and is for stacks whose machines can't
@@ -47,7 +45,7 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
 
 
 def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
-    """Repair the stack once; `alone` means that nobody is there to answer or to read much."""
+    """Repair the stack once; `alone` means without a terminal."""
     recovery = engine.recovery(_say, forge.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
@@ -57,7 +55,7 @@ def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     for urn in interrupted:
         click.echo(urn)
     if interrupted:
-        click.echo(f"Run `pulumi up --stack {stack}` to go on.")
+        click.echo(f"Run `pulumi up --stack {stack}` to continue.")
     elif not alone:
         click.echo("Nothing was being created.")
     if not interrupted:
@@ -73,8 +71,8 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
     if not asked and not recovery.are_orphaned(locks):
         if alone or not sys.stdin.isatty():
             raise LockedError(locks)
-        told = f"stack {stack} is locked by {whose}, who may be at work"
-        click.confirm(f"{told}. Release the lock?", abort=True)
+        question = f"stack {stack} is locked by {whose}, who may be at work. Release the lock?"
+        click.confirm(question, abort=True)
     recovery.release(locks)
     click.echo(f"Released the lock of {whose}.")
 
@@ -84,16 +82,16 @@ def _bring_back(engine: Stack) -> None:
     google, resources = Google(), engine.resources()
     lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
-        click.echo(f"The TPU {name} is {state}; it is made anew.")
+        click.echo(f"The TPU {name} is {state}; it is recreated.")
     vms = lost_vms(google, resources)
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
     if lost or vms:
         engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
-        back = [machine for machine, there in (("TPU", lost), ("VM", vms)) if there]
+        back = [machine for machine, names in (("TPU", lost), ("VM", vms)) if names]
         verb = "are" if len(back) > 1 else "is"
         click.echo(f"The {' and the '.join(back)} {verb} back.")
-        click.echo("A trainer goes on from its last checkpoint.")
+        click.echo("A trainer continues from its last checkpoint.")
 
 
 def _say(line: str) -> None:
@@ -120,13 +118,13 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         outputs: the stack's, as infra/outputs.py names them.
 
     Raises:
-        TpustackError: when nobody may look, with the API's own message.
+        TpustackError: when the caller may not look, with the API's own message.
     """
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
-        there = nodes.find(zones, name)
-        state = there[1].get("state", "") if there else "gone"
+        node = nodes.find(zones, name)
+        state = node[1].get("state", "") if node else "gone"
         if state in (*_GONE, "gone"):
             found[name] = state
     return found
@@ -135,8 +133,8 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
 def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
 
-    A group brings its VM back by itself, and a VM that Google takes from nobody was stopped by
-    somebody who meant it. Raises TpustackError when nobody may look.
+    An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
+    Raises TpustackError when the caller may not look.
     """
     found = {}
     for resource in resources:

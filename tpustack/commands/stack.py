@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
 
-    With --live, Google is asked before anything is made: whether somebody pays, which APIs are
+    With --live, Google is asked before anything is made: whether billing is on, which APIs are
     enabled, what the caller may do, what the zone offers, what quotas allow, which names are taken,
     which organization policies refuse something.
 

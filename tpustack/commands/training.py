@@ -32,7 +32,7 @@ def follow_command(stack: str) -> None:
     """Follow the training of a stack, live, until it ends.
 
     The VM's output comes from its serial port. Google shows none of a TPU VM: a trainer there is
-    followed by what it writes to the bucket. At the end it says what goes on costing, and which
+    followed by what it writes to the bucket. At the end it says what keeps costing, and which
     command ends that.
     """
     from infra.settings.training import RunOn
@@ -63,7 +63,7 @@ def _goes_on(stack: str, settings: StackSettings | None) -> str:
     from infra.cost.running import goes_on
 
     if settings is None:
-        return f"TPU and VM go on costing until `pulumi destroy --stack {stack}`."
+        return f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     return f"{goes_on(settings, stack, Catalog())}."
 
 
@@ -95,8 +95,8 @@ def logs_command(stack: str, as_json: bool) -> None:
 
 
 def _print_lines(vm: str, found: Iterable[Line]) -> None:
-    for instance, said in groupby(found, key=lambda line: line.instance):
-        first, *others = said
+    for instance, group in groupby(found, key=lambda line: line.instance):
+        first, *others = group
         click.echo(f"{vm} (number {instance}) from {first.time} on:")
         for line in (first, *others):
             click.echo(f"  {line.text}")
@@ -116,7 +116,7 @@ _MOST_LINES = 5
 _MEMORY = "device-memory"
 _MOST_UNKNOWN = 20
 _ENDED = "training failed: "
-"""What the trainer says last: it comes first here."""
+"""The trainer's last words, which are printed first."""
 
 
 @click.command("doctor")
@@ -243,9 +243,9 @@ def goodput_command(
 ) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
-    Goodput is the part in steps that count; the rest is told by its cause. With --stack, JOB is one
-    of its queue, and without JOB its training is looked at; what the time has cost is told, too.
-    MODEL_DIR is any training's directory, here or gs://…
+    Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
+    one of its queue, and without JOB its training is looked at; what the time has cost is shown,
+    too. MODEL_DIR is any training's directory, here or gs://…
     """
     _refuse(as_json, plot, prometheus)
     from tpu_training.goodput.account import account
@@ -356,10 +356,10 @@ def _print_account(total: Account, money: Money | None) -> None:
 
     from tpustack.goodput.show import causes_table, machines_table, states_table
 
-    console = Console()
+    terminal = Console()
     for table in (states_table(total, money), causes_table(total), machines_table(total)):
         if table:
-            console.print(table)
+            terminal.print(table)
     click.echo(
         f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
         f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")

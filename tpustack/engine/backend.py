@@ -39,7 +39,7 @@ class Backend:
     """`pulumi` on a project.
 
     Args:
-        environment: what the engine gets beside this process' own variables.
+        environment: what the engine gets besides this process' own variables.
         root: the folder of Pulumi.yaml.
         policies: the policy pack; None: the one of `root`.
     """
@@ -212,7 +212,7 @@ class _Reader(threading.Thread):
         with self._stream:
             for line in self._stream:
                 self._lines.append(line.rstrip())
-                # The engine stops if nobody reads it, whether or not somebody reads us.
+                # The engine stops if its output is not read, whether or not ours is.
                 with contextlib.suppress(OSError):
                     if self._heard:
                         self._heard(line.rstrip())
@@ -224,8 +224,8 @@ class _Reader(threading.Thread):
 
 
 def _stop(process: subprocess.Popen[str], seconds: float | None) -> None:
-    """Let the engine finish what it has begun, for some time or until somebody asks again."""
-    # Of a terminal that was closed nobody reads.
+    """Let the engine finish what it has begun, for some time or until a second signal."""
+    # The terminal may be closed.
     with contextlib.suppress(OSError):
         click.echo("interrupted: the engine finishes what it has begun", err=True)
         if seconds is None:

@@ -208,7 +208,7 @@ class Stack:
         return workspace.pulumi_command.run(command, workspace.work_dir, workspace.env_vars).stdout
 
     def _require_trusted(self) -> str:
-        """Return the digest of the state, which would run nothing of somebody else's."""
+        """Return the digest of the state, which would run nothing untrusted."""
         state = self.recovery(_unheard).state()
         require_trusted(self.name, state)
         return digest(state)
@@ -414,10 +414,10 @@ def explained(verb: str, stack: str) -> Iterator[None]:
 
 def reason(message: str, errors: Sequence[str] = ()) -> str:
     """Return why a command failed: the engine's own errors, or what it wrote to stderr."""
-    if told := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
-        return with_cures("\n".join(told))
-    _, _, said = message.rpartition("\n stderr:")
-    lines = [line.removeprefix("error: ") for line in said.strip().splitlines()]
+    if own := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
+        return with_cures("\n".join(own))
+    _, _, written = message.rpartition("\n stderr:")
+    lines = [line.removeprefix("error: ") for line in written.strip().splitlines()]
     return with_cures("\n".join(lines) or message.strip())
 
 

@@ -35,7 +35,7 @@ PASSPHRASE = "local"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the engine's binaries and the provider lie, and where the engine came from."""
+    """Where the engine's binaries and the provider are, and where the engine came from."""
 
     bin: Path
     provider: Path
@@ -159,7 +159,7 @@ def _end(chosen: Callable[[psutil.Process], bool]) -> int:
 def _find(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
-        # Of other people's processes nobody may read it.
+        # Other users' processes can't be read.
         with contextlib.suppress(psutil.Error, OSError):
             dead = process.status() == psutil.STATUS_ZOMBIE
             if not dead and process.pid != os.getpid() and chosen(process):

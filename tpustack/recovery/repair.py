@@ -74,7 +74,7 @@ class Recovery:
 
     Args:
         stack: its name.
-        workspace: the folder of Pulumi.yaml, and what the engine gets beside this process' own
+        workspace: the folder of Pulumi.yaml, and what the engine gets besides this process' own
             variables.
         line: gets lines of progress.
         ended: asks the forge whether a run of its pipeline has ended.
@@ -163,8 +163,8 @@ class Recovery:
     def take_in(self) -> list[str]:
         """Repair the stack's state; return the URNs of what was being created.
 
-        What the engine was creating may be there by now, without the state knowing: it is taken
-        into the state if it is.
+        What the engine was creating may exist by now without being in the state: then it is taken
+        into the state.
 
         Raises:
             LockedError: when another run works on the stack.

@@ -9,9 +9,9 @@ with the result (pulumi/pkg/backend/snapshot.go). So the state names whatever wa
 Where something is replaced, the old one is there with the same URN: marked `delete` if it goes
 after the new one has come (or not yet marked), `pendingReplacement` if it has gone before.
 
-No state is used before it is trusted: whoever can write a state can put three things into it that
-the engine obeys before this project's program runs: a pickle (`__provider`), the name and address
-of a plugin to download and run, and the address of an API, which gets the deployer's token.
+No state is used before it is trusted. An account that may write it can put three things into it
+that the engine obeys before this project's program runs: a pickle (`__provider`), the name and
+address of a plugin to download and run, and the address of an API, which gets the deployer's token.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def id_of(resource: Mapping[str, Any]) -> str | None:
         return None
 
 
-# What this project's programs are made with. A plugin runs as whoever starts the engine.
+# What this project's programs are made with. A plugin runs with the rights of the engine.
 _PACKAGES = ("gcp", "pulumi-python")
 _DYNAMIC = "pulumi-python"
 _PROVIDER_TYPE = "pulumi:providers:"
