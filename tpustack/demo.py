@@ -44,11 +44,8 @@ from tpustack.logs.follow import follow
 @click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
 def command(architecture: str, keep: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
-
     require("localcloud.cli", "tensorflow")
-
-    console = Console(highlight=False)
-    Demo(architecture, keep=keep, console=console).run()
+    Demo(architecture, keep=keep, console=Console(highlight=False)).run()
 
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"

@@ -132,9 +132,8 @@ def _refuse_wrong(
         known = {**given, "backend": backend, "secrets_provider": provider}
         needed = (*REQUIRED, "backend", "secrets_provider")
         missing = [f"--{key.replace('_', '-')}" for key in needed if not known.get(key)]
-        missing_options += [f"say {', '.join(missing)}: there is no terminal to ask on"] * bool(
-            missing
-        )
+        if missing:
+            problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
         found.append(passphrase_problem(provider) if provider else None)
     problems = [*(str(problem) for problem in dict.fromkeys(found) if problem), *problems]
     if problems:
