@@ -21,8 +21,8 @@ from typing import Any
 import click
 import psutil
 from rich.console import Console
-from rich.table import Table
 
+from infra.cost.table import aligned
 from tpustack import datasets, project
 from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
@@ -300,12 +300,8 @@ class Summary:
             ("checkpoints", f"{job}/checkpoints/"),
             ("TensorBoard events", f"{job}/tensorboard/"),
         ]
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column(style="bold")
-        table.add_column(overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        for row in aligned(rows, left=2):
+            console.print(row, markup=False, soft_wrap=True)
 
 
 _MIB = 1 << 20

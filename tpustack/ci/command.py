@@ -15,34 +15,7 @@ import click
 from infra.names import names_of
 from infra.settings.stack_file import stack_path
 from tpustack import console, project
-from tpustack.ci import deployment, drift, sweep
-from tpustack.ci.forge import AccessDenied, forge_of, post_comments, update_issues
-from tpustack.ci.pipeline import (
-    REQUEST,
-    changed_files,
-    load_pipeline,
-    remote_branches,
-    request_stack,
-    request_tags,
-    require_listed,
-    restored_checkout,
-    rules_note,
-    rules_of,
-    touched_stacks,
-    utc_now,
-    write_request_stack,
-)
-from tpustack.ci.result import (
-    Result,
-    Run,
-    markdown,
-    read_results,
-    require_backend,
-    unpack_plan,
-    unpack_results,
-    worst,
-    write_results,
-)
+from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
 from tpustack.console import line
 from tpustack.engine import toolchain
@@ -117,10 +90,11 @@ def _preview(
     if not chosen and base is None:
         raise UsageError("nothing says what to preview. Use --base, --stack or --request")
     if base is not None and request is None:
-        changed = touched_stacks(changed_files(root(), base), load_pipeline(root()).stacks)
+        files = pipeline.changed_files(root(), base)
+        changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
         chosen = [stack for stack in changed if not chosen or stack in chosen]
     policies = policies or base
-    how = deployment.Preview(base, refresh, reviewed, rules_note(root(), policies))
+    how = deployment.Preview(base, refresh, reviewed, pipeline.rules_note(root(), policies))
     _run("preview", output, chosen, lambda run: deployment.preview(run, chosen, how), policies)
 
 
@@ -146,15 +120,15 @@ def _deploy(
     output: Path,
 ) -> None:
     """Deploy stacks one after the other, in the order of stacks/pipeline.yaml."""
-    pipeline = load_pipeline(root())
+    settings = pipeline.load_pipeline(root())
     if (request is None) != (branch is None):
         raise UsageError("--request and --branch need each other")
-    require_listed(stacks, pipeline)
+    pipeline.require_listed(stacks, settings)
     chosen = _chosen(stacks, request)
     tags = None
-    if branch is not None and pipeline.pull_requests is not None:
-        tags = request_tags(branch, pipeline.pull_requests, utc_now())
-    order = list(pipeline.stacks)
+    if branch is not None and settings.pull_requests is not None:
+        tags = pipeline.request_tags(branch, settings.pull_requests, pipeline.utc_now())
+    order = list(settings.stacks)
     ordered = sorted(chosen, key=lambda each: order.index(each) if each in order else len(order))
     how = deployment.Deployment(plans, refresh, tags)
     stacks = tuple(ordered or order)
@@ -166,7 +140,7 @@ def _deploy(
 @_OUTPUT
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
     """Find what was changed by hand. Writes neither the state nor the cloud."""
-    chosen = _chosen(stacks, None) or list(load_pipeline(root()).stacks)
+    chosen = _chosen(stacks, None) or list(pipeline.load_pipeline(root()).stacks)
     _run("drift", output, [], lambda run: drift.drift(run, chosen))
 
 
@@ -181,11 +155,11 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
     Names the resources that carry such a stack's labels but are in no state.
     """
-    branches = remote_branches(root(), remote)
-    requested = load_pipeline(root()).pull_requests
+    branches = pipeline.remote_branches(root(), remote)
+    requested = pipeline.load_pipeline(root()).pull_requests
 
-    def work(run: Run) -> Iterator[Result]:
-        before, now = run.backend.stacks(), utc_now()
+    def work(run: result.Run) -> Iterator[result.Result]:
+        before, now = run.backend.stacks(), pipeline.utc_now()
         yield from sweep.sweep(run, branches, now)
         if requested:
             yield from sweep.sweep_orphans(
@@ -204,9 +178,9 @@ def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
     """Delete everything of a stack of the pipeline, except what is protected."""
     if stack != confirm:
         raise UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
-    if not REQUEST.fullmatch(stack):
+    if not pipeline.REQUEST.fullmatch(stack):
         # An environment that is not listed has no approval.
-        require_listed([stack], load_pipeline(root()))
+        pipeline.require_listed([stack], pipeline.load_pipeline(root()))
     _run("destroy", output, [], lambda run: [sweep.destroy(run, stack, delete_data=delete_data)])
 
 
@@ -216,15 +190,16 @@ def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
     if request is None:
         return list(stacks)
     # Before anything is written.
-    require_backend({})
-    return [*stacks, write_request_stack(root(), request, load_pipeline(root()).pull_requests)]
+    result.require_backend({})
+    requested = pipeline.load_pipeline(root()).pull_requests
+    return [*stacks, pipeline.write_request_stack(root(), request, requested)]
 
 
 def _run(
     name: str,
     folder: Path,
     built: Iterable[str],
-    work: Callable[[Run], Iterable[Result]],
+    work: Callable[[result.Run], Iterable[result.Result]],
     policies: str | None = None,
 ) -> None:
     """Do the work, print and write its results, and end the process.
@@ -237,26 +212,26 @@ def _run(
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()
-    require_backend({})
+    result.require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
         project.build_wheel()
     environment = toolchain.engine(toolchain.find())
     done = []
-    with restored_checkout(root()), rules_of(root(), policies) as pack:
-        run = Run(Backend(environment, root(), pack), root(), folder, _report)
-        for result in work(run):
-            done.append(result)
-            click.echo(f"{result.stack}: {result.outcome.value}")
-            for each in (*result.notes, *result.problem.splitlines()):
-                run.report(f"{result.stack}: {line(each)}")
+    with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
+        run = result.Run(Backend(environment, root(), pack), root(), folder, _report)
+        for one in work(run):
+            done.append(one)
+            click.echo(f"{one.stack}: {one.outcome.value}")
+            for each in (*one.notes, *one.problem.splitlines()):
+                run.report(f"{one.stack}: {line(each)}")
     if not done:
         click.echo("No stack is concerned.")
-    write_results(folder, name, done, time.monotonic() - started)
+    result.write_results(folder, name, done, time.monotonic() - started)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(summary, "a", encoding="utf-8") as file:
-            file.writelines(markdown(name, each) for each in done)
-    sys.exit(worst(result.outcome for result in done).exit_code)
+            file.writelines(result.markdown(name, each) for each in done)
+    sys.exit(result.worst(one.outcome for one in done).exit_code)
 
 
 def _needs_wheel(stack: str) -> bool:
@@ -291,24 +266,24 @@ def _comment(request: int | None, every: bool, of: str, stack: str | None, outpu
         _comment_on_all()
         return
     if of == "request":
-        stack = request_stack(request)
+        stack = pipeline.request_stack(request)
     if stack is None:
         raise UsageError("nothing says which stack's results these must be. Use --stack")
     name = {"plan": "preview", "request": "deploy"}.get(of, of)
     notes = [_FORGEABLE] if of == "preview" else []
-    texts = read_results(output, name, re.compile(re.escape(stack)), notes)
-    post_comments(forge_of(), request, texts.by_stack)
+    texts = result.read_results(output, name, re.compile(re.escape(stack)), notes)
+    forge.post_comments(forge.forge_of(), request, texts.by_stack)
 
 
 def _comment_on_all() -> None:
     """Post what the jobs of requests have left; one that is wrong stops none of the others."""
-    forge, problems = forge_of(), []
-    for request, preview in forge.opened():
+    own, problems = forge.forge_of(), []
+    for request, preview in own.opened():
         try:
             found = preview()
             for stack, archive in found.archives.items() if found else ():
                 texts = _preview_texts(archive, stack)
-                post_comments(forge, request, texts)
+                forge.post_comments(own, request, texts)
                 click.echo(f"request {request}: {', '.join(texts)}")
         except TpustackError as error:
             problems.append(f"request {request}: {line(str(error))}")
@@ -318,17 +293,17 @@ def _comment_on_all() -> None:
 
 def _preview_texts(archive: bytes, stack: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
-        unpack_results(archive, Path(folder))
+        result.unpack_results(archive, Path(folder))
         only = re.compile(re.escape(stack))
-        return read_results(Path(folder), "preview", only, notes=[_FORGEABLE]).by_stack
+        return result.read_results(Path(folder), "preview", only, notes=[_FORGEABLE]).by_stack
 
 
 @command.command("issue")
 @_OUTPUT
 def _issue(output: Path) -> None:
     """Open, update or close the issues about drift, after `drift`."""
-    texts = read_results(output, "drift")
-    update_issues(forge_of(), texts.by_stack, texts.drifted)
+    texts = result.read_results(output, "drift")
+    forge.update_issues(forge.forge_of(), texts.by_stack, texts.drifted)
 
 
 @command.command("plans")
@@ -336,7 +311,7 @@ def _issue(output: Path) -> None:
 @_OUTPUT
 def _plans(commit: str, output: Path) -> None:
     """Fetch the plans that were reviewed in the request that brought a commit."""
-    reviewed = forge_of().reviewed(commit)
+    reviewed = forge.forge_of().reviewed(commit)
     if reviewed is None:
         raise UsageError(
             f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
@@ -344,7 +319,9 @@ def _plans(commit: str, output: Path) -> None:
         )
     output.mkdir(parents=True, exist_ok=True)
     stacks = [
-        stack for stack, pack in reviewed.archives.items() if unpack_plan(pack, output, stack)
+        stack
+        for stack, pack in reviewed.archives.items()
+        if result.unpack_plan(pack, output, stack)
     ]
     click.echo(f"plans of request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
     if outputs := os.environ.get("GITHUB_OUTPUT"):
@@ -355,11 +332,11 @@ def _plans(commit: str, output: Path) -> None:
 @command.command("guard")
 def _guard() -> None:
     """Refuse to go on if an environment that needs approval would ask for none."""
-    forge, lacking = forge_of(), []
-    for environment in load_pipeline(root()).approval:
+    own, lacking = forge.forge_of(), []
+    for environment in pipeline.load_pipeline(root()).approval:
         try:
-            lacks, weak = forge.unprotected(environment)
-        except AccessDenied as refusal:
+            lacks, weak = own.unprotected(environment)
+        except forge.AccessDenied as refusal:
             click.echo(f"warning: it can't be told who approves {environment}: {refusal}", err=True)
             continue
         for each in weak:

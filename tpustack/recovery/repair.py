@@ -160,22 +160,6 @@ class Recovery:
         except OSError as error:
             raise TpustackError(f"the lock can't be released: {error}") from None
 
-    def take_in(self) -> list[str]:
-        """Repair the stack's state; return the URNs of what was being created.
-
-        What the engine was creating may exist by now without being in the state: then it is taken
-        into the state.
-
-        Raises:
-            LockedError: when another run works on the stack.
-        """
-        state = self.interrupted()
-        if state is None:
-            return []
-        found = self.look(state)
-        self.write(found)
-        return found.created
-
     def look(self, before: State) -> Found:
         """Find out which interrupted resources exist. Changes neither cloud nor state."""
         require_trusted(self._stack, before)
@@ -245,8 +229,10 @@ class Repair:
         self.notes: list[str] = []
         self._recovery = recovery
 
-    def take_up(self) -> None:
-        """Take what a killed run was creating into the state.
+    def take_up(self) -> list[str]:
+        """Take what a killed run was creating into the state, if it exists by now.
+
+        Returns the URNs of all that it was creating.
 
         Raises:
             LockedError: when that run is still at work.
@@ -254,13 +240,14 @@ class Repair:
         recovery = self._recovery
         state = recovery.interrupted()
         if state is None:
-            return
+            return []
         # Only the lock tells a run that was killed from one that works.
         self.when_unlocked(recovery.ask_for_lock)
         found = recovery.look(state)
         self.when_unlocked(lambda: recovery.write(found))
         names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
         self.notes.append(f"An earlier run was killed; it was creating {names}.")
+        return found.created
 
     def when_unlocked(self, operation: Callable[[], _T]) -> _T:
         """Do something that needs the lock, after releasing one whose holder is dead.

@@ -36,10 +36,18 @@ class FakeRecovery:
         assert locks == self.held
         self.held, self.released = None, True
 
-    def take_in(self) -> list[str]:
+    def interrupted(self) -> dict[str, Any]:
+        return {}
+
+    def ask_for_lock(self) -> None:
         if self.held is not None:
             raise LockedError(self.held)
-        return ["urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu"]
+
+    def look(self, state: dict[str, Any]) -> Any:
+        return SimpleNamespace(created=["urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu"])
+
+    def write(self, found: object) -> None:
+        self.ask_for_lock()
 
 
 @pytest.fixture

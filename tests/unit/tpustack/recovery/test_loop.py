@@ -51,7 +51,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     """Also where an update is at work: it waits for its end."""
     lost: list[dict[str, str]] = [{"tpu": "PREEMPTED"}, {}]
     renewed: list[Any] = []
-    recovery = SimpleNamespace(locks=lambda: None, take_in=list)
+    recovery = SimpleNamespace(locks=lambda: None, interrupted=lambda: None)
     stack = SimpleNamespace(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
@@ -70,7 +70,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     done = run("recover", "--stack", "dev", "--loop")
     assert done.code == 0
     assert renewed == [[]]
-    assert "The TPU tpu is PREEMPTED; it is made anew." in done.out
+    assert "The TPU tpu is PREEMPTED; it is recreated." in done.out
     assert "Nothing was being created" not in done.out
 
 
@@ -119,7 +119,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
 ) -> None:
     renewed: list[Any] = []
     stack = SimpleNamespace(
-        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, take_in=list),
+        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),
