@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
-from rich.console import Console
 
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
@@ -35,6 +34,8 @@ def follow_command(stack: str) -> None:
     followed by what it writes to the bucket. At the end it says what keeps costing, and which
     command ends that.
     """
+    from rich.console import Console
+
     from infra.settings.training import RunOn
     from tpustack.engine.backend import outputs_of
     from tpustack.logs.follow import follow

@@ -568,12 +568,12 @@ PROTECTED: dict[str, Any] = {
     ("github", "gitlab", "lacks"),
     [
         (PROTECTED, {"required_approval_count": 1}, {""}),
-        ({}, {"name": "prod"}, {"asks nobody", "any may read its secrets"}),
-        ({**PROTECTED, "protection_rules": []}, {}, {"asks nobody"}),
+        ({}, {"name": "prod"}, {"needs no approval", "any may read its secrets"}),
+        ({**PROTECTED, "protection_rules": []}, {}, {"needs no approval"}),
         (
             {**PROTECTED, "protection_rules": [{"type": "required_reviewers", "reviewers": []}]},
             {"approval_rules": []},
-            {"asks nobody"},
+            {"needs no approval"},
         ),
         ({**PROTECTED, "deployment_branch_policy": None}, None, {"read its secrets", "may deploy"}),
         (None, None, {"makes it, without rules", "may deploy"}),
