@@ -56,7 +56,6 @@ class Demo:
     """Brings everything up, trains a model, and takes it all down again.
 
     Args:
-        architecture: `vm` or `node`.
         keep: leave the stack and the local cloud up at the end.
         console: where it reports.
     """
@@ -258,7 +257,6 @@ class Summary:
     Attributes:
         test_accuracy: share of the test images that the model classifies correctly, 0 to 1.
         steps_per_second: training steps a second, without start-up and evaluation.
-        replicas: replicas in sync.
         endpoint: the TPU's, as the stack exports it.
         architecture: `vm` or `node`.
         data: which images it trained on.

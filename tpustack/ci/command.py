@@ -205,10 +205,8 @@ def _run(
     """Do the work, print and write its results, and end the process.
 
     Args:
-        name: the command.
         folder: where its files go.
         built: the stacks that need the training wheel.
-        work: the work.
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()

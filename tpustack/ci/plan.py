@@ -70,9 +70,6 @@ def mismatch(reviewed: Sealed, stack: str, commit: str, state: str, noted: str |
     """Return why a plan is not one of this stack, commit and state; empty if it is.
 
     Args:
-        reviewed: the plan.
-        stack: the stack's name.
-        commit: the commit that is checked out.
         state: the digest of the state.
         noted: the digest of the plan that was carried out last, perhaps in part.
     """
@@ -120,7 +117,6 @@ class Seal:
     """Where a plan is from.
 
     Attributes:
-        stack: the stack that it is about.
         commit: the commit that it was made from; empty outside git.
         state: the digest of the state that it starts from.
         encryption: what the stack's key needs to decrypt the plan's secrets.

@@ -399,7 +399,6 @@ def read_results(
     The texts are made again from plain data, so that no other job decides what they look like.
 
     Args:
-        folder: the run's files.
         command: the command whose results these must be.
         stacks: the stacks that they may be about.
         notes: what a reader should know of each.

@@ -95,12 +95,8 @@ def sweep_orphans(
     """Name, or remove, resources of requests' stacks that the backend no longer has.
 
     Args:
-        run: the run.
-        google: the cloud.
         project: where requests' stacks are.
-        now: the time.
         before: the stacks that the backend had when the run began.
-        remove: whether to remove anything.
     """
     found = [*dict.fromkeys(_labelled(google, project)), *_described(google, project)]
     # Asked afterwards: a stack exists before its first resource.

@@ -40,7 +40,6 @@ class Backend:
 
     Args:
         environment: what the engine gets besides this process' own variables.
-        root: the folder of Pulumi.yaml.
         policies: the policy pack; None: the one of `root`.
     """
 

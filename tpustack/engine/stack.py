@@ -261,8 +261,6 @@ class Change:
 
     Attributes:
         operation: the engine's word: `create`, `update`, `replace`, `delete` …
-        type: Pulumi's type token.
-        name: its name in the program.
         properties: paths of what differs; their values may be secret, and are not kept.
         because: paths of what forces a replacement.
     """
