@@ -56,7 +56,7 @@ def test_settings_that_are_being_changed_hide_neither_the_end_nor_its_costs(
     (project / "stacks" / "Pulumi.dev.yaml").write_text("config: [", encoding="utf-8")
     done = run("follow", "--stack", "dev")
     assert done.code == 0
-    assert done.out == "TPU and VM go on costing until `pulumi destroy --stack dev`.\n"
+    assert done.out == "TPU and VM keep costing until `pulumi destroy --stack dev`.\n"
 
 
 def test_what_is_not_up_costs_nothing(

@@ -658,4 +658,4 @@ def test_nothing_goes_on_where_an_environment_would_ask_nobody(
     pipeline.write_text("stacks: [dev]\napproval: [secret]")
     warned = run("ci", "guard")
     assert warned.code == 0
-    assert "warning: nobody can tell who approves secret" in warned.err
+    assert "warning: it can't be told who approves secret" in warned.err
