@@ -4,9 +4,9 @@ The engine's own means do a part of it. Its `cancel` deletes all locks of a stac
 living run has taken in the meantime, so locks are deleted by name. The flag
 `--import-pending-creates` of its refresh (3.259) drops the operation without importing the
 resource, which is then in no state, and `--clear-pending-creates` does the same; neither looks
-whether the resource exists and whose it is. So resources that may exist are put into a copy of the state, in a folder, and the
-engine refreshes that. The stack's own state is written once, when everything is known; until then
-it names what was interrupted.
+whether the resource exists and whose it is. So resources that may exist are put into a copy of the
+state, in a folder, and the engine refreshes that. The stack's own state is written once, when
+everything is known; until then it names what was interrupted.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from markdown_it.token import Token
 from tests.examples import examples
 from tpustack.ci import result
 from tpustack.ci.result import LONGEST, CostChange, Outcome, Result, markdown, marker
+from tpustack.console import line
 from tpustack.engine.stack import Change, Violation
 
 HOSTILE = [
@@ -42,7 +43,7 @@ RESULTS = st.builds(
     st.tuples(st.builds(Violation, TEXTS, TEXTS, TEXTS, TEXTS)),
     st.builds(CostChange, TEXTS, TEXTS, TEXTS),
     TEXTS.map(lambda said: f"x{said}"),
-    st.tuples(TEXTS.filter(result.line)),
+    st.tuples(TEXTS.filter(line)),
 )
 PLAIN = Change("replace", "x", "x", ("x",), ("x",))
 HARMLESS = Result(
@@ -95,7 +96,7 @@ def test_nobody_is_called_and_nothing_is_linked(said: str) -> None:
 def test_code_is_one_span_with_the_same_words(said: str) -> None:
     (_, inline, _) = parsed(f"x {result.code(said)} x")
     span = [each.content for each in inline.children or [] if each.type == "code_inline"]
-    assert [each.strip() for each in span] == [result.line(said)]
+    assert [each.strip() for each in span] == [line(said)]
 
 
 @settings(max_examples=examples(50))
