@@ -57,6 +57,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+# Options.
+
 _MOST_HOURS = 100_000
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -157,6 +159,8 @@ def printable(text: str, kept: str = "\t") -> str:
 def _controls(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
+
+# Ctrl-C, `kill` and a closed terminal: each ends a command with one line.
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -128,6 +128,9 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root()))
 
 
+# What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
+
+
 def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
     """Return the description of the stack's data set; None if it is not on this machine."""
     folder = root / (settings.training.data or "")

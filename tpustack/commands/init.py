@@ -517,6 +517,8 @@ def _pulumi(variables: Mapping[str, str]) -> Callable[..., None]:
     return run
 
 
+# The bucket of the state.
+
 _BUCKETS = "https://storage.googleapis.com/storage/v1/b"
 
 

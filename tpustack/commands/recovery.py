@@ -98,6 +98,8 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
+# TPUs and VMs that Google has taken.
+
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _VM = "gcp:compute/instance:Instance"
 _GONE = ("PREEMPTED", "TERMINATED")

@@ -135,6 +135,8 @@ def _failing(what: str) -> Iterator[None]:
         raise TpustackError(f"{what}{reason(str(error))}") from None
 
 
+# The `pulumi` process: nothing of it is left when this process is interrupted.
+
 _POLL = 0.1
 # After a signal that is not Ctrl-C a pipeline kills within ten seconds or so.
 _IMPATIENT = 5.0

@@ -241,6 +241,8 @@ def _unheard(_line: str) -> None:
     """Pass over what the engine says: nothing is done that takes time."""
 
 
+# What the engine reports.
+
 # The parts of a replacement; the engine reports the replacement itself, too.
 _PARTS = {OpType.CREATE_REPLACEMENT, OpType.DELETE_REPLACED, OpType.DISCARD_REPLACED}
 _NOTHING = {OpType.SAME, OpType.REFRESH, OpType.READ, *_PARTS}
@@ -383,6 +385,8 @@ def _by_type(change: Change) -> tuple[str, str]:
 def _plain(text: str) -> str:
     return _COLOR.sub("", text).strip()
 
+
+# Why an operation failed.
 
 # What follows from an error, or repeats it in other words.
 _REPEATS = re.compile(

@@ -104,6 +104,8 @@ def exports(variables: dict[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
+# Processes that outlive the engine.
+
 MARK = "TPUSTACK_OWNER"
 _SECONDS = 5.0
 # The language host and the providers, the queue's (infra/queued/plugin), and the program.
