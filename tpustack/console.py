@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import json
 import re
 import signal
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,7 +57,6 @@ class LazyGroup(click.Group):
 
 # Options.
 
-_MOST_HOURS = 100_000
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -99,27 +96,10 @@ def as_json(thing: str = "result") -> Callable[[_F], _F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print the {thing} as JSON.")
 
 
-class Hours(click.ParamType[Decimal]):
-    """Hours as an exact number above 0."""
-
-    name = "hours"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Decimal:
-        """Return the number. Fails the command, exit code 2, if it is none or out of range."""
-        try:
-            hours = Decimal(str(value))
-            fits = 0 < hours <= _MOST_HOURS
-        except InvalidOperation:
-            fits = False
-        if not fits:
-            self.fail(f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}", param)
-        return hours
-
-
 def echo_json(document: object) -> None:
     """Print a document as JSON."""
+    import json
+
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +19,7 @@ from infra.settings.problems import Problem, counted
 from infra.settings.reference import all_settings
 from infra.settings.tpu import Capacity
 from tpustack import console, project, stacks
-from tpustack.console import Hours, refuse
+from tpustack.console import refuse
 from tpustack.errors import UsageError
 from tpustack.project import root
 from tpustack.reference import catalog as tables
@@ -99,6 +99,28 @@ def _print_report(report: Report) -> None:
         click.echo(f"{report.stack}: fine")
         for warning in report.warnings:
             click.echo(f"  warning: {warning}")
+
+
+_MOST_HOURS = 100_000
+
+
+class Hours(click.ParamType[Decimal]):
+    """Hours as an exact number above 0."""
+
+    name = "hours"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Decimal:
+        """Return the number. Fails the command, exit code 2, if it is none or out of range."""
+        try:
+            hours = Decimal(str(value))
+            fits = 0 < hours <= _MOST_HOURS
+        except InvalidOperation:
+            fits = False
+        if not fits:
+            self.fail(f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}", param)
+        return hours
 
 
 @click.command("cost")
