@@ -24,11 +24,11 @@ from bench.result import Result
 from bench.sandbox import make_project, session, write_stack
 from bench.trainer.mnist import write_mnist
 from tpu_training.goodput.entry import Entry, parse
-from tpustack import project as wheel
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
+from tpustack.project import build_wheel
 
 _KILLS = 3
 _LOOPS = 5
@@ -107,7 +107,7 @@ class _Running:
 @contextmanager
 def _training(folder: Path) -> Iterator[_Running]:
     project = make_project(folder)
-    settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(wheel.build_wheel())}
+    settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(build_wheel())}
     write_stack(project, Path(), training=settings, recovery={"enabled": True})
     with LocalCloudCommand(folder / "cloud").running() as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")

@@ -10,7 +10,7 @@ import yaml
 
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
-from tpustack.commands import stack as cost
+from tpustack.commands import stack as commands
 from tpustack.commands import training
 from tpustack.engine import backend
 
@@ -23,7 +23,7 @@ GIVEN = {"global_batch_size": "512", "epochs": "3"}
 def stack(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A stack with a v3-8 that trains the MNIST network on data of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (cost, tpustack.project):
+    for module in (commands, tpustack.project):
         monkeypatch.setattr(module, "root", lambda: project)
     write_data(project / "data" / "mnist")
     path = project / "stacks" / "Pulumi.dev.yaml"
