@@ -154,5 +154,5 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@$(PY) tools/lock_machines.py
 
 clean:  ## Stop the local cloud and remove all that was made here, except .venv
-	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; $(PY) -m tpustack.engine.leftovers; fi
+	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; $(PY) -m tpustack.engine.toolchain; fi
 	@rm -rf .demo .localcloud .state dist build

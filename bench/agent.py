@@ -20,7 +20,7 @@ from infra.components.machine import startup_script
 from infra.startup.agent.bundle import program
 from tests.agents import kill_agents
 from tests.sandbox import session
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 _KILLS = 100
 _MEASURED_SECONDS = 60.0

@@ -35,7 +35,7 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params
 from tpu_training.models.registry import load_model
-from tpustack.demo import dataset
+from tpustack import datasets
 
 _BATCH, _HOSTS = 256, (1, 8)
 _IMAGES, _SIDE = 2816, 144
@@ -176,7 +176,7 @@ CASES = (
 def measure_input() -> list[Result]:
     """Turns of each, one after the other; the ratio is the median of those of each pair."""
     with tempfile.TemporaryDirectory() as folder:
-        source = dataset.obtain(lambda text: None).argument
+        source = datasets.mnist(lambda text: None).argument
         convert(source, str(Path(folder) / "data"))
         data = open_data(str(Path(folder) / "data"))
         cluster = connect(NoTpu(), Wait(), local_devices=0)

@@ -32,13 +32,13 @@ from infra.startup.agent.jobs.store import Store
 from tests.browser import Page, browsing, find_browser
 from tests.sandbox import PROJECT, make_project, make_trainer, session, write_stack
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import address, listen, server
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.jobs.job import job_log
+from tpustack.local import LocalCloudCommand
 
 _SUBMITS, _QUEUED, _SHORT = 5, 1000, 100
 _RESET = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpustack.demo import dataset
+from tpustack import datasets
 from tpustack.errors import TpustackError
 from tpustack.project import root
 
@@ -77,7 +77,7 @@ def compare(pairs: list[tuple[float, float]]) -> Compared:
 def write_mnist(folder: Path) -> Path:
     """Convert MNIST for the trainer into `folder`/data."""
     target = folder / "data"
-    source = dataset.obtain(lambda text: None).argument
+    source = datasets.mnist(lambda text: None).argument
     run_program("tpu_training", "data", "convert", "--source", source, "--output", str(target))
     return target
 

@@ -20,16 +20,17 @@ from urllib.parse import quote
 
 import requests
 from rich.console import Console
+from tpustack.cloud.local import LocalCloudCommand
 
 from bench.measure import Result, write_mnist
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpu_training.goodput.ledger import Entry, parse_entry
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
-from tpustack.stacks import wheel
+from tpustack.local import LocalCloudCommand
+from tpustack.project import build_wheel
 
 _KILLS = 3
 _LOOPS = 5
@@ -108,7 +109,7 @@ class _Running:
 @contextmanager
 def _training(folder: Path) -> Iterator[_Running]:
     project = make_project(folder)
-    settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(wheel.build())}
+    settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(build_wheel())}
     write_stack(project, Path(), training=settings, recovery={"enabled": True})
     with LocalCloudCommand(folder / "cloud").running() as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")

@@ -24,13 +24,12 @@ from tests.sandbox import (
     session,
     write_stack,
 )
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.preview import Preview, preview
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.ci.deployment import Preview, preview
+from tpustack.ci.result import Outcome, Run
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 # --- `pulumi preview` of this stack against a bare program with the same Google resources.
@@ -127,7 +126,7 @@ def measure_request() -> list[Result]:
         for stack in _STACKS:
             write_stack(project, trainer, stack)
         backend = Backend(preview_environment(folder / "state"), project)
-        job = Job(backend, project, folder, lambda line: None)
+        job = Run(backend, project, folder, lambda line: None)
         _run(job)
         took = compare([_run(job) for _ in range(_REQUEST_RUNS)])
     return [
@@ -136,7 +135,7 @@ def measure_request() -> list[Result]:
     ]
 
 
-def _run(job: Job) -> tuple[float, float]:
+def _run(job: Run) -> tuple[float, float]:
     """Seconds of all, and of the slowest."""
     started = time.perf_counter()
     results = preview(job, _STACKS, Preview())

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.measure import Result, in_turn, run_program, write_mnist
 from tests.sandbox import session
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 # --- Steps a second through the TPU's gRPC endpoint against the same replicas in this process.

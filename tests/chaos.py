@@ -34,18 +34,16 @@ from infra.settings.parse import NAMESPACE, parse
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import stack_path
 from tpustack import project
-from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand, pass_on
-from tpustack.cloud.tpu import look_up
-from tpustack.demo.processes import Watch, end_children
-from tpustack.engine import leftovers, toolchain
+from tpustack.cloud.google import Google, look_up
+from tpustack.console import Interrupted, handled
+from tpustack.demo import Watch, end_children
+from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
-from tpustack.interrupt import Interrupted, handled
+from tpustack.local import LocalCloudCommand, pass_on
 from tpustack.logs import serial
 from tpustack.logs.serial import Ended, Progress
-from tpustack.stacks import wheel
 
 if TYPE_CHECKING:
     from tpu_training.goodput.account import Account
@@ -500,7 +498,7 @@ def make_project(folder: Path, steps: int, settings: Mapping[str, object]) -> Pa
     (made / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     _convert(made / "data")
     stack = _stack_file()
-    stack["config"] |= {**_changes(made, steps, wheel.build(folder / "dist")), **settings}
+    stack["config"] |= {**_changes(made, steps, project.build_wheel(folder / "dist")), **settings}
     stack_path(made, STACK).write_text(yaml.safe_dump(stack), encoding="utf-8")
     return made
 
@@ -623,7 +621,7 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as interruption:
-        leftovers.end_own()
+        toolchain.end_own()
         sys.exit(interruption.exit_code)
 
 

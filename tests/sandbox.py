@@ -17,9 +17,9 @@ import requests
 import yaml
 
 from infra.settings.stack_file import stack_path
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 PROJECT = {"gcp:project": "tpu-stack-local"}

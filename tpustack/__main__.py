@@ -7,10 +7,8 @@ import sys
 
 import click
 
+from tpustack.console import Interrupted, LazyGroup, handled, plain
 from tpustack.errors import TpustackError
-from tpustack.inert import plain
-from tpustack.interrupt import Interrupted, handled
-from tpustack.lazy import LazyGroup
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
@@ -33,8 +31,27 @@ COMMANDS = {
     "settings": "List every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
-# Where a command is not in tpustack/commands.
-_MODULES = {"ci": "tpustack.ci.command", "job": "tpustack.jobs.command"}
+_WHERE = {
+    "bootstrap": "bootstrap:command",
+    "catalog": "commands.stack:catalog_command",
+    "check": "commands.stack:check_command",
+    "ci": "ci.command:command",
+    "cost": "commands.stack:cost_command",
+    "dashboard": "commands.training:dashboard_command",
+    "dataset": "datasets:command",
+    "demo": "demo:command",
+    "doctor": "commands.training:doctor_command",
+    "follow": "commands.training:follow_command",
+    "goodput": "commands.training:goodput_command",
+    "init": "commands.init:init_command",
+    "job": "jobs.command:command",
+    "local": "local:local_command",
+    "logs": "commands.training:logs_command",
+    "permissions": "commands.stack:permissions_command",
+    "recover": "commands.recovery:recover_command",
+    "settings": "commands.stack:settings_command",
+    "wheel": "commands.stack:wheel_command",
+}
 
 
 class Commands(LazyGroup):
@@ -48,7 +65,7 @@ class Commands(LazyGroup):
 
 @click.group(
     cls=Commands,
-    later={name: f"{_MODULES.get(name, f'tpustack.commands.{name}')}:command" for name in COMMANDS},
+    later={name: f"tpustack.{place}" for name, place in _WHERE.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
@@ -69,9 +86,9 @@ def main() -> None:
         click.echo(f"error: {plain(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as interruption:
-        from tpustack.engine import leftovers
+        from tpustack.engine import toolchain
 
-        leftovers.end_own()
+        toolchain.end_own()
         with contextlib.suppress(OSError):
             click.echo("interrupted; nothing is left running", err=True)
         sys.exit(interruption.exit_code)

@@ -1,4 +1,4 @@
-"""Creates what the pipeline needs, including its state bucket, and keeps its own state there."""
+"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import click
 import yaml
 
 from bootstrap.rights import rights_of
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
-from tpustack.cloud.access import require_project
+from infra.settings.bounded import load as load_yaml
+from tpustack.cloud.google import require_project
+from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
 from tpustack.engine.toolchain import PASSPHRASE
@@ -27,12 +30,12 @@ def load(stack: str, project: Path) -> BootstrapSettings:
     """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        document = load_yaml(path.read_text(encoding="utf-8")) or {}
         return parse(document.get("config") or {}, stack)
     except FileNotFoundError:
-        there = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
+        names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
         raise UsageError(
-            f"bootstrap/ has no {path.name}. There are: {', '.join(there) or 'none'}"
+            f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}"
         ) from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
@@ -43,7 +46,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
 def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
     """Create or update everything; the next run continues one that was interrupted.
 
-    The state of the first run lies in a folder, until there is a bucket to move it to.
+    The state of the first run is in a folder, until there is a bucket to move it to.
     """
     settings = load(stack, root())
     try:
@@ -54,14 +57,14 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
         require_project(project)
     program, folder = root() / "bootstrap", state() / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
-    there = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
+    remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
-    if not unfinished and _has(there, stack):
-        return there.select(stack).up(line)
+    if not unfinished and _has(remote, stack):
+        return remote.select(stack).up(line)
     folder.mkdir(parents=True, exist_ok=True)
-    here = there.elsewhere(folder).select(stack)
+    local = remote.elsewhere(folder).select(stack)
     if unfinished:
-        recovery = here.recovery(line)
+        recovery = local.recovery(line)
         repair = Repair(recovery)
         try:
             repair.take_up()
@@ -71,10 +74,10 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
                 f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "
                 f"it is dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
-    update = here.up(line)
-    if stack not in there.stacks():
-        there.create(stack)
-    here.copy_to(there.stack(stack))
+    update = local.up(line)
+    if stack not in remote.stacks():
+        remote.create(stack)
+    local.copy_to(remote.stack(stack))
     shutil.rmtree(folder)
     return update
 
@@ -85,3 +88,23 @@ def _has(backend: Backend, stack: str) -> bool:
     except TpustackError:
         # There is no such bucket yet. `up` reports anything else that is wrong.
         return False
+
+
+@click.command("bootstrap")
+@click.option(
+    "--stack",
+    "-s",
+    default="pipeline",
+    show_default=True,
+    help="Its settings are bootstrap/Pulumi.STACK.yaml.",
+)
+def command(stack: str) -> None:
+    """Create the state bucket, the key, the identities of the pipeline and its budget.
+
+    May be run again at any time; prints the values to enter in the pipeline's settings.
+    """
+    environment = toolchain.engine(toolchain.find())
+    update = bootstrap(stack, environment, lambda line: click.echo(line, err=True))
+    click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
+    for name, value in sorted(update.outputs.items()):
+        click.echo(f"{name}: {value}")

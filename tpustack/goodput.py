@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from infra.cost.table import dollars
-from tpustack.inert import line
+from tpustack.console import line
 
 if TYPE_CHECKING:
     from rich.table import Table

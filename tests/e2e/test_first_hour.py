@@ -29,7 +29,7 @@ from localcloud.services.storage.records import DELETED_BUCKET
 from localcloud.services.tpu import hosts
 from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
-from tpustack.stacks.new import runtime_for
+from tpustack.commands.init import runtime_for
 
 from .engineer import Engineer, Life
 from .pages import ROOT, commands

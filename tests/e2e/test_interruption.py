@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 # There is one demo on a machine at a time.

@@ -15,14 +15,15 @@ import psutil
 import pytest
 import requests
 import yaml
+from tpustack.cloud.local import LocalCloudCommand
 
 from infra.deployer import Permissions
 from tests.sandbox import make_project, make_trainer, session, write_stack
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.engine.toolchain import Toolchain
+from tpustack.local import LocalCloudCommand
 
 from .deployer import Deployer
 from .installed import UV, Installed, build_wheels, constraints

@@ -9,7 +9,7 @@ import requests
 
 from bootstrap.rights import UNLIMITED
 from infra.deployer import OBJECTS_ROLE, Permissions
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
 _EMAIL = "deployer@tpu-stack-local.iam.gserviceaccount.com"

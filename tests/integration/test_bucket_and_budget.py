@@ -10,8 +10,8 @@ import requests
 
 from infra.components.limits import week
 from infra.deployer import CHANGE, READ, WRITE, permissions_of
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 from .test_stacks import TPU, Become, settings_of
 

@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from tpu_training.errors.catalog import known_errors
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
 CURES = {known.id: known.cure for known in known_errors()}

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import requests
+from tpustack.cloud.local import LocalCloudCommand
 
 from tests.browser import Page, browsing, find_browser
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")

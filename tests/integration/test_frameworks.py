@@ -19,8 +19,8 @@ import pytest
 
 from infra.startup.agent.jobs.record import Spec
 from infra.startup.agent.jobs.variables import Tpu, variables
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 from tpustack.project import cache_folder
 
 from .conftest import output

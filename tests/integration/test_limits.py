@@ -9,8 +9,8 @@ from typing import Any
 
 import requests
 
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 Deploy = Callable[..., Stack]
 PLACE = "projects/tpu-stack-local"

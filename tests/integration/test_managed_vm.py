@@ -15,8 +15,8 @@ from rich.console import Console
 from infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
 from tests.sandbox import session
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 from tpustack.logs.follow import follow
 
 from .test_stacks import Become, settings_of

@@ -22,11 +22,10 @@ from infra.startup.agent.jobs.record import Job, Spec
 from infra.startup.agent.jobs.store import Store
 from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
-from tpustack.commands import recover
+from tpustack.commands import recovery
+from tpustack.commands.recovery import lost_tpus
 from tpustack.engine.stack import Stack
-from tpustack.recovery import loop
-from tpustack.recovery.taken import lost
+from tpustack.local import LocalCloudCommand
 
 from .imports import enable
 from .test_limits import Limited
@@ -168,7 +167,7 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
     finally:
         for zone in (first, second):
             cloud.run("faults", "stockout", zone, "none")
-    assert lost(Google(google), made) == {}, "it is found where it is before the state knows"
+    assert lost_tpus(Google(google), made) == {}, "it is found where it is before the state knows"
     assert_that_nothing_differs(pulumi, "local")
     engine.refresh(ignore)
     again = engine.up(ignore)
@@ -205,9 +204,9 @@ def recover_(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) ->
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         mine = SimpleNamespace(select=lambda name, create: engine)
-        monkeypatch.setattr(recover, "users_own", lambda: mine)
-        monkeypatch.setattr(recover, "repeat", partial(loop.repeat, sleep=stop))
-        done = CliRunner().invoke(recover.command, ["--stack", engine.name, *options])
+        monkeypatch.setattr(recovery, "users_own", lambda: mine)
+        monkeypatch.setattr(recovery, "repeat", partial(recovery.repeat, sleep=stop))
+        done = CliRunner().invoke(recovery.recover_command, ["--stack", engine.name, *options])
         assert done.exception is None or isinstance(done.exception, Enough), done.output
         return done.output
 

@@ -11,9 +11,9 @@ import requests
 from infra.deployer import READ, WRITE, permissions_of
 from tests.sandbox import session
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
-from tpustack.recovery import taken
+from tpustack.local import LocalCloudCommand
 
 from .test_stacks import TPU, Become, settings_of
 
@@ -103,18 +103,18 @@ def test_a_queued_tpu_in_use_is_replaced_and_one_taken_away_or_over_queues_again
     assert again.changes["replace"] == 2
 
     cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
-    assert taken.lost(recover, again.outputs)["tpu-stack-local-tpu-1"] == "PREEMPTED"
-    engine.renew(taken.targets(engine.resources()), ignore)
-    assert taken.lost(recover, again.outputs) == {}
+    assert recovery.lost_tpus(recover, again.outputs)["tpu-stack-local-tpu-1"] == "PREEMPTED"
+    engine.renew(recovery.tpu_urns(engine.resources()), ignore)
+    assert recovery.lost_tpus(recover, again.outputs) == {}
     assert engine.up(ignore).changed == 0
     assert again.outputs["tpu_endpoint"].startswith("grpc://")
 
     deploy(tpu={**QUEUED, "queued": {"runHours": 0.5}, "capacity": "flex-start"}, **zone)
     assert engine.up(ignore).changes["replace"] == 2
     cloud.run("forward", "1800")
-    until(lambda: set(taken.lost(recover, again.outputs).values()) == {"gone"})
+    until(lambda: set(recovery.lost_tpus(recover, again.outputs).values()) == {"gone"})
     assert engine.up(ignore).changes["replace"] == 2
-    assert taken.lost(recover, again.outputs) == {}
+    assert recovery.lost_tpus(recover, again.outputs) == {}
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
     # The list of what a deployer needs is enough, or this would have failed; here: none to spare.

@@ -11,9 +11,9 @@ import yaml
 from infra.deployer import READ, WRITE, permissions_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 from .deployer import Deployer

@@ -15,8 +15,8 @@ from infra.components.machine import startup_script
 from infra.startup.agent.bundle import program
 from localcloud.testing import machine
 from tpustack.cloud.google import Google
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 from tpustack.logs.follow import follow
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"

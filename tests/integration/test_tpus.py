@@ -11,10 +11,10 @@ from typing import Any
 
 import requests
 
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
-from tpustack.recovery import taken
 
 from .imports import carry_out, documented, enable
 
@@ -73,7 +73,7 @@ def test_slices_grow_and_their_disks_labels_and_tags_change_in_place(
     assert engine.up(ignore).changed == 0
 
     cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
-    engine.renew(taken.targets(engine.resources()), ignore)
+    engine.renew(recovery.tpu_urns(engine.resources()), ignore)
     again = ids(google)
     assert {name for name in three if three[name] != again[name]} == {"tpu-stack-local-tpu-1"}
     assert engine.up(ignore).changed == 0

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import requests
+from tpustack.cloud.local import LocalCloudCommand
 
 from infra.deployer import permissions_of
 from infra.settings.parse import parse
 from tests.sandbox import write_stack
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.engine.toolchain import Toolchain
 from tpustack.errors import TpustackError
+from tpustack.local import LocalCloudCommand
 
 from .deployer import Deployer
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.deployer import READ, WRITE, permissions_of
-from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
 
 from .test_stacks import TPU, Become, ignore, settings_of
 

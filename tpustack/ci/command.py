@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from time import monotonic
 
 import click
 
+from infra.names import names_of
 from infra.settings.stack_file import stack_path
-from tpustack import options
-from tpustack.ci import inert, markdown, posts, requests, settings, touched
-from tpustack.ci import output as results
-from tpustack.ci import policies as rules
-from tpustack.ci.checkout import as_it_was
-from tpustack.ci.checks import require_backend
-from tpustack.ci.deploy import Deployment
-from tpustack.ci.deploy import deploy as run_deploy
-from tpustack.ci.drift import drift as run_drift
-from tpustack.ci.job import Job
-from tpustack.ci.limits import limits
-from tpustack.ci.outcome import worst
-from tpustack.ci.preview import Preview
-from tpustack.ci.preview import preview as run_preview
-from tpustack.ci.result import Result
-from tpustack.ci.sweep import destroy as run_destroy
-from tpustack.ci.sweep import sweep as run_sweep
-from tpustack.ci.sweep import sweep_orphans
+from tpustack import console, project
+from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
+from tpustack.console import line
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.project import root
-from tpustack.stacks import wheel
-from tpustack.stacks.files import path_of
+from tpustack.stacks import load, path_of, require_file
 
 _STACKS = click.option(
-    "--stack",
-    "-s",
-    "stacks",
-    shell_complete=options.stacks,
+    *("--stack", "-s", "stacks"),
+    shell_complete=console.stacks,
     multiple=True,
     help="A stack; may be repeated.",
 )
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The stack pr-N of request N.")
 _POLICIES = click.option(
-    "--policies-of",
-    "policies",
+    *("--policies-of", "policies"),
     metavar="REVISION",
     help="Ask the rules of this revision: the target branch, before the change.",
 )
 _REFRESH = click.option("--refresh", is_flag=True, help="Look for changes made by hand, too.")
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_OUTPUT = click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/ci"),
+    show_default=True,
+    help="Folder for STACK.md, result.json and plans.",
+)
+_FORGEABLE = (
+    "The request's own code made this preview. The plan that counts is made after the merge, and "
+    "shown where the deployment is approved."
+)
 
 
 @click.group("ci")
@@ -70,13 +66,13 @@ def command() -> None:
 @_REQUEST
 @click.option(
     "--reviewed",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=_FOLDER,
     help="Folder of the request's plans; what goes beyond them is a failure.",
 )
 @_POLICIES
 @_REFRESH
-@posts.OUTPUT
-def preview(
+@_OUTPUT
+def _preview(
     base: str | None,
     stacks: tuple[str, ...],
     request: int | None,
@@ -94,12 +90,12 @@ def preview(
     if not chosen and base is None:
         raise UsageError("nothing says what to preview. Use --base, --stack or --request")
     if base is not None and request is None:
-        known = settings.load(root()).stacks
-        changed = touched.touched(touched.changed_files(root(), base), known)
+        files = pipeline.changed_files(root(), base)
+        changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
         chosen = [stack for stack in changed if not chosen or stack in chosen]
     policies = policies or base
-    how = Preview(base, refresh, reviewed, rules.note(root(), policies))
-    _run("preview", output, chosen, lambda job: run_preview(job, chosen, how), policies)
+    how = deployment.Preview(base, refresh, reviewed, pipeline.rules_note(root(), policies))
+    _run("preview", output, chosen, lambda run: deployment.preview(run, chosen, how), policies)
 
 
 @command.command("deploy")
@@ -109,14 +105,12 @@ def preview(
     "--branch", help="With --request: its branch; the stack is swept when the branch is gone."
 )
 @click.option(
-    "--plans",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the reviewed plans; nothing beyond them is done.",
+    "--plans", type=_FOLDER, help="Folder of the reviewed plans; nothing beyond them is done."
 )
 @_POLICIES
 @_REFRESH
-@posts.OUTPUT
-def deploy(
+@_OUTPUT
+def _deploy(
     stacks: tuple[str, ...],
     request: int | None,
     branch: str | None,
@@ -126,28 +120,28 @@ def deploy(
     output: Path,
 ) -> None:
     """Deploy stacks one after the other, in the order of stacks/pipeline.yaml."""
-    pipeline = settings.load(root())
+    settings = pipeline.load_pipeline(root())
     if (request is None) != (branch is None):
         raise UsageError("--request and --branch need each other")
-    settings.require_listed(stacks, pipeline)
+    pipeline.require_listed(stacks, settings)
     chosen = _chosen(stacks, request)
     tags = None
-    if branch is not None and pipeline.pull_requests is not None:
-        tags = requests.tags(branch, pipeline.pull_requests, requests.now())
-    order = list(pipeline.stacks)
+    if branch is not None and settings.pull_requests is not None:
+        tags = pipeline.request_tags(branch, settings.pull_requests, pipeline.utc_now())
+    order = list(settings.stacks)
     ordered = sorted(chosen, key=lambda each: order.index(each) if each in order else len(order))
-    how = Deployment(plans, refresh, tags)
+    how = deployment.Deployment(plans, refresh, tags)
     stacks = tuple(ordered or order)
-    _run("deploy", output, stacks, lambda job: run_deploy(job, stacks, how), policies)
+    _run("deploy", output, stacks, lambda run: deployment.deploy(run, stacks, how), policies)
 
 
 @command.command("drift")
 @_STACKS
-@posts.OUTPUT
-def drift(stacks: tuple[str, ...], output: Path) -> None:
+@_OUTPUT
+def _drift(stacks: tuple[str, ...], output: Path) -> None:
     """Find what was changed by hand. Writes neither the state nor the cloud."""
-    chosen = _chosen(stacks, None) or list(settings.load(root()).stacks)
-    _run("drift", output, [], lambda job: run_drift(job, chosen))
+    chosen = _chosen(stacks, None) or list(pipeline.load_pipeline(root()).stacks)
+    _run("drift", output, [], lambda run: drift.drift(run, chosen))
 
 
 @command.command("sweep")
@@ -155,42 +149,39 @@ def drift(stacks: tuple[str, ...], output: Path) -> None:
 @click.option(
     "--remove-orphans", is_flag=True, help="Delete resources of stacks that have no state."
 )
-@posts.OUTPUT
-def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
+@_OUTPUT
+def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     """Remove the stacks of requests whose branch is gone or whose time is up.
 
     Names the resources that carry such a stack's labels but are in no state.
     """
-    branches = touched.branches(root(), remote)
-    requested = settings.load(root()).pull_requests
+    branches = pipeline.remote_branches(root(), remote)
+    requested = pipeline.load_pipeline(root()).pull_requests
 
-    def work(job: Job) -> Iterator[Result]:
-        before, now = job.backend.stacks(), requests.now()
-        yield from run_sweep(job, branches, now)
+    def work(run: result.Run) -> Iterator[result.Result]:
+        before, now = run.backend.stacks(), pipeline.utc_now()
+        yield from sweep.sweep(run, branches, now)
         if requested:
-            project = requested.project
-            yield from sweep_orphans(job, Google(), project, now, before, remove=remove_orphans)
+            yield from sweep.sweep_orphans(
+                run, Google(), requested.project, now, before, remove=remove_orphans
+            )
 
     _run("sweep", output, [], work)
 
 
 @command.command("destroy")
-@options.stack("The stack.", required=True)
+@console.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="Its name again.")
 @click.option("--delete-data", is_flag=True, help="Buckets with forceDestroy, too, and their data.")
-@posts.OUTPUT
-def destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
+@_OUTPUT
+def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
     """Delete everything of a stack of the pipeline, except what is protected."""
     if stack != confirm:
         raise UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
-    if not requests.NAME.fullmatch(stack):
-        # Where there is no environment of this name, its approval is nobody's.
-        settings.require_listed([stack], settings.load(root()))
-    _run("destroy", output, [], lambda job: [run_destroy(job, stack, delete_data=delete_data)])
-
-
-for each in (limits, posts.comment, posts.guard, posts.issue, posts.plans):
-    command.add_command(each)
+    if not pipeline.REQUEST.fullmatch(stack):
+        # An environment that is not listed has no approval.
+        pipeline.require_listed([stack], pipeline.load_pipeline(root()))
+    _run("destroy", output, [], lambda run: [sweep.destroy(run, stack, delete_data=delete_data)])
 
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
@@ -198,50 +189,47 @@ def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
         path_of(stack)
     if request is None:
         return list(stacks)
-    # A run that can go no further writes no stack file.
-    require_backend({})
-    return [*stacks, requests.write(root(), request, settings.load(root()).pull_requests)]
+    # Before anything is written.
+    result.require_backend({})
+    requested = pipeline.load_pipeline(root()).pull_requests
+    return [*stacks, pipeline.write_request_stack(root(), request, requested)]
 
 
 def _run(
     name: str,
     folder: Path,
     built: Iterable[str],
-    work: Callable[[Job], Iterable[Result]],
+    work: Callable[[result.Run], Iterable[result.Result]],
     policies: str | None = None,
 ) -> None:
     """Do the work, print and write its results, and end the process.
 
     Args:
-        name: the command.
         folder: where its files go.
         built: the stacks that need the training wheel.
-        work: the work.
         policies: the revision whose rules are asked; None: those of the checkout.
     """
-    started = monotonic()
-    require_backend({})
+    started = time.monotonic()
+    result.require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
-        wheel.build()
+        project.build_wheel()
     environment = toolchain.engine(toolchain.find())
     done = []
-    with as_it_was(root()), rules.policies_of(root(), policies) as pack:
-        job = Job(Backend(environment, root(), pack), root(), folder, _report)
-        for result in work(job):
-            done.append(result)
-            click.echo(f"{result.stack}: {result.outcome.value}")
-            for note in result.notes:
-                job.report(f"{result.stack}: {inert.line(note)}")
-            for line in result.problem.splitlines():
-                job.report(f"{result.stack}: {inert.line(line)}")
+    with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
+        run = result.Run(Backend(environment, root(), pack), root(), folder, _report)
+        for one in work(run):
+            done.append(one)
+            click.echo(f"{one.stack}: {one.outcome.value}")
+            for each in (*one.notes, *one.problem.splitlines()):
+                run.report(f"{one.stack}: {line(each)}")
     if not done:
         click.echo("No stack is concerned.")
-    results.write(folder, name, done, monotonic() - started)
+    result.write_results(folder, name, done, time.monotonic() - started)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(summary, "a", encoding="utf-8") as file:
-            file.writelines(markdown.text(name, each) for each in done)
-    sys.exit(worst(result.outcome for result in done).exit_code)
+            file.writelines(result.markdown(name, each) for each in done)
+    sys.exit(result.worst(one.outcome for one in done).exit_code)
 
 
 def _needs_wheel(stack: str) -> bool:
@@ -249,5 +237,144 @@ def _needs_wheel(stack: str) -> bool:
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 
-def _report(line: str) -> None:
-    click.echo(line, err=True)
+def _report(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@command.command("comment")
+@click.option("--request", type=click.IntRange(1), help="The request's number.")
+@click.option(
+    "--open", "every", is_flag=True, help="Post the previews of all open requests (GitLab)."
+)
+@click.option(
+    "--of",
+    type=click.Choice(["preview", "plan", "deploy", "request"]),
+    default="preview",
+    show_default=True,
+    help="What is posted: the request's preview, the plan or the deployment after the merge, or "
+    "the deployment of the request's own stack; nothing else is.",
+)
+@click.option("--stack", "-s", help="The stack; results of another one are refused.")
+@_OUTPUT
+def _comment(request: int | None, every: bool, of: str, stack: str | None, output: Path) -> None:
+    """Post the results of a preview or deployment to the request, in place of older ones."""
+    if every is (request is not None):
+        raise UsageError("nothing says where to post. Use one of --request and --open")
+    if request is None:
+        _comment_on_all()
+        return
+    if of == "request":
+        stack = pipeline.request_stack(request)
+    if stack is None:
+        raise UsageError("nothing says which stack's results these must be. Use --stack")
+    name = {"plan": "preview", "request": "deploy"}.get(of, of)
+    notes = [_FORGEABLE] if of == "preview" else []
+    texts = result.read_results(output, name, re.compile(re.escape(stack)), notes)
+    forge.post_comments(forge.forge_of(), request, texts.by_stack)
+
+
+def _comment_on_all() -> None:
+    """Post what the jobs of requests have left; one that is wrong stops none of the others."""
+    own, problems = forge.forge_of(), []
+    for request, preview in own.opened():
+        try:
+            found = preview()
+            for stack, archive in found.archives.items() if found else ():
+                texts = _preview_texts(archive, stack)
+                forge.post_comments(own, request, texts)
+                click.echo(f"request {request}: {', '.join(texts)}")
+        except TpustackError as error:
+            problems.append(f"request {request}: {line(str(error))}")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _preview_texts(archive: bytes, stack: str) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        result.unpack_results(archive, Path(folder))
+        only = re.compile(re.escape(stack))
+        return result.read_results(Path(folder), "preview", only, notes=[_FORGEABLE]).by_stack
+
+
+@command.command("issue")
+@_OUTPUT
+def _issue(output: Path) -> None:
+    """Open, update or close the issues about drift, after `drift`."""
+    texts = result.read_results(output, "drift")
+    forge.update_issues(forge.forge_of(), texts.by_stack, texts.drifted)
+
+
+@command.command("plans")
+@click.option("--commit", required=True, help="The merged commit.")
+@_OUTPUT
+def _plans(commit: str, output: Path) -> None:
+    """Fetch the plans that were reviewed in the request that brought a commit."""
+    reviewed = forge.forge_of().reviewed(commit)
+    if reviewed is None:
+        raise UsageError(
+            f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
+            "deployment by hand: it makes plans and asks for approval"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    stacks = [
+        stack
+        for stack, pack in reviewed.archives.items()
+        if result.unpack_plan(pack, output, stack)
+    ]
+    click.echo(f"plans of request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
+    if outputs := os.environ.get("GITHUB_OUTPUT"):
+        with open(outputs, "a", encoding="utf-8") as file:
+            file.write(f"request={reviewed.request}\n")
+
+
+@command.command("guard")
+def _guard() -> None:
+    """Refuse to go on if an environment that needs approval would ask for none."""
+    own, lacking = forge.forge_of(), []
+    for environment in pipeline.load_pipeline(root()).approval:
+        try:
+            lacks, weak = own.unprotected(environment)
+        except forge.AccessDenied as refusal:
+            click.echo(f"warning: it can't be told who approves {environment}: {refusal}", err=True)
+            continue
+        for each in weak:
+            click.echo(f"warning: the environment {environment} {each}", err=True)
+        lacking += [f"the environment {environment} {each}" for each in lacks]
+    if lacking:
+        raise UsageError("; ".join(lacking) + ". stacks/pipeline.yaml wants its approval")
+
+
+@command.command("limits")
+@console.stack("The stack.", required=True)
+def _limits(stack: str) -> None:
+    """Delete a stack's TPUs whose time is up (limits.timeToLiveHours), as its machine does.
+
+    For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
+    """
+    from infra.startup.agent.google import Json, Place, parse
+    from infra.startup.agent.limits import LimitEnforcer
+
+    require_file(stack)
+    settings, google = load(stack), Google()
+    hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
+    if hours is None:
+        click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
+        return
+
+    def call(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        headers = {"Content-Type": "text/plain"} if body else {}
+        try:
+            status, _, content = google.exchange(method, url, headers, (body or "").encode())
+        except TpustackError as error:
+            raise OSError(str(error)) from None
+        return status, parse(content)
+
+    further = settings.tpu_zones[1:]
+    place = Place(settings.project, settings.zone, names.bucket, lambda: further)
+    # Only the machine itself can tell whether nothing trains.
+    enforcer = LimitEnforcer(place, call, lambda: True, time.time, lambda s: click.echo(line(s)))
+    limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
+    try:
+        enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))
+    except OSError as error:
+        raise TpustackError(str(error)) from None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
-from tpustack.ci import grants, settings
-from tpustack.ci.job import Job, side_by_side
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result, failed
+from tpustack.ci.pipeline import load_pipeline
+from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google
-from tpustack.engine.events import Change, Events
+from tpustack.engine.stack import Change, Events
 from tpustack.errors import TpustackError, UsageError
 
 _REPAIR = (
@@ -34,10 +33,10 @@ _BY_HAND = (
 )
 
 
-def drift(job: Job, stacks: Sequence[str], google: Callable[[], Google] = Google) -> list[Result]:
+def drift(run: Run, stacks: Sequence[str], google: Callable[[], Google] = Google) -> list[Result]:
     """Compare the state of stacks with the cloud, side by side."""
-    known = job.backend.stacks()
-    return side_by_side(stacks, lambda stack: _drift(job, stack, google, known=stack in known))
+    known = run.backend.stacks()
+    return in_parallel(stacks, lambda stack: _drift(run, stack, google, known=stack in known))
 
 
 def left_alone(root: Path, stack: str, events: Events) -> tuple[Change, ...]:
@@ -58,19 +57,19 @@ def notes_on(noticed: Sequence[Change]) -> tuple[str, ...]:
     return (f"Changed by hand, and left so: {seen}. {_BY_HAND}",)
 
 
-def _drift(job: Job, stack: str, google: Callable[[], Google], *, known: bool) -> Result:
+def _drift(run: Run, stack: str, google: Callable[[], Google], *, known: bool) -> Result:
     if not known:
         return Result(stack, Outcome.NO_CHANGE, notes=("It was never deployed.",))
-    engine = job.backend.stack(stack)
-    done = engine.drift(job.line(stack))
+    engine = run.backend.stack(stack)
+    done = engine.drift(run.line(stack))
     if done.failure:
         return failed(stack, done.failure)
-    granted, notes = _granted(job.root, stack, google, engine.resources())
-    noticed = left_alone(job.root, stack, done.events)
+    granted, notes = _granted(run.root, stack, google, engine.resources())
+    noticed = left_alone(run.root, stack, done.events)
     changes = (*_together(done.events.changes, noticed), *granted)
     if not changes:
         return Result(stack, Outcome.NO_CHANGE, notes=(*notes, _UNSEEN))
-    repair = (_repair(job.root, stack),) if done.events.changes else ()
+    repair = (_repair(run.root, stack),) if done.events.changes else ()
     return Result(
         stack, Outcome.DRIFT, changes, notes=(*repair, *notes_on(noticed), *notes, _UNSEEN)
     )
@@ -83,8 +82,8 @@ def _granted(
     try:
         project = load_stack_file(stack_path(root, stack)).project
         apis = google()
-        found = list(grants.on_buckets(apis, project, resources))
-        others = grants.on_project(apis, project, resources)
+        found = list(grants_on_buckets(apis, project, resources))
+        others = grants_on_project(apis, project, resources)
     except (SettingsError, TpustackError) as error:
         return [], [f"Grants could not be compared with the state: {error}"]
     notes = [_BY_HAND_GRANTED] if found else []
@@ -96,7 +95,7 @@ def _granted(
 def _repair(root: Path, stack: str) -> str:
     """Return the way back: only what the pipeline lists can be deployed by `tpustack ci`."""
     try:
-        listed = stack in settings.load(root).stacks
+        listed = stack in load_pipeline(root).stacks
     except UsageError:
         listed = False
     return _REPAIR.format("tpustack ci deploy" if listed else "pulumi up", stack)
@@ -104,9 +103,72 @@ def _repair(root: Path, stack: str) -> str:
 
 def _together(changes: Sequence[Change], noticed: Sequence[Change]) -> Iterator[Change]:
     """Yield each resource once, with all that differs."""
-    beside = {(each.type, each.name): each for each in noticed}
+    others = {(each.type, each.name): each for each in noticed}
     for change in changes:
-        more = beside.pop((change.type, change.name), None)
+        more = others.pop((change.type, change.name), None)
         seen = [one for one in more.properties if one != "labels"] if more else []
         yield replace(change, properties=(*change.properties, *seen))
-    yield from beside.values()
+    yield from others.values()
+
+
+# Grants that a stack's state does not have: made by hand, or by a hostile commit. A stack declares
+# single grants, not whole policies, so the engine sees no others. Accounts of the stack's project
+# may share its bucket, by another stack. A project's policy has many grants that are none of the
+# stack's business, with people's addresses: only the roles that the stack grants there are looked
+# at, which are those that its deployer can grant.
+
+_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}:getIamPolicy"
+_BUCKET = "https://storage.googleapis.com/storage/v1/b/{}/iam"
+_OWN = "gcp:storage/bucket:Bucket"
+_ON_PROJECT = "gcp:projects/iAMMember:IAMMember"
+_ON_BUCKET = "gcp:storage/bucketIAMMember:BucketIAMMember"
+# Members with a role in the project: each bucket begins with grants to them.
+_OF_PROJECT = ("projectOwner:{}", "projectEditor:{}", "projectViewer:{}")
+Json = Mapping[str, Any]
+Grant = tuple[str, str]
+
+
+def grants_on_buckets(google: Google, project: str, resources: Sequence[Json]) -> Iterator[Change]:
+    """Yield each bucket of the stack's own with grants that its state lacks.
+
+    Raises TpustackError where they may not be read.
+    """
+    for each in resources:
+        name = (each.get("outputs") or {}).get("name")
+        if each["type"] == _OWN and name:
+            url = _BUCKET.format(quote(name, safe=""))
+            policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
+            more = _strangers(policy, project) - _known(resources, _ON_BUCKET, name)
+            if grants := tuple(f"IAM: {role} to {member}" for role, member in sorted(more)):
+                yield Change("update", _OWN, each["urn"].rpartition("::")[2], grants)
+
+
+def grants_on_project(google: Google, project: str, resources: Sequence[Json]) -> str:
+    """Return which grants on the project the state lacks. Raises TpustackError."""
+    known = _known(resources, _ON_PROJECT, project)
+    roles = {role for role, _ in known}
+    asked = {"options": {"requestedPolicyVersion": 3}}
+    more = _strangers(google.ask(_PROJECT.format(project), asked), project) - known
+    return "; ".join(f"{role} to {member}" for role, member in sorted(more) if role in roles)
+
+
+def _strangers(policy: Json, project: str) -> set[Grant]:
+    """Return the grants of a policy, without those to accounts and members of the project."""
+    account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
+    own = (account, *(each.format(project) for each in _OF_PROJECT))
+    return {
+        (binding["role"], member)
+        for binding in policy.get("bindings") or ()
+        for member in binding.get("members") or ()
+        if not member.endswith(own)
+    }
+
+
+def _known(resources: Iterable[Json], kind: str, name: str) -> set[Grant]:
+    """Return the grants of the state on a bucket or project."""
+    outputs = [each.get("outputs") or {} for each in resources if each["type"] == kind]
+    return {
+        (each["role"], each["member"])
+        for each in outputs
+        if name in (each.get("project"), str(each.get("bucket")).removeprefix("b/"))
+    }

@@ -1,13 +1,71 @@
-"""The result of a run for one stack, as plain data."""
+"""A run of the pipeline, what it did to each stack, and the texts and files that tell of it.
+
+Names of resources, messages of rules and errors come from a request. In Markdown such a text could
+end the block that it stands in, mention people, show pictures and links, or give GitLab orders (a
+line that begins with `/` is one, even in a fence that is longer than three backticks). So every
+text passes through `prose`, `code` or `block`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import io
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from time import monotonic
 from typing import Any
 
-from tpustack.ci.outcome import Outcome, worst
-from tpustack.engine.events import Change, Violation
+from pydantic import TypeAdapter
+
+from infra.catalog import Catalog
+from infra.checks import ensure_valid, with_checks
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.settings import StackSettings
+from infra.settings.bounded import load
+from infra.settings.problems import SettingsError, counted
+from infra.settings.stack_file import load_stack_file, stack_path
+from tpustack.console import line, printable
+from tpustack.engine.backend import Backend
+from tpustack.engine.stack import Change, Violation
+from tpustack.errors import TpustackError, UsageError
+from tpustack.project import BACKEND
+from tpustack.recovery.locks import LockedError, locked_message
+
+# Each preview is an engine, a Python and a provider, some 300 MB together.
+_SIDE_BY_SIDE = 8
+_PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+
+class Outcome(Enum):
+    """The outcome of one stack, from good to bad: a word and an exit code."""
+
+    exit_code: int
+
+    # 2 is left out: it is the exit code of a wrong command line.
+    NO_CHANGE = "no change", 0
+    CHANGES = "changes", 3
+    DRIFT = "drift", 4
+    POLICY = "policy violation", 5
+    FAILURE = "failure", 1
+
+    def __new__(cls, word: str, exit_code: int) -> Outcome:
+        """Let the word be the value."""
+        outcome = object.__new__(cls)
+        outcome._value_, outcome.exit_code = word, exit_code
+        return outcome
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of a run over several stacks; one over none changes nothing."""
+    return max(outcomes, key=list(Outcome).index, default=Outcome.NO_CHANGE)
 
 
 @dataclass(frozen=True)
@@ -21,18 +79,14 @@ class CostChange:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run for one stack.
+    """The result of a run for one stack, as plain data.
 
     Attributes:
-        stack: its name.
-        outcome: how it ended.
-        changes: what was or will be done; for drift, what somebody else did.
+        changes: what was or will be done; for drift, what differs from the state.
         violations: what the policies say; None if they were not asked.
-        cost: what changes about the cost; None if nobody asked.
+        cost: None if it was not compared.
         problem: why it failed.
-        notes: what a reader should know beside that.
         unfinished: what was to be done and failed.
-        seconds: how long it took.
     """
 
     stack: str
@@ -47,7 +101,7 @@ class Result:
 
     @property
     def replaced(self) -> tuple[Change, ...]:
-        """Return the resources that are deleted and made again."""
+        """The resources that are deleted and made again."""
         return tuple(change for change in self.changes if change.operation == "replace")
 
     def noting(self, *notes: str) -> Result:
@@ -57,12 +111,11 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
         return {
-            "stack": self.stack,
+            **vars(self),
             "outcome": self.outcome.value,
             "changes": [vars(change) for change in self.changes],
             "violations": self.violations and [vars(violation) for violation in self.violations],
             "cost": self.cost and vars(self.cost),
-            "problem": self.problem,
             "notes": list(self.notes),
             "unfinished": [vars(change) for change in self.unfinished],
             "seconds": round(self.seconds, 2),
@@ -74,7 +127,241 @@ def failed(stack: str, problem: str, *notes: str) -> Result:
     return Result(stack, Outcome.FAILURE, problem=problem, notes=notes)
 
 
-def document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
+class StackError(Exception):
+    """A reason why nothing can be done with a stack."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run that every command of the pipeline works in.
+
+    Attributes:
+        root: the folder of Pulumi.yaml.
+        output: the folder of plans, texts and results.
+        report: gets lines of progress.
+    """
+
+    backend: Backend
+    root: Path
+    output: Path
+    report: Callable[[str], None]
+    catalog: Catalog = field(default_factory=Catalog)
+
+    def line(self, stack: str) -> Callable[[str], None]:
+        """Return a listener for the engine's output about one stack."""
+
+        def report(text: str) -> None:
+            if text.strip():
+                self.report(f"{stack}: {text.rstrip()}")
+
+        return report
+
+
+def explained(stack: str, work: Callable[[], Result]) -> Result:
+    """Do the work and time it; an expected error becomes a failed stack."""
+    started = monotonic()
+    try:
+        result = work()
+    except LockedError as error:
+        result = failed(stack, locked_message(stack, error.locks))
+    except (StackError, TpustackError) as error:
+        result = failed(stack, str(error))
+    return replace(result, seconds=monotonic() - started)
+
+
+def in_parallel(stacks: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
+    """Do the work for every stack at the same time."""
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        return list(pool.map(lambda stack: explained(stack, lambda: work(stack)), stacks))
+
+
+def checked_settings(
+    root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
+) -> StackSettings:
+    """Return a stack's settings before the engine is started.
+
+    Raises:
+        StackError: with everything that is wrong with them.
+    """
+
+    def context(settings: StackSettings) -> Context:
+        return Context(stack, root, catalog, names_of(settings, stack))
+
+    path = stack_path(root, stack)
+    try:
+        settings = load_stack_file(path)
+        ensure_valid(settings, context(settings))
+    except SettingsError as error:
+        raise StackError(str(with_checks(error, context))) from None
+    known = {**os.environ, **environment}
+    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
+    if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
+        raise StackError(
+            f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
+            "passphrase. Hand it to the pipeline as a secret of that name, or keep them with a "
+            "key: `pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
+            "Nothing was created or changed."
+        )
+    return settings
+
+
+def require_backend(environment: Mapping[str, str]) -> None:
+    """Raise UsageError unless the environment says where the state is."""
+    if not {**os.environ, **environment}.get(BACKEND):
+        raise UsageError(
+            f"{BACKEND} is not set. It says where the stacks' state is kept, for example "
+            "gs://MY-STATE-BUCKET, the output backend_url of the stack of bootstrap/"
+        )
+
+
+# The text about one stack, for a comment on a request or for an issue.
+
+# GitHub takes 65,536 characters; the rest is for what others put around the text.
+LONGEST = 64_000
+_CUT = "\n\n… cut here: the whole text is in the run's files.\n"
+_SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±"}
+_TITLES = {
+    "preview": "Preview of",
+    "deploy": "Deployment of",
+    "drift": "Drift of",
+    "sweep": "Sweep of",
+    "destroy": "Destruction of",
+}
+# Invisible, and no space to any of the parsers: it only keeps two characters apart.
+_APART = "\u200b"
+_SPAN = re.compile(r"`([^`]*)`")
+_MARKS = re.compile(r"([\\`*_\[\]<>#|~&]|\$(?!\d))")
+# What makes a list, a heading or a rule of a line that begins with it.
+_BEGINS = re.compile(r"[-+=:]|\d+[.)]")
+_FENCE = "```"
+
+
+def marker(command: str, stack: str) -> str:
+    """Return the invisible line by which a later run finds this text, to replace it."""
+    return f"<!-- tpustack ci {command} {stack} -->"
+
+
+def markdown(command: str, result: Result) -> str:
+    """Return the whole text, shorter than LONGEST."""
+    parts = [
+        marker(command, result.stack),
+        f"### {_TITLES[command]} stack {code(result.stack)}: {result.outcome.value}",
+        *(f"> {prose(note)}" for note in result.notes),
+        *([block(result.problem, "text")] if result.problem else []),
+        *_violations(result.violations),
+        *_replaced(result.replaced),
+        *_changes(command, result),
+        *_unfinished(result.unfinished),
+        *_cost(result.cost),
+    ]
+    return shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
+
+
+def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
+    if violations is None:
+        return
+    lines = [
+        f"- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}" for each in violations
+    ]
+    yield "**Policies**\n\n" + "\n".join(lines) if lines else "**Policies**: every rule is kept."
+
+
+def _replaced(changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        lines = [
+            f"- {code(change.type)} **{prose(change.name)}**"
+            + (f", because of {', '.join(map(code, change.because))}" if change.because else "")
+            for change in changes
+        ]
+        yield "**Will be replaced** (deleted and made again)\n\n" + "\n".join(lines)
+
+
+def _changes(command: str, result: Result) -> Iterator[str]:
+    if not result.changes:
+        if result.outcome is Outcome.NO_CHANGE:
+            yield "Nothing changes."
+        return
+    lines = [_change(change) for change in result.changes]
+    what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
+    count = f"{counted(len(lines), 'resource')} {what}"
+    listing = block("\n".join(lines), "diff")
+    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+
+
+def _change(change: Change) -> str:
+    operation, kind, name = map(line, (change.operation, change.type, change.name))
+    of = f" [{line(', '.join(change.properties))}]" if change.properties else ""
+    return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
+
+
+def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        lines = [
+            f"- {line(each.operation)} {code(each.type)} **{prose(each.name)}**" for each in changes
+        ]
+        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
+
+
+def _cost(cost: CostChange | None) -> Iterator[str]:
+    if cost:
+        before, after = cost.before or "nothing", cost.after or "unknown"
+        difference = cost.difference or "unknown difference"
+        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
+
+
+def prose(text: str) -> str:
+    """Return a text of one line for Markdown, in which only `code` keeps its meaning."""
+    kept = line(text)
+    parts = [
+        code(part) if index % 2 else _plain(part) for index, part in enumerate(_SPAN.split(kept))
+    ]
+    return "".join([_APART, *parts] if _BEGINS.match(kept) else parts)
+
+
+def code(text: str) -> str:
+    """Return a text of one line as a span of code."""
+    kept = line(text)
+    longest = max((len(run) for run in re.findall("`+", kept)), default=0)
+    fence = "`" * (longest + 1)
+    edge = " " if kept.startswith("`") or kept.endswith("`") or not kept else ""
+    return f"{fence}{edge}{kept}{edge}{fence}"
+
+
+def block(text: str, language: str) -> str:
+    """Return a text as a block of code in a fence that no line of it can end."""
+    lines = (_inside(printable(each)) for each in text.splitlines())
+    return "\n".join([f"{_FENCE}{language}", *lines, _FENCE])
+
+
+def shortened(whole: str, longest: int, cut: str) -> str:
+    """Return a Markdown text of at most `longest` characters, with every block ended."""
+    if len(whole) <= longest:
+        return whole
+    kept = whole[: longest - len(cut) - len(_FENCE) - 1].rpartition("\n")[0]
+    fences = sum(each.startswith(_FENCE) for each in kept.split("\n"))
+    return f"{kept}\n{_FENCE if fences % 2 else ''}{cut}"
+
+
+def _plain(text: str) -> str:
+    # A backslash ends no mention, reference or address.
+    apart = re.sub(r"[@#]|//|www\.", lambda found: found[0][0] + _APART + found[0][1:], text)
+    return _MARKS.sub(r"\\\1", apart)
+
+
+def _inside(text: str) -> str:
+    return _APART + text if re.match(r"\s*(`|~|/|>|<)", text) else text
+
+
+# The files that a run writes: a text for each stack, and result.json for programs.
+
+RESULTS = "result.json"
+_STACK = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# What a run about a hundred stacks writes is far shorter.
+_LONGEST = 50_000_000
+_RESULTS = TypeAdapter(list[Result])
+
+
+def results_document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
     """Return what a run writes to result.json."""
     outcome = worst(result.outcome for result in results)
     return {
@@ -84,3 +371,81 @@ def document(command: str, results: Sequence[Result], seconds: float) -> dict[st
         "stacks": [result.as_json() for result in results],
         "seconds": round(seconds, 2),
     }
+
+
+def write_results(folder: Path, command: str, results: Sequence[Result], seconds: float) -> None:
+    """Write STACK.md for each stack, and result.json."""
+    for result in results:
+        path = folder / f"{result.stack}.md"
+        path.write_text(markdown(command, result), encoding="utf-8")
+    document = results_document(command, results, seconds)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    (folder / RESULTS).write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The files of a run: a text by stack, and the stacks that drifted."""
+
+    by_stack: dict[str, str]
+    drifted: set[str]
+
+
+def read_results(
+    folder: Path, command: str, stacks: re.Pattern[str] = _STACK, notes: Sequence[str] = ()
+) -> Texts:
+    """Read what a run of `command` wrote, perhaps in another job, whose files are not trusted.
+
+    The texts are made again from plain data, so that no other job decides what they look like.
+
+    Args:
+        command: the command whose results these must be.
+        stacks: the stacks that they may be about.
+        notes: what a reader should know of each.
+
+    Raises:
+        UsageError: if there is no such run, or it is about other stacks.
+    """
+    try:
+        with (folder / RESULTS).open("rb") as file:
+            found = json.loads(file.read(_LONGEST))
+        if found["command"] != command:
+            raise ValueError(f"they are of {found['command']!r}, not of {command!r}")
+        results = _RESULTS.validate_python(found["stacks"])
+        if strange := [each.stack for each in results if not stacks.fullmatch(each.stack)]:
+            raise ValueError(f"{strange[0]!r} is no stack of this run")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"{folder} has no results of a {command}: {line(str(error))}") from None
+    texts = {each.stack: markdown(command, each.noting(*notes)) for each in results}
+    return Texts(texts, {each.stack for each in results if each.outcome is Outcome.DRIFT})
+
+
+def unpack_results(archive: bytes, folder: Path) -> None:
+    """Extract a run's results, for `read_results`, from an archive of its files."""
+    _unpack(archive, RESULTS, folder)
+
+
+def unpack_plan(archive: bytes, folder: Path, stack: str) -> bool:
+    """Extract the plan of a stack from its preview's files, and no other.
+
+    Returns False if there is none: the change does not touch the stack.
+    """
+    return _unpack(archive, f"{stack}.plan.json", folder)
+
+
+def _unpack(archive: bytes, name: str, folder: Path) -> bool:
+    """Extract a file from an archive of another job; return whether there is one.
+
+    The others are not read: a few bytes of an archive may stand for gigabytes.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+            found = [e for e in packed.infolist() if PurePosixPath(e.filename).name == name]
+            if not found:
+                return False
+            if len(found) > 1 or found[0].file_size > _LONGEST:
+                raise UsageError(f"the preview's files have {name} twice, or it is too long")
+            (folder / name).write_bytes(packed.read(found[0]))
+            return True
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        raise UsageError(f"the preview's files are no archive: {line(str(error))}") from None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
@@ -13,7 +17,7 @@ from urllib3.util import Retry
 from infra import credentials
 from infra.hosts import keep_to_google
 from infra.startup.agent.jobs.store import message
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 
@@ -83,9 +87,20 @@ class Google:
         return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
 
     def pages(
-        self, url: str, field: str, parameters: Mapping[str, str | int] | None = None
+        self,
+        url: str,
+        field: str,
+        parameters: Mapping[str, str | int] | None = None,
+        *,
+        partial: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the items in `field` of every page at `url`.
+        """Yield the items in `field` of every page at `url`, of aggregated lists in every scope.
+
+        Args:
+            url: the list.
+            field: its field with the items.
+            parameters: of the query.
+            partial: whether a list is good enough that lacks what Google does not reach.
 
         Raises:
             TpustackError: with the API's own message, or when Google can list a part only.
@@ -94,9 +109,11 @@ class Google:
         while True:
             page = self.get(url, query)
             # What is missing then is not gone.
-            if places := page.get("unreachable"):
+            if (places := page.get("unreachable")) and not partial:
                 raise TpustackError(f"{url}: Google does not reach {', '.join(places)}")
-            yield from page.get(field, ())
+            scopes = page.get("items")
+            for part in scopes.values() if isinstance(scopes, dict) else (page,):
+                yield from part.get(field, ())
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
@@ -149,3 +166,86 @@ def _session() -> requests.Session:
         return credentials.session(credentials.given({}))
     except GoogleAuthError as error:
         raise TpustackError(f"no Google credentials: {error}") from None
+
+
+_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+
+
+def require_project(project: str) -> None:
+    """Raise UsageError if the caller can't see a project, before the engine fails at each resource.
+
+    Where that can't be told, return.
+    """
+    try:
+        Google().get(_PROJECT.format(project))
+    except (Forbidden, NotFound) as error:
+        if isinstance(error, Forbidden) and says_disabled(error):
+            return
+        raise UsageError(
+            f"gcp:project: {project} can't be reached: either there is no such project, or the "
+            f"account that runs this may not see it (resourcemanager.projects.get). {error}. "
+            "Nothing was created or changed."
+        ) from None
+    except TpustackError:
+        return
+
+
+# A stack's TPUs, in the zones that they may be in: the agent may have moved them.
+
+_NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
+
+
+class Nodes:
+    """The TPUs of a project; each zone is listed once, when it is first asked for."""
+
+    def __init__(self, google: Google, project: str) -> None:
+        self._of = functools.cache(functools.partial(_listed, google, project))
+
+    def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
+
+        Raises:
+            TpustackError: when the caller may not look, with the API's own message.
+        """
+        nodes = ((zone, self._of(zone).get(name)) for zone in zones)
+        return next(((zone, node) for zone, node in nodes if node), None)
+
+
+def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
+    with suppress(NotFound):
+        nodes = google.pages(_NODES.format(project, zone), "nodes")
+        return {node["name"].rpartition("/")[2]: node for node in nodes}
+    return {}
+
+
+def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    """Return the zone of a TPU, and the TPU.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+        name: the TPU's.
+
+    Raises:
+        NotFound: when it is in none of the zones.
+        TpustackError: when the caller may not look, with the API's own message.
+    """
+    *first, last = zones_of(outputs)
+    for zone in first:
+        with suppress(NotFound):
+            return zone, google.get(f"{_NODES.format(outputs['project'], zone)}/{name}")
+    return last, google.get(f"{_NODES.format(outputs['project'], last)}/{name}")
+
+
+def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the zones that a stack's TPUs may be in, by its outputs."""
+    return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
+
+
+# Python 3.10 reads no fractions of nanoseconds, and no Z.
+_FRACTION = re.compile(r"\.\d+")
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time with its zone, to the second. Raises ValueError."""
+    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
+import secrets
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import click
+import yaml
 
+from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 from infra.catalog import Catalog
+from infra.checks import find_problems
+from infra.checks.project import LONGEST_PREFIX
 from infra.cost.parts import of_stack
 from infra.cost.table import UNKNOWN, dollars
-from infra.settings.problems import Problem
+from infra.names import in_bucket_names
+from infra.settings import StackSettings
+from infra.settings.parse import PROJECT_KEY, parse
+from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.tpu import Capacity
 from infra.settings.training import RunOn
-from tpustack import options
-from tpustack.engine import home
+from tpustack import console, stacks
+from tpustack.cloud.google import Google, NotFound
+from tpustack.engine.backend import users_own
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND
-from tpustack.stacks.new import (
-    REQUIRED,
-    Answers,
-    owner_of,
-    path_for,
-    problem_of,
-    types_in,
-    write,
-    zones_for,
-)
+from tpustack.project import BACKEND, root
 
 _MOST_SHOWN = 12
 # Flex-start needs one more setting (docs/tpu.md).
@@ -38,11 +44,11 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 @click.argument("name")
 @click.option("--project", help="The id of the Google Cloud project.")
 @click.option(
-    "--zone", shell_complete=options.zones, help="Where the TPU is, for example us-central1-a."
+    "--zone", shell_complete=console.zones, help="Where the TPU is, for example us-central1-a."
 )
 @click.option(
     "--accelerator-type",
-    shell_complete=options.accelerators,
+    shell_complete=console.accelerators,
     help="Type and size of the TPU, for example v5litepod-4.",
 )
 @click.option(
@@ -75,8 +81,8 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
     "--secrets-provider",
     help="What encrypts secrets in the state: passphrase, or gcpkms://KEY.",
 )
-def command(
-    name: str, backend: str | None, secrets_provider: str | None, **told: str | None
+def init_command(
+    name: str, backend: str | None, secrets_provider: str | None, **options: str | None
 ) -> None:
     """Make the stack NAME: write its settings file, choose where its state is, and make it there.
 
@@ -85,15 +91,15 @@ def command(
     """
     path = path_for(name)
     catalog = Catalog()
-    told["owner"] = owner_of(name) if told["owner"] is None else told["owner"]
-    given = {key: value for key, value in told.items() if value is not None}
+    options["owner"] = owner_of(name) if options["owner"] is None else options["owner"]
+    given = {key: value for key, value in options.items() if value is not None}
     backend = backend or os.environ.get(BACKEND)
-    if secrets_provider is None and home.passphrase_is_said():
-        secrets_provider = home.PASSPHRASE
+    if secrets_provider is None and passphrase_is_said():
+        secrets_provider = PASSPHRASE
     _refuse_wrong(name, given, backend, secrets_provider)
     answers = Answers(**_asked(name, given, catalog))
     place = _home(answers.project, backend, secrets_provider)
-    settings = write(name, answers, catalog)
+    settings = write_stack_file(name, answers, catalog)
     hour = of_stack(settings, name, catalog).configured
     cost = dollars(hour.hour) if hour.complete else f"over {dollars(hour.hour)}"
     click.echo(f"stacks/{path.name} is written. It costs {cost} an hour.")
@@ -104,7 +110,7 @@ def command(
             "test your model with that version."
         )
     try:
-        for done in home.make(place, name, project=settings.project, region=settings.region):
+        for done in make_home(place, name, project=settings.project, region=settings.region):
             click.echo(done)
     except TpustackError:
         # So that the same command works once the cause is removed.
@@ -119,31 +125,33 @@ def _refuse_wrong(
 ) -> None:
     """Raise UsageError with all that is wrong with the options, and what is missing unasked."""
     found = [problem_of(stack, key, given) for key in given]
-    found.append(home.backend_problem(backend) if backend else None)
-    found.append(home.secrets_problem(provider) if provider else None)
-    said = []
+    found.append(backend_problem(backend) if backend else None)
+    found.append(secrets_problem(provider) if provider else None)
+    problems: list[str] = []
     if not sys.stdin.isatty():
         known = {**given, "backend": backend, "secrets_provider": provider}
         needed = (*REQUIRED, "backend", "secrets_provider")
         missing = [f"--{key.replace('_', '-')}" for key in needed if not known.get(key)]
-        said += [f"say {', '.join(missing)}: there is no terminal to ask on"] * bool(missing)
-        found.append(home.passphrase_problem(provider) if provider else None)
-    if problems := [str(problem) for problem in dict.fromkeys(found) if problem] + said:
+        if missing:
+            problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
+        found.append(passphrase_problem(provider) if provider else None)
+    problems = [*(str(problem) for problem in dict.fromkeys(found) if problem), *problems]
+    if problems:
         raise UsageError("\n".join(problems))
 
 
-def _home(project: str, backend: str | None, provider: str | None) -> home.Home:
+def _home(project: str, backend: str | None, provider: str | None) -> Home:
     """Ask where the state shall be and what encrypts its secrets, as far as nothing says it."""
     backend = backend or _until_right(
-        "Pulumi's state (gs://BUCKET, or file)", home.usual_backend(project), home.backend_problem
+        "Pulumi's state (gs://BUCKET, or file)", usual_backend(project), backend_problem
     )
     provider = provider or _until_right(
-        "Secrets provider (passphrase, or gcpkms://KEY)", home.PASSPHRASE, home.secrets_problem
+        "Secrets provider (passphrase, or gcpkms://KEY)", PASSPHRASE, secrets_problem
     )
     passphrase = None
-    if provider == home.PASSPHRASE and not home.passphrase_is_said():
+    if provider == PASSPHRASE and not passphrase_is_said():
         passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
-    return home.Home(backend, provider, passphrase)
+    return Home(backend, provider, passphrase)
 
 
 def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str]:
@@ -198,3 +206,361 @@ def _until_right(
         if problem is None:
             return value
         click.echo(str(problem), err=True)
+
+
+# The settings file.
+
+_PREFIX = "namePrefix"
+_NAME = "NAME"
+# Problems that no answer causes: files that are built later, and the runtime, which is chosen here
+# and missing only where the type is unknown.
+_BUILT_LATER = "training."
+_DATA = "training.data"
+_OURS = ("tpu.runtimeVersion",)
+
+
+# A personal stack: it has a time to live, and leaves nothing when it is destroyed.
+_OF_A_PERSON: Mapping[str, Any] = {
+    "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
+    "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
+}
+_HEADING = """# Made by `tpustack init`. Every setting is described in docs/settings.md.
+# limits: the TPU is deleted after so many hours, and stopped or deleted when nothing trains on it.
+# bucket.forceDestroy: `pulumi destroy` deletes the bucket with all results. Remove it to keep them.
+# bucket.softDeleteDays: 0, since Google bills what it keeps of deleted and replaced objects.
+"""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The settings that only the user can know; a stack of the team has no owner."""
+
+    project: str
+    zone: str
+    accelerator_type: str
+    capacity: str
+    data: str = ""
+    owner: str = ""
+    run_on: str = str(RunOn.VM)
+
+    def config(self, catalog: Catalog) -> dict[str, Any]:
+        """Return the stack file's configuration."""
+        tpu = {"acceleratorType": self.accelerator_type}
+        if runtime := runtime_for(self.accelerator_type, catalog, self.run_on):
+            tpu["runtimeVersion"] = runtime
+        training = {"data": self.data} if self.data else {}
+        if self.run_on != RunOn.VM:
+            training["runOn"] = self.run_on
+        return {
+            PROJECT_KEY: self.project,
+            **({"tpu-stack:owner": self.owner} if self.owner else {}),
+            "tpu-stack:zone": self.zone,
+            "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
+            **({"tpu-stack:training": training} if training else {}),
+            **_OF_A_PERSON,
+        }
+
+
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "project": (PROJECT_KEY,),
+    "zone": ("zone",),
+    # A zone that lacks the type is reported as the zone's problem.
+    "accelerator_type": ("tpu.acceleratorType", "zone"),
+    "capacity": ("tpu.capacity",),
+    "data": (_DATA,),
+    "owner": ("owner",),
+    "run_on": ("training.runOn",),
+}
+REQUIRED = ("project", "zone", "accelerator_type", "capacity")
+"""The answers that every stack needs."""
+
+
+def owner_of(stack: str) -> str:
+    """Return who is logged in, as far as it fits into the stack's names.
+
+    Empty if that is unknown, or if the stack's own name says it.
+    """
+    try:
+        person = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower())
+    except (KeyError, OSError):
+        return ""
+    if f"-{stack}".endswith(f"-{person.strip('-')}"):
+        return ""
+    room = LONGEST_PREFIX - len(f"tpu-stack-{stack}-")
+    return person.strip("-")[: max(room, 1)].strip("-")
+
+
+def runtime_for(accelerator_type: str, catalog: Catalog, run_on: str = RunOn.VM) -> str | None:
+    """Return the first runtime with TensorFlow that fits; None for an unknown type.
+
+    A trainer that drives the TPU of its own host needs no gRPC, all others do.
+    """
+    tpu = catalog.accelerators.get(accelerator_type)
+    fitting = (
+        runtime.name
+        for runtime in catalog.runtimes.values()
+        if tpu and runtime.tensorflow and tpu.family in runtime.families
+        if runtime.serves_grpc == (run_on == RunOn.VM or tpu.hosts > 1)
+    )
+    return next(fitting, None)
+
+
+def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
+    """Return the zones that have TPUs, or those that have one type."""
+    types = catalog.accelerators.values()
+    return sorted(
+        {zone for tpu in types if accelerator_type in (None, tpu.name) for zone in tpu.zones}
+    )
+
+
+def types_in(zone: str, catalog: Catalog) -> list[str]:
+    """Return the types of TPU in a zone, smallest first within a family."""
+    return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
+
+
+def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]:
+    """Return every problem with the answers."""
+    try:
+        settings = parse(answers.config(catalog), stack)
+    except SettingsError as error:
+        return list(error.problems)
+    found = find_problems(settings, stacks.context_of(stack, settings, catalog))
+    if wrong := [problem for problem in found if problem.setting == _PREFIX]:
+        why = wrong[0].why.removeprefix("and ")
+        cure = "Use a short one of lower-case letters, digits and hyphens"
+        return [Problem(_NAME, stack, f"is no good beginning of names: it {why}", cure)]
+    return [
+        problem
+        for problem in found
+        if problem.setting == _DATA or not problem.setting.startswith((*_OURS, _BUILT_LATER))
+    ]
+
+
+def problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
+    """Return the first problem with the answer `name`, given the answers so far."""
+    found = problems_of(stack, _completed(known), Catalog())
+    about = (p for setting in _SETTINGS[name] for p in found if p.setting == setting)
+    return next(about, None)
+
+
+def _completed(known: Mapping[str, str]) -> Answers:
+    """Fill in valid answers where there are none yet."""
+    catalog = Catalog()
+    zones = zones_for(known.get("accelerator_type"), catalog) or zones_for(None, catalog)
+    zone = known.get("zone", zones[0])
+    types = types_in(zone, catalog) or list(catalog.accelerators)
+    usual = {
+        "project": "some-project",
+        "zone": zone,
+        "accelerator_type": types[0],
+        "capacity": str(Capacity.ON_DEMAND),
+    }
+    return Answers(**{**usual, **known})
+
+
+def path_for(stack: str) -> Path:
+    """Return the path to write to. Raises UsageError if the stack has a file or cannot have one."""
+    path = stacks.path_of(stack)
+    if path.exists():
+        raise UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
+    wrong = [p for p in problems_of(stack, _completed({}), Catalog()) if p.setting == _NAME]
+    if wrong:
+        raise UsageError(str(wrong[0]))
+    return path
+
+
+def write_stack_file(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
+    """Write the file. Raises UsageError, and writes nothing, if anything is wrong."""
+    path = path_for(stack)
+    if problems := problems_of(stack, answers, catalog):
+        raise UsageError("\n".join(str(problem) for problem in problems))
+    config = answers.config(catalog)
+    text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
+    path.parent.mkdir(exist_ok=True)
+    # "x" refuses to overwrite a file that has appeared since.
+    with path.open("x", encoding="utf-8") as file:
+        file.write(_HEADING + text)
+    return parse(config, stack)
+
+
+# The backend of its state, and what encrypts its secrets.
+
+FILE_BACKEND = "file"
+PASSPHRASE = "passphrase"
+PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
+PASSPHRASE_FILE = f"{PASSPHRASE_VARIABLE}_FILE"
+_BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9_.-]{1,61}[a-z0-9])(/.*)?")
+_KEY = re.compile(
+    r"gcpkms://projects/[^/]+/locations/[^/]+/keyRings/[\w-]+/cryptoKeys/[\w-]+", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Home:
+    """The backend and the secrets provider of a stack.
+
+    Attributes:
+        backend: `gs://BUCKET` or `file`, as the user says it, or whatever PULUMI_BACKEND_URL holds.
+        secrets_provider: `passphrase` or `gcpkms://KEY`.
+        passphrase: typed by the user; None if the environment says it, or a key is used.
+    """
+
+    backend: str
+    secrets_provider: str
+    passphrase: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The backend as Pulumi takes it; `file` is `.pulumi` in the user's home."""
+        return _home_url() if self.backend == FILE_BACKEND else self.backend
+
+
+def _home_url() -> str:
+    return f"file://{Path.home()}"
+
+
+def usual_backend(project: str) -> str:
+    """Return the backend to suggest: a bucket of the project's."""
+    return f"gs://{in_bucket_names(project)}-pulumi-state"
+
+
+def backend_problem(backend: str) -> Problem | None:
+    """Return what is wrong with `--backend`; what the environment says is Pulumi's to judge."""
+    given = os.environ.get(BACKEND)
+    if backend == given or (backend == FILE_BACKEND and given in (None, "", _home_url())):
+        return None
+    if given:
+        why = f"is not what {BACKEND} says ({given}), which Pulumi obeys"
+        return Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
+    if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
+        return None
+    why = "is no place for Pulumi's state"
+    cure = "Use gs://BUCKET, which is made if it is not there, or file for this machine alone"
+    return Problem("--backend", backend, why, cure)
+
+
+def secrets_problem(provider: str) -> Problem | None:
+    """Return what is wrong with `--secrets-provider`."""
+    if provider == PASSPHRASE or _KEY.fullmatch(provider):
+        return None
+    cure = (
+        f"Use {PASSPHRASE}, or gcpkms://projects/P/locations/L/keyRings/R/cryptoKeys/K for a key "
+        "of Cloud KMS"
+    )
+    return Problem("--secrets-provider", provider, "encrypts no secrets here", cure)
+
+
+def passphrase_problem(provider: str) -> Problem | None:
+    """Return how to give the passphrase without a terminal."""
+    if provider != PASSPHRASE or passphrase_is_said():
+        return None
+    cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
+    return Problem(PASSPHRASE_VARIABLE, UNSET, "and there is no terminal to ask on", cure)
+
+
+def passphrase_is_said() -> bool:
+    """Whether the environment says the passphrase; it may be empty."""
+    return PASSPHRASE_VARIABLE in os.environ or bool(os.environ.get(PASSPHRASE_FILE))
+
+
+def make_home(home: Home, stack: str, *, project: str, region: str) -> Iterator[str]:
+    """Log in to the backend and make the stack there; yield a sentence for each thing done.
+
+    Raises:
+        TpustackError: with Google's or Pulumi's own message.
+    """
+    bucket = _BUCKET.fullmatch(home.backend)
+    if bucket and ensure_state_bucket(Google(), bucket[1], project=project, region=region):
+        yield f"The bucket gs://{bucket[1]} is made; it keeps old versions of the state."
+    if home.secrets_provider == PASSPHRASE and (made := _passphrase_file()):
+        yield f"Wrote a new passphrase to {made}. Keep it: every change of the stack needs it."
+    pulumi = _pulumi({PASSPHRASE_VARIABLE: home.passphrase} if home.passphrase else {})
+    if not os.environ.get(BACKEND):
+        pulumi("login", home.url)
+    pulumi("stack", "init", stack, f"--secrets-provider={home.secrets_provider}")
+    place = "~/.pulumi" if home.backend == FILE_BACKEND else home.backend
+    yield f"The stack {stack} is made and selected; its state is in {place}."
+
+
+def _passphrase_file() -> Path | None:
+    """Make the file that the environment names, if it is missing; return it then."""
+    named = os.environ.get(PASSPHRASE_FILE)
+    if PASSPHRASE_VARIABLE in os.environ or not named or Path(named).exists():
+        return None
+    path = Path(named)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_text(secrets.token_urlsafe() + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TpustackError(f"{PASSPHRASE_FILE}: {path} can't be made: {error.strerror}") from None
+    return path
+
+
+def _pulumi(variables: Mapping[str, str]) -> Callable[..., None]:
+    """Return what runs a command of the engine in the project's folder."""
+    environment = {**os.environ, **users_own().environment, **variables}
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            ["pulumi", *arguments, "--non-interactive", "--color=never"],
+            cwd=root(),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            message = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
+            raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {message}")
+
+    return run
+
+
+# The bucket of the state.
+
+_BUCKETS = "https://storage.googleapis.com/storage/v1/b"
+
+
+def ensure_state_bucket(google: Google, name: str, *, project: str, region: str) -> bool:
+    """Make the bucket if there is none, private and with its old versions; return whether it did.
+
+    Raises:
+        TpustackError: with Google's own message, such as that the name is taken.
+    """
+    if _is_there(google, name):
+        return False
+    try:
+        google.post(_BUCKETS, {"project": project}, _definition(name, region))
+    except TpustackError:
+        # Somebody else may have made it at the same moment.
+        if not _is_there(google, name):
+            raise
+        return False
+    return True
+
+
+def _is_there(google: Google, name: str) -> bool:
+    try:
+        google.get(f"{_BUCKETS}/{quote(name)}", {"fields": "name"})
+    except NotFound:
+        return False
+    return True
+
+
+def _definition(name: str, region: str) -> dict[str, object]:
+    delete_old = {
+        "action": {"type": "Delete"},
+        "condition": {"numNewerVersions": OLD_VERSIONS, "isLive": False},
+    }
+    return {
+        "name": name,
+        "location": region.upper(),
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": True},
+            "publicAccessPrevention": "enforced",
+        },
+        "versioning": {"enabled": True},
+        "softDeletePolicy": {"retentionDurationSeconds": str(SOFT_DELETE)},
+        "lifecycle": {"rule": [delete_old]},
+    }

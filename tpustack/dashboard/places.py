@@ -13,7 +13,7 @@ from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import bucket_of
-from tpustack.stacks.files import all_stacks, load, require_file
+from tpustack.stacks import all_stacks, load, require_file
 
 Json = dict[str, Any]
 

@@ -16,12 +16,11 @@ from infra.cost.parts import of_stack
 from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store
-from tpustack.cloud.google import Google
-from tpustack.cloud.tpu import Nodes
+from tpustack.cloud.google import Google, Nodes
+from tpustack.console import plain
 from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError, UsageError
-from tpustack.inert import plain
 from tpustack.jobs import job as jobs
 from tpustack.jobs.queue import explained
 
@@ -127,14 +126,14 @@ def drift(place: Place) -> Json:
         TpustackError: there is no engine, or the backend can't be read.
     """
     from tpustack.ci.drift import drift as compare
-    from tpustack.ci.job import Job
+    from tpustack.ci.result import Run
     from tpustack.engine.backend import users_own
 
     if place.settings is None:
         raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
     backend = users_own()
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(backend, backend.root, Path(folder), lambda _: None)
+        job = Run(backend, backend.root, Path(folder), lambda _: None)
         (result,) = compare(job, [place.name])
     return result.as_json()
 

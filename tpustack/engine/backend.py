@@ -1,22 +1,29 @@
-"""The stacks of a project in the backend that holds their state."""
+"""The stacks of a project in the backend that holds their state, and the `pulumi` process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO, Any
 
+import click
 from pulumi import automation
+from pulumi.automation.errors import create_command_error
 
-from tpustack.engine import leftovers, toolchain
-from tpustack.engine.command import Pulumi
-from tpustack.engine.failure import explained, reason
-from tpustack.engine.stack import Stack
-from tpustack.errors import TpustackError
+from tpustack.console import Interrupted, hurry
+from tpustack.engine import toolchain
+from tpustack.engine.stack import Stack, explained, reason
+from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
-from tpustack.recovery.folder import mend
+from tpustack.recovery.locks import Note, mend_folder
+from tpustack.stacks import require_file
 
 
 class _Workspace(automation.LocalWorkspace):
@@ -32,8 +39,7 @@ class Backend:
     """`pulumi` on a project.
 
     Args:
-        environment: what the engine gets beside this process' own variables.
-        root: the folder of Pulumi.yaml.
+        environment: what the engine gets besides this process' own variables.
         policies: the policy pack; None: the one of `root`.
     """
 
@@ -44,7 +50,7 @@ class Backend:
         self.environment = dict(environment)
         # The Automation API looks the `pulumi` binary up on this process' own PATH.
         os.environ["PATH"] = self.environment.get("PATH", os.environ["PATH"])
-        leftovers.end_orphans(root)
+        toolchain.end_orphans(root)
         self._workspace = _Workspace(
             work_dir=str(root), env_vars=self.environment, pulumi_command=Pulumi()
         )
@@ -85,7 +91,7 @@ class Backend:
 
     def stacks(self) -> dict[str, datetime | None]:
         """Return the stacks that the backend has, and when each was last updated (UTC)."""
-        mend(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
+        mend_folder(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
         with _failing("the backend can't be read: "):
             found = self._workspace.list_stacks()
         return {
@@ -127,3 +133,134 @@ def _failing(what: str) -> Iterator[None]:
         yield
     except automation.CommandError as error:
         raise TpustackError(f"{what}{reason(str(error))}") from None
+
+
+# The `pulumi` process: nothing of it is left when this process is interrupted.
+
+_POLL = 0.1
+# After a signal that is not Ctrl-C a pipeline kills within ten seconds or so.
+_IMPATIENT = 5.0
+_LAST_WORDS = 1.0
+_Output = Callable[[str], object] | None
+
+
+class Pulumi(automation.PulumiCommand):
+    """The Automation API's own command, except for what happens at an interruption.
+
+    The API's stops to read when Python's Ctrl-C comes, with a traceback, and leaves the language
+    host, the program and the provider alone.
+    """
+
+    def run(
+        self,
+        args: list[str],
+        cwd: str,
+        additional_env: Mapping[str, str],
+        on_output: _Output = None,
+        on_error: _Output = None,
+    ) -> automation.CommandResult:
+        """Run a command and return its result.
+
+        Raises:
+            CommandError: when it fails.
+            Interrupted: when this process is told to end; nothing of the command runs any more.
+        """
+        environment = {**os.environ, **additional_env}
+        process = subprocess.Popen(
+            [self.command, "--non-interactive", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env={**environment, **toolchain.mark(), "PULUMI_AUTOMATION_API": "true"},
+            encoding="utf-8",
+            # A terminal's Ctrl-C is for this process, which passes it on: a second one ends the
+            # engine at once.
+            start_new_session=True,
+        )
+        readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
+        note = Note(process, args, environment)
+        try:
+            note.write()
+            for reader in readers:
+                reader.join()
+            code = process.wait()
+        except Interrupted as interruption:
+            _stop(process, None if interruption.patient else _IMPATIENT)
+            for reader in readers:
+                reader.join(_LAST_WORDS)
+            raise
+        finally:
+            note.remove()
+        result = automation.CommandResult(readers[0].text, readers[1].text, code)
+        if code != 0:
+            raise create_command_error(result)
+        return result
+
+
+class _Reader(threading.Thread):
+    """Reads a stream to its end."""
+
+    def __init__(self, stream: IO[str] | None, heard: _Output) -> None:
+        super().__init__(daemon=True)
+        assert stream is not None
+        self._stream, self._heard = stream, heard
+        self._lines: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        """Read."""
+        with self._stream:
+            for line in self._stream:
+                self._lines.append(line.rstrip())
+                # The engine stops if its output is not read, whether or not ours is.
+                with contextlib.suppress(OSError):
+                    if self._heard:
+                        self._heard(line.rstrip())
+
+    @property
+    def text(self) -> str:
+        """Return what was read."""
+        return "\n".join(self._lines)
+
+
+def _stop(process: subprocess.Popen[str], seconds: float | None) -> None:
+    """Let the engine finish what it has begun, for some time or until a second signal."""
+    # The terminal may be closed.
+    with contextlib.suppress(OSError):
+        click.echo("interrupted: the engine finishes what it has begun", err=True)
+        if seconds is None:
+            click.echo("(Ctrl-C once more ends it now; `tpustack recover` repairs that)", err=True)
+    process.send_signal(signal.SIGINT)
+    waited = 0.0
+    while process.poll() is None and not hurry.is_set() and (seconds is None or waited < seconds):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL)
+        waited += _POLL
+    toolchain.end_own()
+    process.wait()
+
+
+def outputs_of(stack: str | None) -> dict[str, Any]:
+    """Return the outputs of `stack`, or of the one that Pulumi selected; create none.
+
+    Raises:
+        UsageError: when there is no such stack, or nothing of it is deployed.
+    """
+    name = name_of(stack)
+    outputs = users_own().select(name, create=False).outputs()
+    if "vm_name" not in outputs:
+        raise UsageError(
+            f"the stack {name} has nothing up to look into; `pulumi up --stack {name}` makes it"
+        )
+    return outputs
+
+
+def name_of(stack: str | None) -> str:
+    """Return `stack`, or the one that Pulumi selected. Raises UsageError if there is none."""
+    if stack is not None:
+        require_file(stack)
+    name = stack or users_own().selected()
+    if name is None:
+        raise UsageError("no stack is selected: name one with --stack")
+    return name

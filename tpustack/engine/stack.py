@@ -1,11 +1,13 @@
-"""One stack on the real engine, driven by Pulumi's Automation API."""
+"""One stack on the engine, driven by Pulumi's Automation API: its operations and their events."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,13 +15,14 @@ from typing import Any
 
 import yaml
 from pulumi import automation
+from pulumi.automation import EngineEvent, OpType, StepEventMetadata
 from pulumi.automation._stack import StackInitMode
 
-from tpustack.engine.events import Events
-from tpustack.engine.failure import explained, reason
-from tpustack.recovery.killed_update import Recovery
+from tpustack.errors import TpustackError, UsageError, diagnostics
+from tpustack.logs.diagnosis import diagnose
 from tpustack.recovery.locks import Ended, LockedError, locks_in, unknown
-from tpustack.recovery.trusted import require_trusted
+from tpustack.recovery.repair import Recovery
+from tpustack.recovery.state import require_trusted
 
 POLICY = "policy"
 NOTHING = "none"
@@ -72,20 +75,6 @@ class _Stack(automation.Stack):
         return automation.UpdateSummary("", datetime.now(timezone.utc), "", {}, {}, "succeeded")
 
 
-class _Counts:
-    """Listens for the number of resources by operation."""
-
-    def __init__(self) -> None:
-        self.changes: dict[str, int] = {}
-
-    def listen(self, event: automation.EngineEvent) -> None:
-        """Keep what the last event says."""
-        if event.summary_event:
-            self.changes = {
-                str(name): n for name, n in event.summary_event.resource_changes.items()
-            }
-
-
 class Stack:
     """`pulumi` on one stack, which `Backend.stack` or `Backend.select` gives.
 
@@ -105,12 +94,12 @@ class Stack:
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
         self._require_trusted()
-        counts = _Counts()
+        events = Events()
         with explained("up", self.name):
             self._stack.up(
-                on_output=line, on_event=counts.listen, color="never", suppress_outputs=True
+                on_output=line, on_event=events.listen, color="never", suppress_outputs=True
             )
-        return Update(counts.changes, self.outputs())
+        return Update(events.counts, self.outputs())
 
     def renew(self, urns: list[str], line: Line) -> None:
         """Update some resources and what depends on them, by what the cloud has, and no others."""
@@ -134,10 +123,10 @@ class Stack:
     def refresh(self, line: Line) -> dict[str, int]:
         """Bring the state up to date; return the number of resources by operation."""
         self._require_trusted()
-        counts = _Counts()
+        events = Events()
         with explained("refresh", self.name):
-            self._stack.refresh(on_output=line, on_event=counts.listen, color="never")
-        return counts.changes
+            self._stack.refresh(on_output=line, on_event=events.listen, color="never")
+        return events.counts
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs."""
@@ -219,7 +208,7 @@ class Stack:
         return workspace.pulumi_command.run(command, workspace.work_dir, workspace.env_vars).stdout
 
     def _require_trusted(self) -> str:
-        """Return the digest of the state, which would run nothing of somebody else's."""
+        """Return the digest of the state, which would run nothing untrusted."""
         state = self.recovery(_unheard).state()
         require_trusted(self.name, state)
         return digest(state)
@@ -250,3 +239,192 @@ def digest(state: Mapping[str, Any]) -> str:
 
 def _unheard(_line: str) -> None:
     """Pass over what the engine says: nothing is done that takes time."""
+
+
+# What the engine reports.
+
+# The parts of a replacement; the engine reports the replacement itself, too.
+_PARTS = {OpType.CREATE_REPLACEMENT, OpType.DELETE_REPLACED, OpType.DISCARD_REPLACED}
+_NOTHING = {OpType.SAME, OpType.REFRESH, OpType.READ, *_PARTS}
+# The provider's own copies of labels.
+_COMPUTED = ("effectiveLabels", "pulumiLabels")
+# Where the provider's outputs have the power state, and the states of what is off.
+_POWER = {"gcp:compute/instance:Instance": "currentStatus", "gcp:tpu/v2Vm:V2Vm": "state"}
+_OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED", "PREEMPTED", "HIDDEN")
+_LABELS = "labelFingerprint"
+# What the engine keeps for itself: the stack, its providers.
+_OURS = "pulumi:"
+_COLOR = re.compile(r"<\{%.*?%\}>")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that changes, or that has changed.
+
+    Attributes:
+        operation: the engine's word: `create`, `update`, `replace`, `delete` …
+        properties: paths of what differs; their values may be secret, and are not kept.
+        because: paths of what forces a replacement.
+    """
+
+    operation: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A resource that breaks a rule of the policy pack."""
+
+    rule: str
+    level: str
+    resource: str
+    message: str
+
+    @property
+    def mandatory(self) -> bool:
+        """Return whether the violation stops the run."""
+        return self.level == "mandatory"
+
+
+class Events:
+    """Listens to one operation."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.errors: list[str] = []
+        self.counts: dict[str, int] = {}
+        """Number of resources by operation."""
+        self._changes: dict[str, Change] = {}
+        self._failed: dict[str, Change] = {}
+        self._noticed: dict[str, Change] = {}
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return what changes, or has changed, sorted by type and name; nothing that failed."""
+        done = (each for urn, each in self._changes.items() if urn not in self._failed)
+        return tuple(sorted(done, key=_by_type))
+
+    @property
+    def failed(self) -> tuple[Change, ...]:
+        """Return what was to change and failed, sorted by type and name."""
+        return tuple(sorted(self._failed.values(), key=_by_type))
+
+    @property
+    def noticed(self) -> tuple[Change, ...]:
+        """Return what a refresh read that an update would not undo, and no setting says."""
+        return tuple(sorted(self._noticed.values(), key=_by_type))
+
+    def listen(self, event: EngineEvent) -> None:
+        """Record one event."""
+        if event.resource_pre_event:
+            self._note(event.resource_pre_event.metadata)
+        # A refresh knows what has changed only after it has read the resource.
+        if event.res_outputs_event:
+            self._note(event.res_outputs_event.metadata)
+            self._notice(event.res_outputs_event.metadata)
+        if event.res_op_failed_event:
+            step = event.res_op_failed_event.metadata
+            self._failed[step.urn] = _change(step)
+        if event.policy_event:
+            policy = event.policy_event
+            resource = (policy.resource_urn or "").rpartition("::")[2]
+            violation = Violation(
+                policy.policy_name, policy.enforcement_level, resource, _plain(policy.message)
+            )
+            if violation not in self.violations:
+                self.violations.append(violation)
+        if event.summary_event:
+            changes = event.summary_event.resource_changes
+            self.counts = {str(operation): number for operation, number in changes.items()}
+        if event.diagnostic_event and event.diagnostic_event.severity == "error":
+            self.errors.append(_plain(event.diagnostic_event.message))
+
+    def _notice(self, step: StepEventMetadata) -> None:
+        old = (step.old and step.old.outputs) or {}
+        new = (step.new and step.new.outputs) or {}
+        seen = []
+        # Where the settings say that it runs, an update starts it.
+        power = None if old.get("desiredStatus") else _POWER.get(step.type)
+        if power and new.get(power) in _OFF:
+            seen.append(f"{power}: {new[power]}")
+        # Labels themselves come masked; the fingerprint is that of all labels, also of others'.
+        if old.get(_LABELS) and new.get(_LABELS) and old[_LABELS] != new[_LABELS]:
+            seen.append("labels")
+        if seen:
+            name = step.urn.rpartition("::")[2]
+            self._noticed[step.urn] = Change("update", step.type, name, tuple(seen))
+
+    def _note(self, step: StepEventMetadata) -> None:
+        if step.op in _NOTHING or step.type.startswith(_OURS):
+            return
+        before = self._changes.get(step.urn)
+        if before is None or before.operation != "replace":
+            self._changes[step.urn] = _change(step)
+
+
+def _change(step: StepEventMetadata) -> Change:
+    name = step.urn.rpartition("::")[2]
+    differences: Mapping[str, object] = step.detailed_diff or {}
+    properties = [path for path in sorted(differences) if not path.startswith(_COMPUTED)]
+    properties = properties or sorted(step.diffs or [])
+    because = sorted(
+        path for path, kind in (step.detailed_diff or {}).items() if "replace" in kind.diff_kind
+    )
+    if step.op is OpType.REPLACE and not because:
+        because = sorted(step.keys or [])
+    return Change(step.op.value, step.type, name, tuple(properties), tuple(because))
+
+
+def _by_type(change: Change) -> tuple[str, str]:
+    return change.type, change.name
+
+
+def _plain(text: str) -> str:
+    return _COLOR.sub("", text).strip()
+
+
+# Why an operation failed.
+
+# What follows from an error, or repeats it in other words.
+_REPEATS = re.compile(
+    r"an unhandled error occurred: program exited|expected resource operations for .* none were"
+    r"|sdk-v2/provider|update failed$"
+)
+
+
+@contextmanager
+def explained(verb: str, stack: str) -> Iterator[None]:
+    """Turn the engine's errors within the block into one message about `pulumi VERB`.
+
+    Raises:
+        UsageError: when the backend has no such stack.
+        TpustackError: when the engine fails, with its diagnostics.
+    """
+    what = f"pulumi {verb} of stack {stack}"
+    try:
+        yield
+    except automation.StackNotFoundError:
+        raise UsageError(
+            f"{what}: the backend has no such stack; `pulumi up --stack {stack}` makes it"
+        ) from None
+    except automation.CommandError as error:
+        raise TpustackError(with_cures(f"{what} failed:\n{diagnostics(str(error))}")) from None
+
+
+def reason(message: str, errors: Sequence[str] = ()) -> str:
+    """Return why a command failed: the engine's own errors, or what it wrote to stderr."""
+    if own := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
+        return with_cures("\n".join(own))
+    _, _, written = message.rpartition("\n stderr:")
+    lines = [line.removeprefix("error: ") for line in written.strip().splitlines()]
+    return with_cures("\n".join(lines) or message.strip())
+
+
+def with_cures(text: str) -> str:
+    """Return what the engine said, followed by the cures of Google's errors in it."""
+    cures = dict.fromkeys(finding.known.cure for finding in diagnose("", text).findings)
+    # The program says it, too (infra/cures.py).
+    return "\n".join([text, *(f"Cure: {cure}." for cure in cures if cure not in text)])

@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from tpustack import inert, options
+from tpustack import console
+from tpustack.console import LazyGroup
 from tpustack.jobs import job as jobs
 from tpustack.jobs import submission, vertex
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
 from tpustack.jobs.spec import IMAGE, JobOptions, Span, job_argument, job_options, queue_options
-from tpustack.lazy import LazyGroup
 
 
 @click.group(
@@ -47,7 +47,7 @@ def command() -> None:
     help="Delete the TPU once nothing has run for so long.",
 )
 @click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
-@options.as_json("job")
+@console.as_json("job")
 def submit(
     stack: str | None,
     bucket: str | None,
@@ -89,7 +89,7 @@ def _warn(line: str) -> None:
 @command.command("list")
 @queue_options
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
-@options.as_json("jobs")
+@console.as_json("jobs")
 def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
     queue = open_queue(stack, bucket)
@@ -110,7 +110,7 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
 @command.command("show")
 @job_argument
 @queue_options
-@options.as_json("job")
+@console.as_json("job")
 def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """Show what a job is and what has become of it."""
     queue = open_queue(stack, bucket)
@@ -126,7 +126,7 @@ def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @job_argument
 @queue_options
 @click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
-@options.as_json("lines, an object each,")
+@console.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     queue = open_queue(stack, bucket)
@@ -143,7 +143,7 @@ def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json:
 @command.command("stop")
 @job_argument
 @queue_options
-@options.as_json("job")
+@console.as_json("job")
 def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
     queue = open_queue(stack, bucket)
@@ -157,7 +157,7 @@ def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @job_argument
 @queue_options
 @click.option("--timeout", type=Span(), help="Wait no longer than this, such as 2h.")
-@options.as_json("job")
+@console.as_json("job")
 def wait(
     job: str, stack: str | None, bucket: str | None, timeout: float | None, as_json: bool
 ) -> None:
@@ -176,7 +176,7 @@ def wait(
 @job_argument
 @queue_options
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
-@options.as_json("list")
+@console.as_json("list")
 def list_artifacts(
     job: str, stack: str | None, bucket: str | None, output: Path | None, as_json: bool
 ) -> None:
@@ -190,7 +190,7 @@ def list_artifacts(
     if as_json:
         click.echo(json.dumps([vars(one) for one in found], indent=2))
     for one in () if as_json else found:
-        click.echo(f"{one.bytes:>12}  {inert.line(one.url)}")
+        click.echo(f"{one.bytes:>12}  {console.line(one.url)}")
 
 
 @command.command("resubmit")
@@ -198,7 +198,7 @@ def list_artifacts(
 @queue_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
 @IMAGE
-@options.as_json("job")
+@console.as_json("job")
 def resubmit(
     job: str,
     stack: str | None,
@@ -229,7 +229,7 @@ def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
         return
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
-        yield inert.plain(decoder.decode(piece)).encode()
+        yield console.plain(decoder.decode(piece)).encode()
 
 
 def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from infra.startup.agent.jobs import layout, order
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
 from infra.startup.agent.jobs.store import Item
-from tpustack import inert
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
 from tpustack.jobs.submission import submit_again, who
@@ -191,7 +191,7 @@ def jobs_table(shown: list[dict[str, Any]]) -> Table:
         took = span((row["ended"] or now) - row["started"]) if row["started"] else ""
         cells = [row["name"], _state(row), row["place"] or "", row["priority"], row["tries"]]
         cells += [span(now - row["submitted"]), took, _short(row["command"])]
-        made.add_row(*(Text(inert.line(str(cell))) for cell in cells))
+        made.add_row(*(Text(console.line(str(cell))) for cell in cells))
     return made
 
 
@@ -225,7 +225,7 @@ def job_lines(job: Job, bucket: str) -> list[str]:
         ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
         shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
-    return [inert.unbroken(line) for line in shown]
+    return [console.unbroken(line) for line in shown]
 
 
 def moment(seconds: float) -> str:

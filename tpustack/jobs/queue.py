@@ -13,8 +13,8 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ON_EACH_HOST
 from infra.startup.agent.jobs.store import Store, StoreError
 from tpustack.cloud.google import Google
+from tpustack.console import plain
 from tpustack.errors import TpustackError, UsageError
-from tpustack.inert import plain
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -77,7 +77,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     """
     from infra.catalog import Catalog
     from infra.settings.training import RunOn
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     if framework == "none" or stack is None:
         return None
@@ -133,7 +133,7 @@ def _cure_of_slice(settings: StackSettings, framework: str, *, serves_grpc: bool
 
 def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
-    from tpustack.stacks.files import load, require_file
+    from tpustack.stacks import load, require_file
 
     require_file(stack)
     settings = load(stack)

@@ -17,7 +17,7 @@ import click
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.record import FRAMEWORKS, Spec
-from tpustack import options
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.queue import explained, open_queue
 from tpustack.jobs.source import Source, secret_in, source_of
@@ -51,7 +51,7 @@ class Span(click.ParamType[float]):
 def queue_options(command: _F) -> _F:
     """Declare `--stack` and `--bucket`, one of which names the queue."""
     bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
-    return options.stack("The queue of this stack.")(bucket(command))
+    return console.stack("The queue of this stack.")(bucket(command))
 
 
 def job_argument(command: _F) -> _F:

@@ -19,8 +19,7 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import QUEUED, RUNNING, SUCCEEDED, Job, Spec
 from infra.startup.agent.jobs.store import Conflict, StoreError
 from infra.startup.agent.versioned import dump
-from tpustack.cloud.google import Google
-from tpustack.cloud.tpu import Nodes
+from tpustack.cloud.google import Google, Nodes
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import why_waiting
 from tpustack.jobs.source import Archive
@@ -180,7 +179,7 @@ class OnDemand:
         return None
 
     def _load(self) -> StackSettings:
-        from tpustack.stacks.files import load, require_file
+        from tpustack.stacks import load, require_file
 
         if not self._stack:
             raise UsageError("--create and --idle-stop need --stack NAME")

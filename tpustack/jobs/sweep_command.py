@@ -19,7 +19,7 @@ from rich.text import Text
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.queue import Queue
-from tpustack import inert, options
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
 from tpustack.jobs.spec import JobOptions, job_options, queue_options
@@ -52,7 +52,7 @@ _PLOT = click.option(
 
 
 @click.command("sweep")
-@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=options.stacks)
+@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=console.stacks)
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
@@ -73,7 +73,7 @@ _PLOT = click.option(
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
-@options.as_json("trials")
+@console.as_json("trials")
 @job_options
 def sweep(
     stacks: tuple[str, ...],
@@ -124,7 +124,7 @@ def _drive(
     """Drive a sweep to its end, and exit with 0 if a trial has succeeded."""
 
     def say(line: str) -> None:
-        click.echo(inert.plain(line), err=True)
+        click.echo(console.plain(line), err=True)
 
     waiting = map(why_waiting, [] if wanted.places else queues)
     for warning in filter(None, (*warnings, *waiting)):
@@ -176,7 +176,7 @@ def _continue(
 @click.argument("sweep")
 @queue_options
 @_PLOT
-@options.as_json("trials")
+@console.as_json("trials")
 def trials(
     sweep: str, stack: str | None, bucket: str | None, plot: Path | None, as_json: bool
 ) -> None:
@@ -263,7 +263,7 @@ def trials_table(sweep: Sweep) -> Table:
     """Return the trials, the best first, then those that have no value."""
     made = Table(box=None, padding=(0, 2, 0, 0))
     names = [one.name for one in space_of(sweep.params)]
-    for name in ("trial", "state", inert.line(sweep.metric), *names, "job", "steps"):
+    for name in ("trial", "state", console.line(sweep.metric), *names, "job", "steps"):
         made.add_column(Text(name), no_wrap=True)
     for one in sorted(sweep.trials, key=lambda one: _rank(sweep, one)):
         best = " *" if one == sweep.best else ""
@@ -271,7 +271,7 @@ def trials_table(sweep: Sweep) -> Table:
         steps = str(one.reports[-1][0]) if one.reports else ""
         params = (str(one.params[name]) for name in names)
         cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
-        made.add_row(*(Text(inert.line(cell)) for cell in cells))
+        made.add_row(*(Text(console.line(cell)) for cell in cells))
     return made
 
 
@@ -358,7 +358,7 @@ def command_of(stack: str | None, *, managed: bool = False) -> str:
     Raises:
         UsageError: there is no stack, or Vertex AI is to run it, whose containers lack the trainer.
     """
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     if managed:
         raise UsageError(

@@ -71,7 +71,7 @@ def _place(
 ) -> dict[str, str]:
     from infra.catalog.vertex import managed_tpus, plain_image
     from infra.names import names_of
-    from tpustack.stacks.files import load
+    from tpustack.stacks import load
 
     settings = load(stack)
     vertex = settings.jobs.vertex

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from tpu_training.errors.catalog import KnownError, innocent_lines, known_errors
-from tpustack.inert import unbroken
+from tpustack.console import unbroken
 
 _LONGEST_TEXT = 200
 _TRACEBACK = "Traceback (most recent call last)"

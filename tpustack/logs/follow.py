@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tpu_training.goodput.ledger import read
-from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.google import Google, NotFound, look_up
 from tpustack.errors import TpustackError
 from tpustack.goodput import files_of
 from tpustack.logs import serial

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
+from tpustack.console import unbroken
 from tpustack.errors import TpustackError
-from tpustack.inert import unbroken
 from tpustack.logs.diagnosis import Log
 
 INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"

@@ -11,7 +11,7 @@ import yaml
 from tests.integration.ci.conftest import OUTPUT, SMALL, Checkout, MakeCheckout
 from tests.integration.ci.test_kills import end_all
 from tpustack.ci.plan import UNKNOWN
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 # The content of the objects is a secret.

@@ -13,7 +13,7 @@ from infra.names import MARK, mark_of
 from infra.settings.stack_file import load_stack_file
 from localcloud.core.cloud import DEVELOPER
 from tests.integration.ci.conftest import OUTPUT, REQUESTS, MakeCheckout
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 from tpustack.project import BACKEND
 
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-a"

@@ -14,7 +14,7 @@ import requests
 import yaml
 
 from tests.integration.ci.conftest import Checkout, MakeCheckout, make_project
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.integration.ci.conftest import Checkout, MakeCheckout
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 KILLS, SEED = 20, 6
 # Of a deployment's output; about as many as it has.

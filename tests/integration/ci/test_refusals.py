@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.integration.ci.conftest import OUTPUT, MakeCheckout
-from tpustack.cloud.local import LocalCloudCommand
+from tpustack.local import LocalCloudCommand
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 LOCKS = ".pulumi/locks/organization/tpu-stack/dev"

@@ -27,7 +27,7 @@ from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
 from tpu_training.cluster.cloud_tpu import CloudTpuApi
 from tpu_training.cluster.google import BucketObject
-from tpustack.ci.forges import forge_of
+from tpustack.ci.forge import forge_of
 from tpustack.cloud.google import Google
 from tpustack.jobs.vertex import _BOOT
 
@@ -243,7 +243,7 @@ SENDERS = {
     "infra/credentials.py",
     "infra/startup/agent/jobs/transport.py",
     "training/tpu_training/cluster/google.py",
-    "tpustack/ci/forges.py",
+    "tpustack/ci/forge.py",
     "tpustack/jobs/vertex.py",
 }
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tpustack import stacks
 from tpustack.__main__ import main
-from tpustack.engine import home
+from tpustack.commands import init
 from tpustack.errors import TpustackError
-from tpustack.stacks import files as stacks
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -84,9 +84,9 @@ class Pulumi:
 @pytest.fixture
 def pulumi(monkeypatch: pytest.MonkeyPatch) -> Pulumi:
     """The engine, and an environment that says the passphrase alone."""
-    for name in ("PULUMI_BACKEND_URL", home.PASSPHRASE_FILE):
+    for name in ("PULUMI_BACKEND_URL", init.PASSPHRASE_FILE):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(home.PASSPHRASE_VARIABLE, "secret")
+    monkeypatch.setenv(init.PASSPHRASE_VARIABLE, "secret")
     engine = Pulumi()
-    monkeypatch.setattr(home, "_pulumi", engine.with_variables)
+    monkeypatch.setattr(init, "_pulumi", engine.with_variables)
     return engine

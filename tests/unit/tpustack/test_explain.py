@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from tpustack.demo.run import Demo
+from tpustack.demo import Demo
 
 OUTPUTS = {"job_url": "gs://a-bucket-with-a-rather-long-name/jobs/train", "vm_name": "a-vm"}
 

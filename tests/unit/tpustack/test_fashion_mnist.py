@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.demo import fashion_mnist, npm
+from tpustack import datasets
 from tpustack.errors import TpustackError
 
 
@@ -30,14 +30,16 @@ def package(folder: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(fashion_mnist, "_TEST", 1)
+    monkeypatch.setattr(datasets, "_TEST", 1)
     archive = package(tmp_path)
-    monkeypatch.setattr(npm, "pack", lambda name, folder: archive)
-    monkeypatch.setattr(fashion_mnist, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(datasets, "npm_pack", lambda name, folder: archive)
+    monkeypatch.setattr(
+        datasets, "FASHION_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest()
+    )
 
 
 def test_the_first_pictures_of_each_class_are_for_the_test() -> None:
-    folder = fashion_mnist.obtain()
+    folder = datasets.fashion_mnist()
     for prefix, numbers in (("t10k", {0}), ("train", {1, 2, 3})):
         images = (folder / f"{prefix}-images-idx3-ubyte").read_bytes()
         labels = (folder / f"{prefix}-labels-idx1-ubyte").read_bytes()
@@ -51,12 +53,12 @@ def test_the_first_pictures_of_each_class_are_for_the_test() -> None:
 
 
 def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fashion_mnist, "SHA256", "0")
+    monkeypatch.setattr(datasets, "FASHION_SHA256", "0")
     with pytest.raises(TpustackError, match="fails its SHA-256 check"):
-        fashion_mnist.obtain()
+        datasets.fashion_mnist()
 
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = fashion_mnist.obtain()
-    monkeypatch.setattr(npm, "pack", None)
-    assert fashion_mnist.obtain() == folder
+    folder = datasets.fashion_mnist()
+    monkeypatch.setattr(datasets, "npm_pack", None)
+    assert datasets.fashion_mnist() == folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tpustack.engine import deployed
+from tpustack.engine import backend
 from tpustack.errors import TpustackError, UsageError
 from tpustack.logs import follow
 
@@ -16,7 +16,7 @@ from .conftest import Run
 
 @pytest.fixture(autouse=True)
 def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployed, "outputs_of", lambda stack: {})
+    monkeypatch.setattr(backend, "outputs_of", lambda stack: {})
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
@@ -56,7 +56,7 @@ def test_settings_that_are_being_changed_hide_neither_the_end_nor_its_costs(
     (project / "stacks" / "Pulumi.dev.yaml").write_text("config: [", encoding="utf-8")
     done = run("follow", "--stack", "dev")
     assert done.code == 0
-    assert done.out == "TPU and VM go on costing until `pulumi destroy --stack dev`.\n"
+    assert done.out == "TPU and VM keep costing until `pulumi destroy --stack dev`.\n"
 
 
 def test_what_is_not_up_costs_nothing(
@@ -65,5 +65,5 @@ def test_what_is_not_up_costs_nothing(
     def refuse(stack: str) -> None:
         raise UsageError("nothing is up")
 
-    monkeypatch.setattr(deployed, "outputs_of", refuse)
+    monkeypatch.setattr(backend, "outputs_of", refuse)
     assert "cost" not in run("follow", "--stack", "dev").out

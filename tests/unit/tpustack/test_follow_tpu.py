@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tpu_training.goodput.ledger import PARTS
 from tpustack.cloud.google import NotFound
-from tpustack.engine import deployed
+from tpustack.engine import backend
 from tpustack.errors import TpustackError
 from tpustack.logs import follow
 
@@ -94,7 +94,7 @@ def test_the_command_follows_the_machine_that_trains(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch, run_on: str, on_tpu: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(deployed, "outputs_of", lambda stack: OUTPUTS)
+    monkeypatch.setattr(backend, "outputs_of", lambda stack: OUTPUTS)
     monkeypatch.setattr(follow, "follow", lambda *_, on_tpu, **__: asked.append(on_tpu))
     stack = project / "stacks" / "Pulumi.dev.yaml"
     text = stack.read_text(encoding="utf-8") + f"  tpu-stack:training: {{runOn: {run_on}}}\n"

@@ -21,9 +21,9 @@ from tests.unit.tpustack.conftest import Run
 from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
-from tpustack.engine import deployed
+from tpustack.engine import backend
 from tpustack.jobs import queue as place
-from tpustack.stacks.files import load
+from tpustack.stacks import load
 
 HOUR = 3600.0
 SECONDS = dict.fromkeys(PARTS, 0.0) | {"compute": 1800.0, "load": 600.0}
@@ -199,7 +199,7 @@ def test_a_stacks_job_is_told_with_what_it_cost(
     project: Path, run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The TPU costs nothing while Google makes it anew; the machine that waits does."""
-    monkeypatch.setattr(deployed, "outputs_of", lambda stack: {"job_url": str(model)})
+    monkeypatch.setattr(backend, "outputs_of", lambda stack: {"job_url": str(model)})
     content = json.loads(run("goodput", "--stack", "dev", "--json").out)
     estimate = of_stack(load("dev"), "dev", Catalog())
     hour = estimate.configured.hour

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from infra.startup.agent.jobs.record import Job, Spec
 from tpu_training.goodput.account import Account
-from tpustack import __main__, inert
+from tpustack import __main__, console
 from tpustack.errors import TpustackError
 from tpustack.jobs import command, job
 from tpustack.logs import follow, serial
@@ -35,8 +35,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 @given(st.text())
 def test_nothing_that_controls_anything_is_left(text: str) -> None:
-    assert not _CONTROLS.search(inert.plain(text))
-    assert not _CONTROLS.search(inert.line(text))
+    assert not _CONTROLS.search(console.plain(text))
+    assert not _CONTROLS.search(console.line(text))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -45,11 +45,11 @@ def test_lines_of_a_log_are_inert(text: str) -> None:
 
 
 def test_colours_go_without_a_trace_and_lines_stay() -> None:
-    assert inert.plain("\x1b[31mred\x1b[0m\r\n\tb\rc") == "red\n\tb\nc"
+    assert console.plain("\x1b[31mred\x1b[0m\r\n\tb\rc") == "red\n\tb\nc"
 
 
 def test_a_line_stays_one_line_with_its_indentation() -> None:
-    assert inert.unbroken("  a\rb\r") == "  a b"
+    assert console.unbroken("  a\rb\r") == "  a b"
     assert Log.of("  a\r\nb\rc").lines == ("  a", "b c")
 
 

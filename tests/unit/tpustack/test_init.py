@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from infra.catalog import Catalog
 from tests.examples import examples
-from tpustack.engine import home
-from tpustack.stacks import files as stacks
-from tpustack.stacks.new import Answers, problems_of
+from tpustack import stacks
+from tpustack.commands import init
+from tpustack.commands.init import Answers, problems_of
 
 from .conftest import REPOSITORY, Pulumi, Run
 
@@ -160,7 +160,7 @@ def test_a_wrong_owner_is_refused(project: Path, run: Run, pulumi: Pulumi) -> No
 def test_what_no_option_says_is_asked_until_it_is_right(
     project: Path, run: Run, type_in: TypeIn, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
     monkeypatch.setattr(click.termui, "hidden_prompt_func", lambda _: "typed")
     place = ("europe-west4-b", "v2-8", "v5litepod-4")
     state = ("s3://bucket", "file", "gcpkms://key", "passphrase")
@@ -180,7 +180,7 @@ def test_what_no_option_says_is_asked_until_it_is_right(
     tpu = config["tpu-stack:tpu"]
     assert isinstance(tpu, dict)
     assert (tpu["acceleratorType"], tpu["capacity"]) == ("v5litepod-4", "spot")
-    assert pulumi.variables == {home.PASSPHRASE_VARIABLE: "typed"}
+    assert pulumi.variables == {init.PASSPHRASE_VARIABLE: "typed"}
 
 
 def test_the_backend_and_passphrase_of_the_environment_are_taken_and_no_login_is_changed(
@@ -197,9 +197,9 @@ def test_the_backend_and_passphrase_of_the_environment_are_taken_and_no_login_is
 def test_a_missing_passphrase_file_is_made_for_its_owner_alone(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
     path = project / "new" / "passphrase"
-    monkeypatch.setenv(home.PASSPHRASE_FILE, str(path))
+    monkeypatch.setenv(init.PASSPHRASE_FILE, str(path))
     done = run("init", "mine", *TOLD, *HOME)
     assert done.code == 0
     assert (
@@ -216,7 +216,7 @@ def test_a_missing_passphrase_file_is_made_for_its_owner_alone(
 def test_a_key_needs_no_passphrase(
     project: Path, run: Run, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
     key = "gcpkms://projects/p/locations/us-central1/keyRings/r/cryptoKeys/secrets"
     done = run("init", "mine", *TOLD, "--backend", "file", "--secrets-provider", key)
     assert done.code == 0
@@ -277,7 +277,7 @@ def test_nothing_is_asked_where_nobody_can_answer(
     assert 'gcp:project: "My Project" is no project id' in done.err
     assert 'zone: "mars-north1-a" has no TPUs' in done.err
     assert "say --accelerator-type, --capacity, --backend" in done.err
-    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
     done = run("init", "mine", *TOLD, *HOME)
     assert done.code == 2
     assert "PULUMI_CONFIG_PASSPHRASE: (not set) and there is no terminal to ask on" in done.err

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tpustack.cloud import local
-from tpustack.commands.local import command
+from tpustack import local
 from tpustack.engine import toolchain
+from tpustack.local import local_command
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def test_env_sets_nothing_of_pulumis_and_looks_for_no_engine(
     passed_on: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find", lambda: pytest.fail("looked for the engine"))
-    done = CliRunner().invoke(command, ["env"])
+    done = CliRunner().invoke(local_command, ["env"])
     assert (done.exit_code, done.output, passed_on) == (0, "", [("env",)])
 
 
 def test_with_backend_it_sets_pulumis_and_names_them(passed_on: list[Sequence[str]]) -> None:
-    done = CliRunner().invoke(command, ["env", "--backend"])
+    done = CliRunner().invoke(local_command, ["env", "--backend"])
     assert passed_on == [("env",)]
     names = [line.split("=")[0].removeprefix("export ") for line in done.stdout.splitlines()]
     assert {"PATH", "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_HOME"} <= set(names)
@@ -49,5 +49,5 @@ def test_with_backend_it_sets_pulumis_and_names_them(passed_on: list[Sequence[st
 def test_elsewhere_the_option_is_left_to_be_refused(
     passed_on: list[Sequence[str]], arguments: tuple[str, ...]
 ) -> None:
-    assert CliRunner().invoke(command, arguments).output == ""
+    assert CliRunner().invoke(local_command, arguments).output == ""
     assert passed_on == [arguments]

@@ -15,11 +15,11 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
+from tpustack.commands.recovery import lost_tpus
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.sources import tpus_of_zone
 from tpustack.errors import TpustackError
 from tpustack.jobs.submission import OnDemand
-from tpustack.recovery.taken import lost
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
 QUEUED = {"fallbackZones": list(ZONES[1:])}
@@ -83,7 +83,7 @@ def test_lost_tpus_are_found_in_a_list_of_each_zone(
         "tpu_zones": ZONES,
         "tpu_names": [*names, "another"],
     }
-    assert lost(google, outputs) == {names[0]: "PREEMPTED", "another": "gone"}
+    assert lost_tpus(google, outputs) == {names[0]: "PREEMPTED", "another": "gone"}
     assert calls() == len(ZONES)
 
 
@@ -93,7 +93,7 @@ def test_no_tpu_is_taken_for_gone_while_google_does_not_reach_its_zone(
     monkeypatch.setattr(google, "get", lambda *_: {"unreachable": [ZONES[0]]})
     outputs = {"project": DEFAULT_PROJECT, "tpu_zone": ZONES[0], "tpu_names": ["tpu"]}
     with pytest.raises(TpustackError, match=f"does not reach {ZONES[0]}"):
-        lost(google, outputs)
+        lost_tpus(google, outputs)
 
 
 @pytest.mark.parametrize("slices", [1, 64])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpustack.demo.output import EngineOutput
+from tpustack.demo import EngineOutput
 
 LINES = """\
 Updating (local):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from tpustack.demo.processes import Watch, end_children
+from tpustack.demo import Watch, end_children
 
 SLEEPER = [sys.executable, "-c", "input()"]
 STUBBORN = [

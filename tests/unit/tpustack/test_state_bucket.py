@@ -11,8 +11,8 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
-from tpustack.cloud import state_bucket
 from tpustack.cloud.google import Google
+from tpustack.commands import init
 from tpustack.errors import TpustackError
 
 NAME = "my-project-pulumi-state"
@@ -28,7 +28,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 def ensure(cloud: LocalCloud, *member: str) -> bool:
     google = Google(session(cloud, *member))
-    return state_bucket.ensure(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    return init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
 
 
 def test_it_is_made_once_private_and_with_its_old_versions(cloud: LocalCloud) -> None:
@@ -48,9 +48,9 @@ def test_it_is_made_once_private_and_with_its_old_versions(cloud: LocalCloud) ->
 def test_two_who_make_it_at_the_same_moment_both_go_on(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = state_bucket._is_there
+    found = init._is_there
     answers = iter([lambda *_: False, found])
-    monkeypatch.setattr(state_bucket, "_is_there", lambda *asked: next(answers)(*asked))
+    monkeypatch.setattr(init, "_is_there", lambda *asked: next(answers)(*asked))
     Client(cloud).post(
         "storage.googleapis.com/storage/v1/b", {"name": NAME}, project=DEFAULT_PROJECT
     )

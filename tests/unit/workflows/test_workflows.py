@@ -16,7 +16,7 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
-from tpustack.ci.settings import load
+from tpustack.ci.pipeline import load_pipeline
 from tpustack.project import root
 
 BIN = Path(sys.executable).parent
@@ -158,7 +158,7 @@ def test_a_form_for_issues_keeps_to_its_schema(form: Path) -> None:
 
 
 def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
-    order = list(load(root()).stacks)
+    order = list(load_pipeline(root()).stacks)
     jobs = document(FOLDER / "deploy.yml")["jobs"]
     assert [name for name in jobs if name != "reviewed"] == order
     for before, after in pairwise(order):
@@ -184,7 +184,7 @@ def test_the_plan_that_counts_is_made_by_trusted_code_before_the_approval() -> N
     (script,) = [step["run"] for step in deploy["steps"] if "run" in step]
     assert "--plans build/plan" in script
     gitlab = document(GITLAB)
-    for stack in load(root()).stacks:
+    for stack in load_pipeline(root()).stacks:
         assert gitlab[f"deploy {stack}"]["needs"] == [f"plan {stack}"]
         assert "environment" not in gitlab[f"plan {stack}"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.ci.checkout import as_it_was
+from tpustack.ci.pipeline import restored_checkout
 
 FILE = "# A comment.\nconfig:\n  tpu-stack:zone: us-central1-b # the zone\n"
 ENGINES = "config:\n    tpu-stack:zone: us-central1-b\nencryptionsalt: v1:abc\n"
@@ -21,14 +21,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_the_engine_noted_for_itself_is_taken_out_again(path: Path) -> None:
-    with as_it_was(path.parents[1]):
+    with restored_checkout(path.parents[1]):
         path.write_text(ENGINES, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == FILE
 
 
 def test_also_when_the_run_fails(path: Path) -> None:
     def run() -> None:
-        with as_it_was(path.parents[1]):
+        with restored_checkout(path.parents[1]):
             path.write_text(ENGINES, encoding="utf-8")
             raise RuntimeError
 
@@ -47,7 +47,7 @@ def test_also_when_the_run_fails(path: Path) -> None:
     ],
 )
 def test_what_somebody_edits_meanwhile_stays(path: Path, edited: str) -> None:
-    with as_it_was(path.parents[1]):
+    with restored_checkout(path.parents[1]):
         path.write_text(edited, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == edited
 
@@ -55,12 +55,12 @@ def test_what_somebody_edits_meanwhile_stays(path: Path, edited: str) -> None:
 def test_a_salt_that_was_there_stays_and_another_is_not_taken_back(path: Path) -> None:
     path.write_text(ENGINES, encoding="utf-8")
     other = ENGINES.replace("v1:abc", "v1:def")
-    with as_it_was(path.parents[1]):
+    with restored_checkout(path.parents[1]):
         path.write_text(other, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == other
 
 
 def test_a_file_that_is_deleted_meanwhile_stays_away(path: Path) -> None:
-    with as_it_was(path.parents[1]):
+    with restored_checkout(path.parents[1]):
         path.unlink()
     assert not path.exists()

@@ -10,9 +10,7 @@ from click.testing import CliRunner
 
 from tpustack.ci import sweep
 from tpustack.ci.command import command
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result
+from tpustack.ci.result import Outcome, Result, Run
 from tpustack.errors import UsageError
 
 BUCKET = {"type": "gcp:storage/bucket:Bucket", "urn": "urn:x::bucket"}
@@ -23,10 +21,10 @@ def destroyed(
     monkeypatch: pytest.MonkeyPatch, *resources: dict[str, Any], delete_data: bool = False
 ) -> Result:
     """Destroy a stack with these resources; what the engine does is said to have succeeded."""
-    monkeypatch.setattr(sweep, "_gone", lambda job, stack: Result(stack, Outcome.CHANGES))
+    monkeypatch.setattr(sweep, "_remove_stack", lambda job, stack: Result(stack, Outcome.CHANGES))
     engine = SimpleNamespace(resources=lambda: list(resources))
     backend = SimpleNamespace(stacks=lambda: {"prod": None}, stack=lambda name: engine)
-    job = cast(Job, SimpleNamespace(backend=backend))
+    job = cast(Run, SimpleNamespace(backend=backend))
     return sweep.destroy(job, "prod", delete_data=delete_data)
 
 

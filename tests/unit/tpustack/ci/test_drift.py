@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from tpustack.ci import drift
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
+from tpustack.ci.result import Outcome, Run
 from tpustack.cloud.google import Google
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 from tpustack.errors import TpustackError
 
 VM, TPU = "gcp:compute/instance:Instance", "gcp:tpu/v2Vm:V2Vm"
@@ -22,7 +21,7 @@ IDLE = Change("update", TPU, "tpu", ("state: STOPPED",))
 LABEL = Change("update", VM, "instance", ("labels.team",))
 
 
-def job(tmp_path: Path, events: Any, **settings: Any) -> Job:
+def job(tmp_path: Path, events: Any, **settings: Any) -> Run:
     (tmp_path / "stacks").mkdir()
     config = {"gcp:project": "some-project", "tpu-stack:zone": "us-central1-b", **settings}
     text = yaml.safe_dump({"config": config})
@@ -31,7 +30,7 @@ def job(tmp_path: Path, events: Any, **settings: Any) -> Job:
     stack = SimpleNamespace(drift=lambda line: done, resources=lambda: RESOURCES)
     backend = SimpleNamespace(stacks=lambda: {"dev": None}, stack=lambda name: stack)
     fake = SimpleNamespace(backend=backend, root=tmp_path, line=lambda name: print)
-    return cast(Job, fake)
+    return cast(Run, fake)
 
 
 def grant(kind: str, on: str, role: str, member: str) -> dict[str, Any]:
@@ -69,7 +68,7 @@ class Policies:
         return {"bindings": [{"role": role, "members": who} for role, who in grants.items()]}
 
 
-def compared(of: Job, **more: str) -> Any:
+def compared(of: Run, **more: str) -> Any:
     """The drift of stack dev, where somebody has granted more."""
     bucket = {
         "roles/storage.legacyBucketOwner": ["projectOwner:some-project"],

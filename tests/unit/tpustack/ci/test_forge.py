@@ -15,15 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.tpustack.conftest import Run
-from tpustack.ci import api, forge, output
-from tpustack.ci.api import Api, Refused
+from tpustack.ci import forge, result
 from tpustack.ci.command import command
-from tpustack.ci.forge import Forge
-from tpustack.ci.forges import forge_of, has_ended
-from tpustack.ci.github import GitHub
-from tpustack.ci.markdown import text
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result
+from tpustack.ci.forge import AccessDenied, Api, Forge, GitHub, forge_of, has_ended
+from tpustack.ci.result import Outcome, Result, markdown
 from tpustack.errors import TpustackError, UsageError
 
 DRIFTED, FINE = Result("dev", Outcome.DRIFT), Result("dev", Outcome.NO_CHANGE)
@@ -144,9 +139,9 @@ def test_a_comment_is_updated_and_not_repeated_however_many_there_are(
     there, comments, _ = made
     others = [kept(number + 1, "ada", f"talk {number}") for number in range(150)]
     server.kept[comments] = others
-    for result in (Result("dev", Outcome.CHANGES), FINE, FINE):
-        forge.comment(there, 7, {"dev": text("preview", result)})
-    forge.comment(there, 7, {"prod": text("preview", Result("prod", Outcome.CHANGES))})
+    for each in (Result("dev", Outcome.CHANGES), FINE, FINE):
+        forge.post_comments(there, 7, {"dev": markdown("preview", each)})
+    forge.post_comments(there, 7, {"prod": markdown("preview", Result("prod", Outcome.CHANGES))})
     said = server.bodies(comments)
     assert len(said) == 152
     assert "`dev`: no change" in said[150]
@@ -158,14 +153,14 @@ def test_what_somebody_else_wrote_is_left_alone_whatever_its_marker(
     made: tuple[Forge, str, str], server: Server, author: str | None
 ) -> None:
     there, comments, issues = made
-    theirs = text("preview", Result("dev", Outcome.CHANGES))
-    drift = text("drift", FINE)
+    theirs = markdown("preview", Result("dev", Outcome.CHANGES))
+    drift = markdown("drift", FINE)
     account = None if author is None else {"login": author, "username": author}
     by = {"user": account, "author": account, "number": 1, "iid": 1, "state": "open"}
     server.kept[comments] = [{**kept(1, "", theirs), **by}]
     server.kept[issues] = [{**kept(1, "", drift), **by}]
-    forge.comment(there, 7, {"dev": text("preview", FINE)})
-    forge.issue(there, {"dev": text("drift", DRIFTED)}, {"dev"})
+    forge.post_comments(there, 7, {"dev": markdown("preview", FINE)})
+    forge.update_issues(there, {"dev": markdown("drift", DRIFTED)}, {"dev"})
     assert server.bodies(comments)[0] == theirs
     assert server.kept[issues][0]["description"] == drift
     assert len(server.kept[comments]) == len(server.kept[issues]) == 2
@@ -178,19 +173,19 @@ def test_a_token_of_nobody_is_an_error_in_words(server: Server) -> None:
         {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine", "GITHUB_TOKEN": "t"}
     )
     with pytest.raises(TpustackError, match=r"does not say whose token this is.*Bad credentials"):
-        forge.comment(there, 7, {})
+        forge.post_comments(there, 7, {})
 
 
 def test_drift_opens_one_issue_which_is_closed_when_it_is_put_right(
     made: tuple[Forge, str, str], server: Server
 ) -> None:
     there, _, issues = made
-    forge.issue(there, {"dev": text("drift", FINE)}, set())
+    forge.update_issues(there, {"dev": markdown("drift", FINE)}, set())
     assert server.bodies(issues) == []
     for _ in range(2):
-        forge.issue(there, {"dev": text("drift", DRIFTED)}, {"dev"})
+        forge.update_issues(there, {"dev": markdown("drift", DRIFTED)}, {"dev"})
     assert [each["state"] for each in server.kept[issues]] == ["open"]
-    forge.issue(there, {"dev": text("drift", FINE)}, set())
+    forge.update_issues(there, {"dev": markdown("drift", FINE)}, set())
     assert [each["state"] for each in server.kept[issues]] == ["closed"]
 
 
@@ -433,7 +428,7 @@ def test_on_gitlab_trusted_code_comments_on_every_open_request_and_one_forgery_s
 def test_a_file_that_is_too_long_is_not_read_to_its_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "_LONGEST", 100_000)
+    monkeypatch.setattr(forge, "_LONGEST", 100_000)
     there = Api(server.url, "", {})
     for size, fits in ((100_000, True), (100_001, False), (50_000_000, False)):
         server.answers["/x"] = bytes(size)
@@ -464,11 +459,11 @@ def test_of_an_archive_only_the_file_that_is_wanted_is_read(
 
     monkeypatch.setattr(zipfile.ZipFile, "read", noticed)
     others = [f"{number}.md" for number in range(30)]
-    assert output.unpack_plan(archive(*others, "a/dev.plan.json"), tmp_path, "dev") == "dev"
+    assert result.unpack_plan(archive(*others, "a/dev.plan.json"), tmp_path, "dev")
     assert read == ["a/dev.plan.json"]
     for packed in (bomb("dev.plan.json"), archive("a/dev.plan.json", "dev.plan.json")):
         with pytest.raises(UsageError, match="twice, or it is too long"):
-            output.unpack_plan(packed, tmp_path, "dev")
+            result.unpack_plan(packed, tmp_path, "dev")
     assert read == ["a/dev.plan.json"]
 
 
@@ -483,11 +478,11 @@ def test_a_request_posts_about_no_more_stacks_than_its_job_is_of(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("GITLAB_CI", raising=False)
-    output.write(tmp_path, "preview", [FINE, Result("prod", Outcome.CHANGES)], 1)
+    result.write_results(tmp_path, "preview", [FINE, Result("prod", Outcome.CHANGES)], 1)
     options = ["comment", "--request=7", "--stack=dev", f"--output={tmp_path}"]
     done = CliRunner().invoke(command, options)
     assert "'prod' is no stack of this run" in str(done.exception)
-    output.write(tmp_path, "preview", [FINE], 1)
+    result.write_results(tmp_path, "preview", [FINE], 1)
     assert CliRunner().invoke(command, options).exit_code == 0
     assert len(server.bodies(GITHUB[0])) == 1
 
@@ -502,19 +497,19 @@ def test_the_plans_of_the_merged_request_are_found(
     found = there.reviewed("c0")
     assert found is not None
     assert found.request == 7
-    unpacked = {output.unpack_plan(it, tmp_path, at) for at, it in found.archives.items()}
-    assert unpacked - {""} == {"dev"}
+    unpacked = {at for at, it in found.archives.items() if result.unpack_plan(it, tmp_path, at)}
+    assert unpacked == {"dev"}
     assert [path.name for path in tmp_path.iterdir()] == ["dev.plan.json"]
     assert there.reviewed("pushed") is None
 
 
 def test_results_of_another_job_are_read_and_not_trusted(tmp_path: Path) -> None:
-    output.write(tmp_path, "drift", [DRIFTED, Result("prod", Outcome.NO_CHANGE)], 1)
-    read = output.read(tmp_path, "drift")
+    result.write_results(tmp_path, "drift", [DRIFTED, Result("prod", Outcome.NO_CHANGE)], 1)
+    read = result.read_results(tmp_path, "drift")
     assert read.drifted == {"dev"}
-    assert read.by_stack["dev"] == text("drift", DRIFTED)
+    assert read.by_stack["dev"] == markdown("drift", DRIFTED)
     (tmp_path / "dev.md").write_text("LGTM\n\nApproved.")
-    assert output.read(tmp_path, "drift").by_stack["dev"] == text("drift", DRIFTED)
+    assert result.read_results(tmp_path, "drift").by_stack["dev"] == markdown("drift", DRIFTED)
 
 
 @pytest.mark.parametrize(
@@ -543,13 +538,13 @@ def test_a_request_forges_no_result_of_another_stack_or_command(
         forged = {"command": "preview", **forged, "stacks": stacks}
     (tmp_path / "result.json").write_text(json.dumps(forged))
     with pytest.raises(UsageError, match=refusal):
-        output.read(tmp_path, "preview", re.compile("pr-7"))
+        result.read_results(tmp_path, "preview", re.compile("pr-7"))
 
 
 def test_a_result_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("[" * 200_000)
     with pytest.raises(UsageError, match="has no results of a preview"):
-        output.read(tmp_path, "preview")
+        result.read_results(tmp_path, "preview")
 
 
 def test_what_is_missing_to_write_to_a_forge_is_named_all_at_once() -> None:
@@ -573,12 +568,12 @@ PROTECTED: dict[str, Any] = {
     ("github", "gitlab", "lacks"),
     [
         (PROTECTED, {"required_approval_count": 1}, {""}),
-        ({}, {"name": "prod"}, {"asks nobody", "any may read its secrets"}),
-        ({**PROTECTED, "protection_rules": []}, {}, {"asks nobody"}),
+        ({}, {"name": "prod"}, {"needs no approval", "any may read its secrets"}),
+        ({**PROTECTED, "protection_rules": []}, {}, {"needs no approval"}),
         (
             {**PROTECTED, "protection_rules": [{"type": "required_reviewers", "reviewers": []}]},
             {"approval_rules": []},
-            {"asks nobody"},
+            {"needs no approval"},
         ),
         ({**PROTECTED, "deployment_branch_policy": None}, None, {"read its secrets", "may deploy"}),
         (None, None, {"makes it, without rules", "may deploy"}),
@@ -600,7 +595,7 @@ def test_an_environment_says_what_its_approval_lacks(
     said = " ".join(there.unprotected("prod")[0])
     assert any(each in said for each in lacks)
     assert bool(said) == (lacks != {""})
-    with pytest.raises(Refused, match="answers 403"):
+    with pytest.raises(AccessDenied, match="answers 403"):
         there.unprotected("secret")
 
 
@@ -640,7 +635,7 @@ def test_on_github_who_may_pass_by_the_approval_is_warned_of(
 @pytest.fixture
 def pipeline(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The settings of a pipeline on GitHub whose stack prod needs approval."""
-    monkeypatch.setattr("tpustack.ci.posts.root", lambda: tmp_path)
+    monkeypatch.setattr("tpustack.ci.command.root", lambda: tmp_path)
     variables = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine", "GITHUB_TOKEN": "t"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -663,4 +658,4 @@ def test_nothing_goes_on_where_an_environment_would_ask_nobody(
     pipeline.write_text("stacks: [dev]\napproval: [secret]")
     warned = run("ci", "guard")
     assert warned.code == 0
-    assert "warning: nobody can tell who approves secret" in warned.err
+    assert "warning: it can't be told who approves secret" in warned.err

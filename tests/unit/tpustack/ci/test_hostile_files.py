@@ -135,12 +135,11 @@ def nothing_is_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{at}.root", lambda: project)
     monkeypatch.setattr(f"{at}.Backend", NoBackend)
     monkeypatch.setattr(f"{at}.toolchain", SimpleNamespace(find=dict, engine=dict))
-    monkeypatch.setattr(f"{at}.wheel", SimpleNamespace(build=lambda: None))
-    monkeypatch.setattr(f"{at}.touched.branches", lambda *_: {"main"})
-    monkeypatch.setattr(f"{at}.sweep_orphans", lambda *_, **__: [])
+    monkeypatch.setattr(f"{at}.project", SimpleNamespace(build_wheel=lambda: None))
+    monkeypatch.setattr(f"{at}.pipeline.remote_branches", lambda *_: {"main"})
+    monkeypatch.setattr("tpustack.ci.sweep.sweep_orphans", lambda *_, **__: [])
     monkeypatch.setattr(f"{at}.Google", object)
-    for module in ("preview", "deploy"):
-        monkeypatch.setattr(f"tpustack.ci.{module}.require_project", lambda project: None)
+    monkeypatch.setattr("tpustack.ci.deployment.require_project", lambda project: None)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "p")
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tpustack.ci import requests
+from tpustack.ci import pipeline
 from tpustack.ci.command import command
 from tpustack.errors import TpustackError
 
@@ -79,9 +79,9 @@ def test_every_command_refuses_it_in_words(arguments: tuple[str, ...], name: str
 
 @given(NAMES)
 def test_no_other_name_is_a_requests_stack(name: str) -> None:
-    if requests.NAME.fullmatch(name):
+    if pipeline.REQUEST.fullmatch(name):
         assert name.isascii()
-        assert name == requests.name(int(name.removeprefix("pr-")))
+        assert name == pipeline.request_stack(int(name.removeprefix("pr-")))
 
 
 @pytest.mark.parametrize("arguments", [["deploy", "--branch=main"], ["preview"]])

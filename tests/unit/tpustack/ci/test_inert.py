@@ -11,11 +11,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.examples import examples
-from tpustack.ci import inert
-from tpustack.ci.markdown import LONGEST, marker, text
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import CostChange, Result
-from tpustack.engine.events import Change, Violation
+from tpustack.ci import result
+from tpustack.ci.result import LONGEST, CostChange, Outcome, Result, markdown, marker
+from tpustack.console import line
+from tpustack.engine.stack import Change, Violation
 
 HOSTILE = [
     "````\n</details>\n# Approved by security\n````",
@@ -44,7 +43,7 @@ RESULTS = st.builds(
     st.tuples(st.builds(Violation, TEXTS, TEXTS, TEXTS, TEXTS)),
     st.builds(CostChange, TEXTS, TEXTS, TEXTS),
     TEXTS.map(lambda said: f"x{said}"),
-    st.tuples(TEXTS.filter(inert.line)),
+    st.tuples(TEXTS.filter(line)),
 )
 PLAIN = Change("replace", "x", "x", ("x",), ("x",))
 HARMLESS = Result(
@@ -76,8 +75,8 @@ def inside(body: str) -> set[str]:
 @given(RESULTS)
 @example(HARMLESS)
 def test_a_comment_has_the_same_form_whatever_its_texts_say(result: Result) -> None:
-    said = text("preview", result)
-    assert form(said) == form(text("preview", HARMLESS))
+    said = markdown("preview", result)
+    assert form(said) == form(markdown("preview", HARMLESS))
     assert inside(said) <= {"text", "text_special", "code_inline", "strong_open", "strong_close"}
     first, *rest = said.splitlines()
     assert first == marker("preview", "dev")
@@ -88,33 +87,33 @@ def test_a_comment_has_the_same_form_whatever_its_texts_say(result: Result) -> N
 
 @given(TEXTS)
 def test_nobody_is_called_and_nothing_is_linked(said: str) -> None:
-    shown = inert.prose(f"x {said} x")
+    shown = result.prose(f"x {said} x")
     outside = re.sub(r"(`+).*?\1", "", shown)
     assert not re.search(r"@\w|#\d|://|www\.", outside)
 
 
 @given(TEXTS)
 def test_code_is_one_span_with_the_same_words(said: str) -> None:
-    (_, inline, _) = parsed(f"x {inert.code(said)} x")
+    (_, inline, _) = parsed(f"x {result.code(said)} x")
     span = [each.content for each in inline.children or [] if each.type == "code_inline"]
-    assert [each.strip() for each in span] == [inert.line(said)]
+    assert [each.strip() for each in span] == [line(said)]
 
 
 @settings(max_examples=examples(50))
 @given(TEXTS, st.integers(1, 3000))
 def test_a_comment_that_is_cut_ends_its_blocks(said: str, times: int) -> None:
     many = tuple(Change("create", "x" * 20, f"x{said}") for _ in range(times))
-    whole = text("preview", Result("dev", Outcome.CHANGES, many))
+    whole = markdown("preview", Result("dev", Outcome.CHANGES, many))
     assert len(whole) <= LONGEST
     assert form(whole).count("fence") == 1
 
 
 def test_own_notes_keep_their_code() -> None:
     note = "No state knows of: disk a. `--remove-orphans` deletes that."
-    assert inert.prose(note) == note
+    assert result.prose(note) == note
 
 
 @pytest.mark.parametrize("said", HOSTILE)
 def test_words_stay_readable(said: str) -> None:
     words = re.findall(r"[a-z]{4,}", said)
-    assert [word for word in words if word not in inert.block(said, "text")] == []
+    assert [word for word in words if word not in result.block(said, "text")] == []

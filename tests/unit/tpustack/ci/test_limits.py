@@ -31,7 +31,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     projects.enable_services(made.cloud, DEFAULT_PROJECT, ("tpu.googleapis.com",))
     who = session(made)
     monkeypatch.setattr(google, "_session", lambda: who)
-    monkeypatch.setattr("tpustack.ci.limits.time.time", made.cloud.clock.now)
+    monkeypatch.setattr("tpustack.ci.command.time.time", made.cloud.clock.now)
     for name in NAMES:
         Client(made).post(NODES, BODY, nodeId=name)
     yield made

@@ -6,11 +6,19 @@ import pytest
 
 from infra.catalog import Catalog
 from infra.settings.parse import parse
-from tpustack.ci.cost import cost_change
-from tpustack.ci.markdown import LONGEST, marker, text
-from tpustack.ci.outcome import Outcome, worst
-from tpustack.ci.result import CostChange, Result, document, failed
-from tpustack.engine.events import Change, Violation
+from tpustack.ci.deployment import cost_change
+from tpustack.ci.result import (
+    LONGEST,
+    CostChange,
+    Outcome,
+    Result,
+    failed,
+    markdown,
+    marker,
+    results_document,
+    worst,
+)
+from tpustack.engine.stack import Change, Violation
 
 REPLACED = Change("replace", "gcp:tpu/v2Vm:V2Vm", "tpu", ("zone",), ("zone",))
 CHANGED = Change("update", "gcp:compute/instance:Instance", "vm", ("labels.team",))
@@ -20,7 +28,7 @@ RULE = Violation("cost-ceiling", "mandatory", "tpu", "costs $99\nan hour")
 def test_a_comment_says_what_changes_is_replaced_and_costs_and_what_the_rules_say() -> None:
     cost = CostChange("$1.00", "$2.00", "+$1.00")
     result = Result("dev", Outcome.POLICY, (REPLACED, CHANGED), (RULE,), cost)
-    said = text("preview", result.noting("A note."))
+    said = markdown("preview", result.noting("A note."))
     assert said.startswith(f"{marker('preview', 'dev')}\n")
     for part in (
         "stack `dev`: policy violation",
@@ -37,7 +45,7 @@ def test_a_comment_says_what_changes_is_replaced_and_costs_and_what_the_rules_sa
 def test_what_failed_is_not_counted_among_what_changed() -> None:
     failure = Change("create", "gcp:tpu/v2Vm:V2Vm", "tpu *x*")
     result = Result("dev", Outcome.FAILURE, (CHANGED,), problem="403", unfinished=(failure,))
-    said = text("deploy", result)
+    said = markdown("deploy", result)
     assert "1 resource changed" in said
     assert "**Failed** (1)\n\n- create `gcp:tpu/v2Vm:V2Vm` **tpu \\*x\\***" in said
     assert result.as_json()["unfinished"][0]["name"] == "tpu *x*"
@@ -54,14 +62,14 @@ def test_a_long_comment_is_cut_where_nothing_breaks(changes: int) -> None:
         Change("create", "gcp:storage/bucketObject:BucketObject", f"{number:0200}")
         for number in range(changes)
     )
-    said = text("preview", Result("dev", Outcome.CHANGES, many))
+    said = markdown("preview", Result("dev", Outcome.CHANGES, many))
     assert len(said) < LONGEST
     assert said.count("\n```") % 2 == 0
     assert ("cut here" in said) == (changes > 100)
 
 
 def test_a_refusal_is_shown_word_for_word() -> None:
-    said = text("deploy", failed("dev", "no ```such``` _such_ <b>file</b>"))
+    said = markdown("deploy", failed("dev", "no ```such``` _such_ <b>file</b>"))
     assert "```text\nno ```such``` _such_ <b>file</b>\n```" in said
 
 
@@ -76,7 +84,7 @@ def test_exit_codes_differ_and_the_worst_of_all_stacks_counts() -> None:
 
 def test_results_are_plain_json() -> None:
     results = [Result("dev", Outcome.CHANGES, (REPLACED,), (RULE,)), failed("prod", "no")]
-    loaded = json.loads(json.dumps(document("preview", results, 1.234)))
+    loaded = json.loads(json.dumps(results_document("preview", results, 1.234)))
     assert (loaded["outcome"], loaded["exitCode"], loaded["seconds"]) == ("failure", 1, 1.23)
     assert loaded["stacks"][0]["changes"][0]["because"] == ["zone"]
     assert loaded["stacks"][1]["violations"] is None

@@ -21,7 +21,7 @@ from tests.unit.tpustack.ci.test_orphans import (  # noqa: F401 # Its fixtures, 
     grant,
     sweep,
 )
-from tpustack.ci.outcome import Outcome
+from tpustack.ci.result import Outcome
 from tpustack.errors import TpustackError
 
 LABELS = {"tpu-stack-job": "one"}

@@ -19,8 +19,7 @@ from localcloud.testing import Client, machine
 from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS
 from tests.unit.localcloud.aiplatform.test_custom_jobs import body
 from tests.unit.localcloud.fake_machines import FakeMachines
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
+from tpustack.ci.result import Outcome, Run
 from tpustack.ci.sweep import sweep_orphans
 from tpustack.cloud.google import Google
 
@@ -97,7 +96,7 @@ def there(api: Client) -> set[str]:
 def sweep(api: Client, *known: str, remove: bool, hours: float = 3) -> list[Any]:
     """Sweep some hours after everything was made."""
     backend = SimpleNamespace(stacks=lambda: dict.fromkeys(known))
-    job = cast(Job, SimpleNamespace(backend=backend))
+    job = cast(Run, SimpleNamespace(backend=backend))
     now = datetime.fromtimestamp(VirtualClock().now(), timezone.utc) + timedelta(hours=hours)
     return sweep_orphans(job, Google(api.session), PROJECT, now, known, remove=remove)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tpustack.ci.policies import note, policies_of
+from tpustack.ci.pipeline import rules_note, rules_of
 from tpustack.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_rules_of_a_revision_are_asked_with_all_that_they_import(repository: Path) -> None:
-    with policies_of(repository, "HEAD~") as pack:
+    with rules_of(repository, "HEAD~") as pack:
         assert pack is not None
         assert (pack / "rules.py").read_text() == "RULES = (no_spot,)"
         assert (pack.parent / "infra" / "prices.py").read_text() == "# for RULES = (no_spot,)"
@@ -49,17 +49,17 @@ def test_the_rules_of_a_revision_are_asked_with_all_that_they_import(repository:
         environment = definition["runtime"]["options"]["virtualenv"]
         assert environment == str(repository / ".venv")
     assert not pack.exists()
-    assert "this change touches `policy/`" in note(repository, "HEAD~")
+    assert "this change touches `policy/`" in rules_note(repository, "HEAD~")
 
 
 def test_without_a_revision_it_is_the_checkouts_own_pack(repository: Path) -> None:
-    with policies_of(repository, None) as pack:
+    with rules_of(repository, None) as pack:
         assert pack is None
-    assert note(repository, None) == note(repository, "HEAD") == ""
+    assert rules_note(repository, None) == rules_note(repository, "HEAD") == ""
 
 
 def test_a_revision_without_rules_asks_none(repository: Path) -> None:
-    with policies_of(repository, "HEAD~2") as pack:
+    with rules_of(repository, "HEAD~2") as pack:
         assert pack is not None
         assert not pack.exists()
 
@@ -68,8 +68,8 @@ def test_a_revision_without_rules_asks_none(repository: Path) -> None:
 def test_what_is_no_revision_is_refused_and_is_no_option_of_git(
     repository: Path, revision: str
 ) -> None:
-    with pytest.raises(UsageError, match="failed"), policies_of(repository, revision):
+    with pytest.raises(UsageError, match="failed"), rules_of(repository, revision):
         pass
     with pytest.raises(UsageError, match="failed"):
-        note(repository, revision)
+        rules_note(repository, revision)
     assert not (repository / "pwned").exists()

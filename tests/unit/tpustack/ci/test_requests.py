@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from infra.settings.parse import parse
-from tpustack.ci import requests, settings
-from tpustack.ci.settings import PullRequests
+from tpustack.ci import pipeline
+from tpustack.ci.pipeline import PullRequests
 from tpustack.errors import TpustackError, UsageError
 
 KMS = {"secretsprovider": "gcpkms://a-key", "encryptedkey": "eA=="}
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothing(
     root: Path,
 ) -> None:
-    assert requests.write(root, 7, HOW) == "pr-7"
+    assert pipeline.write_request_stack(root, 7, HOW) == "pr-7"
     document = yaml.safe_load((root / "stacks/Pulumi.pr-7.yaml").read_text())
     assert document["encryptionsalt"] == "v1:x"
     made = parse(document["config"], "pr-7")
@@ -58,7 +58,7 @@ def test_a_stack_that_is_like_none_is_wrong_input(
     root: Path, how: PullRequests | None, why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
-        requests.write(root, 7, how)
+        pipeline.write_request_stack(root, 7, how)
 
 
 @pytest.mark.parametrize(
@@ -72,23 +72,23 @@ def test_a_stack_that_is_like_none_is_wrong_input(
 def test_a_requests_stack_goes_with_its_branch_or_when_its_time_is_up(
     branches: set[str], later: timedelta, why: str
 ) -> None:
-    tags = requests.tags("work", HOW, NOW)
-    reason = requests.reason_to_sweep(tags, branches, NOW + later)
+    tags = pipeline.request_tags("work", HOW, NOW)
+    reason = pipeline.reason_to_sweep(tags, branches, NOW + later)
     assert reason.startswith(why)
     assert bool(reason) == bool(why)
 
 
 def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
-    assert "failed" in requests.reason_to_sweep({}, {"main"}, NOW)
+    assert "failed" in pipeline.reason_to_sweep({}, {"main"}, NOW)
 
 
 @pytest.mark.parametrize("expires", ["", "soon", "2026-13-45", "[]"])
 def test_a_time_that_is_none_is_told_and_the_stack_stays(expires: str) -> None:
-    damaged = {requests.BRANCH: "work", requests.EXPIRES: expires}
+    damaged = {pipeline.BRANCH: "work", pipeline.EXPIRES: expires}
     with pytest.raises(TpustackError, match=r"which is no time, so it stays"):
-        requests.reason_to_sweep(damaged, {"work"}, NOW)
-    naive = {**damaged, requests.EXPIRES: "2020-01-01T00:00:00"}
-    assert requests.reason_to_sweep(naive, {"work"}, NOW).startswith("Its time was up")
+        pipeline.reason_to_sweep(damaged, {"work"}, NOW)
+    naive = {**damaged, pipeline.EXPIRES: "2020-01-01T00:00:00"}
+    assert pipeline.reason_to_sweep(naive, {"work"}, NOW).startswith("Its time was up")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_wrong_settings_of_the_pipeline_are_named(tmp_path: Path, text: str, why
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/pipeline.yaml").write_text(text)
     with pytest.raises(UsageError, match=why):
-        settings.load(tmp_path)
+        pipeline.load_pipeline(tmp_path)
 
 
 def test_requests_do_not_share_a_project_with_any_stack(root: Path) -> None:
@@ -117,13 +117,13 @@ def test_requests_do_not_share_a_project_with_any_stack(root: Path) -> None:
         text = f"stacks: [prod]\npullRequests: {{like: dev, project: {project}}}"
         file.write_text(text)
         if project == "requests":
-            assert settings.load(root).pull_requests
+            assert pipeline.load_pipeline(root).pull_requests
             continue
         # It need not be in the pipeline's list.
         with pytest.raises(UsageError, match="'some-project' is also the project of dev"):
-            settings.load(root)
+            pipeline.load_pipeline(root)
 
 
 def test_a_project_without_settings_of_its_pipeline_is_told_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"stacks: \[dev, prod\]"):
-        settings.load(tmp_path)
+        pipeline.load_pipeline(tmp_path)

@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tpustack.ci import plan, sealed
-from tpustack.ci.plan import SECRET
-from tpustack.ci.reviewed import unbound
-from tpustack.ci.sealed import Seal, Sealed
+from tpustack.ci import plan
+from tpustack.ci.plan import SECRET, Seal, Sealed, mismatch
 from tpustack.errors import TpustackError
 
 VM = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::vm"
@@ -33,8 +31,8 @@ def steps(ciphertext: str) -> dict[str, Any]:
 def read(folder: Path, ciphertext: str = "a", made: Seal = MADE) -> Sealed:
     path = folder / f"{ciphertext}.plan.json"
     path.write_text(json.dumps({"manifest": {}, "resourcePlans": steps(ciphertext)}))
-    sealed.seal(path, made)
-    return sealed.read(path)
+    plan.write_seal(path, made)
+    return plan.read_plan(path)
 
 
 def decrypt(texts: Sequence[str], encryption: Mapping[str, str]) -> list[str]:
@@ -52,9 +50,9 @@ def test_a_sealed_plan_says_where_it_is_from(tmp_path: Path) -> None:
 def test_secrets_are_compared_by_hashes_that_show_nothing(
     tmp_path: Path, then: str, fits: bool
 ) -> None:
-    now, before = sealed.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
+    now, before = plan.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
     assert (plan.surplus(now, before) == []) is fits
-    again, _ = sealed.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
+    again, _ = plan.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
     assert again != now
     assert not re.search("hunter|ciphertext", json.dumps([now, before]))
 
@@ -65,7 +63,7 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
     def refuse(texts: Sequence[str], encryption: Mapping[str, str]) -> list[str]:
         raise AssertionError(texts)
 
-    assert sealed.comparable(plain, plain, refuse) == (plain.steps, plain.steps)
+    assert plan.comparable(plain, plain, refuse) == (plain.steps, plain.steps)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +83,7 @@ def test_what_is_not_sealed_is_refused_in_words(tmp_path: Path, forged: str) -> 
     path = tmp_path / "dev.plan.json"
     path.write_text(forged)
     with pytest.raises(TpustackError, match="is no plan of `tpustack ci preview`"):
-        sealed.read(path)
+        plan.read_plan(path)
 
 
 JSON = st.recursive(
@@ -117,10 +115,10 @@ def test_no_forged_plan_breaks_the_comparison_or_allows_a_replacement(
     change = {"steps": ["replace"], "goal": {"inputDiff": {"updates": {"zone": "b"}}}}
     fresh = Sealed({VM: change}, MADE, "d")
     try:
-        reviewed = sealed.read(path)
+        reviewed = plan.read_plan(path)
     except TpustackError:
         return
-    now, then = sealed.comparable(fresh, reviewed, lambda texts, _: texts)
+    now, then = plan.comparable(fresh, reviewed, lambda texts, _: texts)
     assert plan.surplus(now, then, resumed=resumed)
 
 
@@ -128,7 +126,7 @@ def test_who_decrypts_is_never_taken_from_a_plan(tmp_path: Path) -> None:
     """A plan that names a key of its own would send credentials to whoever made it."""
     file = tmp_path / "Pulumi.dev.yaml"
     file.write_text("secretsprovider: gcpkms://k\nencryptedkey: e\nencryptionsalt: ''\nconfig: {}")
-    assert sealed.encryption_of(file) == {"encryptedkey": "e"}
+    assert plan.encryption_of(file) == {"encryptedkey": "e"}
 
 
 @pytest.mark.parametrize(
@@ -149,5 +147,5 @@ def test_a_plan_is_of_one_stack_commit_and_state(
     tmp_path: Path, stack: str, commit: str, state: str, noted: str | None, why: str
 ) -> None:
     made = read(tmp_path)
-    said = unbound(made, stack, commit, state, made.digest if noted == "its own" else noted)
+    said = mismatch(made, stack, commit, state, made.digest if noted == "its own" else noted)
     assert (why in said) if why else not said

@@ -11,12 +11,10 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tpustack.ci import requests, sweep
-from tpustack.ci.deploy import ready
-from tpustack.ci.job import Job
-from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result
-from tpustack.ci.settings import PullRequests
+from tpustack.ci import pipeline, sweep
+from tpustack.ci.deployment import ready
+from tpustack.ci.pipeline import PullRequests
+from tpustack.ci.result import Outcome, Result, Run
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
 from tpustack.recovery.locks import LockedError
@@ -116,7 +114,7 @@ def swept(world: World) -> list[Result]:
         remove=lambda stack: world.call(lambda: world.remove(stack)),
         stack=engine,
     )
-    job = cast(Job, SimpleNamespace(backend=backend, line=lambda stack: print))
+    job = cast(Run, SimpleNamespace(backend=backend, line=lambda stack: print))
     return sweep.sweep(job, LIVES, NOW)
 
 
@@ -127,7 +125,7 @@ def plain_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def deploys(world: World, stack: str, lost: list[str]) -> Iterator[None]:
     """A request deploys its stack: its calls, one after the other, as `ci deploy` makes them."""
-    tags = requests.tags("work", HOW, NOW)
+    tags = pipeline.request_tags("work", HOW, NOW)
     try:
         known = stack in world.tags
         yield
@@ -164,7 +162,7 @@ def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stay
     seen = count()
     for fault, at, begin, made in scenes():
         world, lost = World(fault, at, begin), list[str]()
-        world.tags["pr-1"] = requests.tags("gone", HOW, NOW)
+        world.tags["pr-1"] = pipeline.request_tags("gone", HOW, NOW)
         world.paid.add("pr-1")
         if made:
             # What a deployment left that was killed before it noted anything.
@@ -181,16 +179,18 @@ def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stay
         swept(calm)
         assert lost == []
         assert "pr-1" not in calm.tags.keys() | calm.paid, (fault, at, begin, made)
-        assert calm.paid <= {stack for stack in calm.tags if requests.are_whole(calm.tags[stack])}
+        assert calm.paid <= {
+            stack for stack in calm.tags if pipeline.tags_are_complete(calm.tags[stack])
+        }
     assert next(seen) > 100
 
 
 def test_a_stack_whose_tags_are_damaged_or_whose_backend_refuses_stops_no_other() -> None:
     world = World("answer lost", at=1)
     world.tags = {
-        "pr-1": requests.tags("gone", HOW, NOW),
-        "pr-2": {**requests.tags("work", HOW, NOW), requests.EXPIRES: "soon"},
-        "pr-3": requests.tags("gone", HOW, NOW),
+        "pr-1": pipeline.request_tags("gone", HOW, NOW),
+        "pr-2": {**pipeline.request_tags("work", HOW, NOW), pipeline.EXPIRES: "soon"},
+        "pr-3": pipeline.request_tags("gone", HOW, NOW),
     }
     refused, damaged, gone = swept(world)
     assert (refused.problem, gone.outcome) == ("the answer is lost", Outcome.CHANGES)
@@ -207,13 +207,13 @@ def test_a_deployment_that_was_killed_before_it_noted_its_tags_notes_them_the_ne
             create=world.create, tag=world.tag, tags=lambda stack: dict(world.known(stack))
         ),
     )
-    tags = requests.tags("work", HOW, NOW)
-    for noted in ({}, {requests.BRANCH: "work"}):
+    tags = pipeline.request_tags("work", HOW, NOW)
+    for noted in ({}, {pipeline.BRANCH: "work"}):
         world.tags = {"pr-1": dict(noted)}
         ready(backend, "pr-1", tags, known=True)
         assert world.tags == {"pr-1": tags}
     ready(backend, "pr-2", tags, known=False)
     assert world.tags["pr-2"] == tags
     # Its time is not put off by each push.
-    ready(backend, "pr-2", {**tags, requests.EXPIRES: "later"}, known=True)
+    ready(backend, "pr-2", {**tags, pipeline.EXPIRES: "later"}, known=True)
     assert world.tags["pr-2"] == tags

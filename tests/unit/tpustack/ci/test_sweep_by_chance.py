@@ -21,7 +21,7 @@ from infra.settings import OWN_LABELS
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
 from tests.examples import examples
-from tpustack.ci.job import Job
+from tpustack.ci.result import Run
 from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans
 from tpustack.cloud.google import Google, NotFound
 
@@ -112,6 +112,8 @@ class Project:
     known: set[str]
     deleted: set[int] = field(default_factory=set)
 
+    pages = Google.pages
+
     def __post_init__(self) -> None:
         self.all = self.scene.resources
 
@@ -199,7 +201,7 @@ def test_nothing_of_a_living_stack_is_ever_deleted(scene: Scene) -> None:
     ours = BACKENDS[0]
     known = set(scene.stacks[0])
     google = Project(scene, known)
-    job = cast(Job, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: dict.fromkeys(known))))
+    job = cast(Run, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: dict.fromkeys(known))))
     before = set(known)
     with backend(ours):
         sweep_orphans(job, cast(Google, google), PROJECT, NOW, before, remove=True)
@@ -222,7 +224,7 @@ def test_what_is_left_of_a_dead_stack_is_deleted_up_to_the_bound() -> None:
     ]
     scene = Scene((frozenset(),) * 4, tuple(left), "")
     google = Project(scene, {"pr-1"})
-    job = cast(Job, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: {"pr-1": None})))
+    job = cast(Run, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: {"pr-1": None})))
     with backend(BACKENDS[0]):
         first = sweep_orphans(job, cast(Google, google), PROJECT, NOW, ["pr-1"], remove=True)
     # Each stack's account waits until its job has ended.

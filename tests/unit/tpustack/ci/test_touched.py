@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.ci.touched import branches, changed_files, file_at, touched
+from tpustack.ci.pipeline import changed_files, file_at, remote_branches, touched_stacks
 from tpustack.errors import TpustackError, UsageError
 
 STACKS = ("dev", "test", "staging", "prod")
@@ -28,7 +28,7 @@ STACKS = ("dev", "test", "staging", "prod")
 def test_a_change_touches_the_stacks_that_are_made_of_it(
     paths: list[str], expected: list[str]
 ) -> None:
-    assert touched(paths, STACKS) == expected
+    assert touched_stacks(paths, STACKS) == expected
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -63,7 +63,7 @@ def test_what_others_did_to_the_base_meanwhile_is_no_change_of_the_branch(
 
 
 def test_the_branches_of_a_remote_are_listed(repository: Path) -> None:
-    assert branches(repository, ".") == {"main", "work"}
+    assert remote_branches(repository, ".") == {"main", "work"}
 
 
 def test_a_remote_without_a_branch_is_not_taken_for_one_whose_branches_are_gone(
@@ -71,7 +71,7 @@ def test_a_remote_without_a_branch_is_not_taken_for_one_whose_branches_are_gone(
 ) -> None:
     git(tmp_path, "init", "--bare", "empty.git")
     with pytest.raises(TpustackError, match=r"empty\.git lists no branch at all"):
-        branches(repository, str(tmp_path / "empty.git"))
+        remote_branches(repository, str(tmp_path / "empty.git"))
 
 
 def test_a_base_that_git_does_not_know_is_wrong_input(repository: Path) -> None:

@@ -25,7 +25,7 @@ from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import Guard
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000
 ZONE = "us-central1-b"

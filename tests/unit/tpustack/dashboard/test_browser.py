@@ -26,7 +26,7 @@ from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application, export
 from tpustack.dashboard.places import Place
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 
 pytestmark = [
     pytest.mark.server,

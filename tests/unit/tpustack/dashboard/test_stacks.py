@@ -14,7 +14,7 @@ from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import Guard
 from tpustack.dashboard.sources import stack
-from tpustack.engine.events import Change
+from tpustack.engine.stack import Change
 from tpustack.errors import TpustackError
 
 CHANGE = Change("update", "gcp:storage/bucket:Bucket", "bucket", ("labels.team",))

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pulumi.automation import EngineEvent
 
-from tpustack.engine.events import Change, Events, Violation
-from tpustack.engine.failure import reason
+from tpustack.engine.stack import Change, Events, Violation, reason
 
 TPU, KIND = "urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu", "gcp:tpu/v2Vm:V2Vm"
 

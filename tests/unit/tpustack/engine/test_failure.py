@@ -6,7 +6,7 @@ import pytest
 from pulumi import automation
 from pulumi.automation.errors import CommandError
 
-from tpustack.engine.failure import explained, reason
+from tpustack.engine.stack import explained, reason
 from tpustack.errors import TpustackError
 
 STOCK_OUT = (

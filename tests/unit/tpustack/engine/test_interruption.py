@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tpustack.engine import leftovers
+from tpustack.engine import toolchain
 
 # It has a provider with a session of its own, and ends when its operation is done.
 ENGINE = f"""#!{sys.executable}
@@ -35,12 +35,12 @@ sys.exit(1)
 COMMAND = """
 import sys
 from tpustack import __main__
-from tpustack.engine import command
+from tpustack.engine import backend
 
-command._IMPATIENT = 0.5
+backend._IMPATIENT = 0.5
 
 def run(**_):
-    command.Pulumi().run(["up"], ".", {}, lambda line: print(line, flush=True))
+    backend.Pulumi().run(["up"], ".", {}, lambda line: print(line, flush=True))
 
 __main__.cli.main = run
 __main__.main()
@@ -118,7 +118,7 @@ def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_livi
         # Nobody has asked how it ended yet.
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
         before = runs(orphan)
-        ended = leftovers.end_orphans(tmp_path)
+        ended = toolchain.end_orphans(tmp_path)
         after = runs(orphan), runs(kept)
         living.terminate()
         living.communicate()
@@ -133,13 +133,13 @@ def test_what_another_container_has_marked_is_left_alone_though_nobody_has_its_n
     changed: str, tmp_path: Path
 ) -> None:
     """This machine sees the processes of its containers, whose numbers are others inside."""
-    _, born, place = leftovers.mark()[leftovers.MARK].split(":", 2)
+    _, born, place = toolchain.mark()[toolchain.MARK].split(":", 2)
     dead = f"{2**22 + 1}:{born}"
     theirs, ours = (
-        subprocess.Popen(["sleep", "600"], env={leftovers.MARK: mark})
+        subprocess.Popen(["sleep", "600"], env={toolchain.MARK: mark})
         for mark in (f"{dead}:{changed}", f"{dead}:{place}")
     )
-    assert leftovers.end_orphans(tmp_path) == 1
+    assert toolchain.end_orphans(tmp_path) == 1
     assert (runs(theirs.pid), runs(ours.pid)) == (True, False)
     ours.wait()
     theirs.kill()
@@ -221,7 +221,7 @@ def test_what_a_killed_plain_pulumi_leaves_is_ended_and_nothing_of_a_living_one(
         process.kill()
         process.wait()
     before = [runs(pid) for pid in orphans]
-    ended = leftovers.end_orphans(tmp_path / "checkout")
+    ended = toolchain.end_orphans(tmp_path / "checkout")
     after = [runs(pid) for pid in (*orphans, *kept, *others)]
     living.kill()
     living.wait()
@@ -237,7 +237,7 @@ def test_a_plugin_whose_engine_answers_is_kept_whoever_its_parent_is(tmp_path: P
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         process = subprocess.Popen([plugin, address], cwd=tmp_path)
-        ended = leftovers.end_orphans(tmp_path), process.poll()
+        ended = toolchain.end_orphans(tmp_path), process.poll()
     assert ended == (0, None)
-    assert leftovers.end_orphans(tmp_path) == 1
+    assert toolchain.end_orphans(tmp_path) == 1
     process.wait()

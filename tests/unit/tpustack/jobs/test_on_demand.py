@@ -19,7 +19,7 @@ from tests.unit.tpustack.conftest import Done, Run
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.submission import OnDemand
-from tpustack.stacks.files import load
+from tpustack.stacks import load
 
 LIMITS = "\n  tpu-stack:limits: {idleMinutes: 30}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tpustack.conftest import Run
-from tpustack.commands import recover
+from tpustack.commands import recovery
 from tpustack.recovery.locks import Lock, LockedError
 
 NOW = datetime.now(timezone.utc)
@@ -36,10 +36,18 @@ class FakeRecovery:
         assert locks == self.held
         self.held, self.released = None, True
 
-    def take_in(self) -> list[str]:
+    def interrupted(self) -> dict[str, Any]:
+        return {}
+
+    def ask_for_lock(self) -> None:
         if self.held is not None:
             raise LockedError(self.held)
-        return ["urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu"]
+
+    def look(self, state: dict[str, Any]) -> Any:
+        return SimpleNamespace(created=["urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu"])
+
+    def write(self, found: object) -> None:
+        self.ask_for_lock()
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ def held_by(monkeypatch: pytest.MonkeyPatch) -> Any:
         found = FakeRecovery(None if free else list(locks))
         stack = SimpleNamespace(recovery=lambda line, ended: found)
         backend = SimpleNamespace(select=lambda name, create: stack)
-        monkeypatch.setattr(recover, "users_own", lambda: backend)
+        monkeypatch.setattr(recovery, "users_own", lambda: backend)
         return found
 
     return lock
@@ -72,7 +80,7 @@ def test_a_lock_whose_holder_may_be_at_work_stays_and_is_named(
     found = held_by(*locks)
     done = run("recover", "--stack", "dev")
     assert (done.code, found.released, len(done.err.splitlines())) == (1, False, 1)
-    named = "grace@laptop (process 42)" if locks else "somebody whom the engine does not name"
+    named = "grace@laptop (process 42)" if locks else "a holder whom the engine does not name"
     assert named in done.err
     assert "`tpustack recover --yes --stack dev`" in done.err
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.recovery.folder import mend
+from tpustack.recovery.locks import mend_folder
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def test_attributes_that_were_cut_off_are_removed_and_nothing_else(
     (locks / "1.json").write_text("{}")
     (locks / "1.json.attrs").write_text(content)
     (locks / "2.json.attrs").write_text('{"md5": ""}')
-    assert mend(f"file://{tmp_path}{query}") == [locks / "1.json.attrs"]
+    assert mend_folder(f"file://{tmp_path}{query}") == [locks / "1.json.attrs"]
     assert sorted(path.name for path in locks.iterdir()) == ["1.json", "2.json.attrs"]
 
 
 def test_a_bucket_is_left_alone(locks: Path) -> None:
-    assert mend("gs://bucket") == []
+    assert mend_folder("gs://bucket") == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tpustack.project import root
-from tpustack.recovery import ids
+from tpustack.recovery import state
 
 # Google names the first three itself. An API stays enabled, as does the account that it acts as,
 # and the last two make nothing.
@@ -27,7 +27,7 @@ NOT_FOUND = {
 
 def resources() -> Iterator[dict[str, Any]]:
     """What the engine and the provider made of three kinds of stack."""
-    for file in (root() / "tests/integration/first_release").glob("*.json.gz"):
+    for file in (Path(__file__).parent / "states").glob("*.json.gz"):
         made = json.loads(gzip.decompress(file.read_bytes()))
         for each in made["deployment"]["resources"]:
             if each.get("custom") and not each["type"].startswith("pulumi:"):
@@ -49,22 +49,22 @@ def declared(path: Path) -> Iterator[str]:
 def test_the_inputs_tell_the_id_that_the_provider_has_given() -> None:
     found = [each for each in resources() if each["type"] not in NOT_FOUND]
     assert len({each["type"] for each in found}) > 10
-    assert [ids.id_of(each) for each in found] == [each["id"] for each in found]
+    assert [state.id_of(each) for each in found] == [each["id"] for each in found]
 
 
 def test_every_resource_of_our_programs_can_be_found_or_is_known_not_to_be() -> None:
     files = [file for room in ("infra", "bootstrap") for file in (root() / room).rglob("*.py")]
     types = {kind for file in files for kind in declared(file)}
     assert len(types) > 20
-    assert types - ids.FOUND == NOT_FOUND & types
+    assert types - state.FOUND == NOT_FOUND & types
 
 
 def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
     inputs = {"accountId": "machines", "project": "example.com:p"}
-    assert ids.id_of({"type": "gcp:serviceaccount/account:Account", "inputs": inputs}) == (
+    assert state.id_of({"type": "gcp:serviceaccount/account:Account", "inputs": inputs}) == (
         "projects/example.com:p/serviceAccounts/machines@p.example.com.iam.gserviceaccount.com"
     )
 
 
 def test_without_its_inputs_nothing_is_found() -> None:
-    assert ids.id_of({"type": "gcp:tpu/v2Vm:V2Vm", "inputs": {"name": "t"}}) is None
+    assert state.id_of({"type": "gcp:tpu/v2Vm:V2Vm", "inputs": {"name": "t"}}) is None

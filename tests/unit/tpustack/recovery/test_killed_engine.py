@@ -21,8 +21,7 @@ from tests.unit.tpustack.recovery.small_engine import (
     problems,
     wanted,
 )
-from tpustack.recovery.ids import id_of
-from tpustack.recovery.state import is_interrupted, settled, with_what_may_be_there
+from tpustack.recovery.state import id_of, is_interrupted, settled, with_what_may_be_there
 
 NEVER = 1000
 

@@ -15,8 +15,8 @@ from pulumi import automation
 
 from tests.unit.tpustack.recovery.test_state import NETWORK, TPU, state
 from tpustack.errors import TpustackError
-from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import LockedError
+from tpustack.recovery.repair import Recovery
 
 READY = {"state": "READY", "networkEndpoints": [{"ipAddress": "10.0.0.2", "port": 8470}]}
 Deployment = dict[str, Any]
@@ -161,7 +161,7 @@ MINE, THEIRS = {"labels": {"tpu-stack-mark": "mine"}}, {"labels": {"tpu-stack-ma
         (MINE, {}, False),
         ({"description": "mine"}, {"description": "mine"}, True),
         ({"description": "mine"}, {"description": "theirs"}, False),
-        ({}, THEIRS, True),  # Releases before this one left no mark.
+        ({}, THEIRS, True),  # It needs no mark.
     ],
 )
 def test_only_what_this_stack_was_making_is_taken_not_what_a_colleague_has_under_its_name(

@@ -19,10 +19,16 @@ from pulumi import automation
 
 from tpu_training.checkpoints import lease
 from tpustack.errors import TpustackError
-from tpustack.recovery.holders import Note, run_of
-from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import Lock, LockedError, held, locks_in, unknown
-from tpustack.recovery.repair import Repair
+from tpustack.recovery.locks import (
+    Lock,
+    LockedError,
+    Note,
+    locked_message,
+    locks_in,
+    run_of,
+    unknown,
+)
+from tpustack.recovery.repair import Recovery, Repair
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -99,7 +105,7 @@ def state(tmp_path: Path) -> State:
 def test_the_engines_refusal_says_whose_the_lock_is() -> None:
     (lock,) = locks_in(REFUSAL)
     assert (lock.user, lock.host, lock.pid, lock.since) == ("ada", "laptop", 42, SINCE)
-    message = held("dev", [lock])
+    message = locked_message("dev", [lock])
     for part in (
         "ada@laptop",
         "process 42",

@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.tpustack.conftest import Run
 from tpustack.cloud.google import NotFound
-from tpustack.commands import recover
+from tpustack.commands import recovery
+from tpustack.commands import recovery as recover
 from tpustack.errors import TpustackError
-from tpustack.recovery import loop, taken
 
 
 class Enough(Exception):
@@ -31,7 +31,7 @@ def pauses(*outcomes: bool) -> tuple[list[float], list[str]]:
             raise TpustackError("the backend does not answer")
 
     with pytest.raises(Enough):
-        loop.repeat(once, lines.append, waited.append, lambda: 1.0)
+        recovery.repeat(once, lines.append, waited.append, lambda: 1.0)
     return waited, lines
 
 
@@ -51,7 +51,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     """Also where an update is at work: it waits for its end."""
     lost: list[dict[str, str]] = [{"tpu": "PREEMPTED"}, {}]
     renewed: list[Any] = []
-    recovery = SimpleNamespace(locks=lambda: None, take_in=list)
+    recovery = SimpleNamespace(locks=lambda: None, interrupted=lambda: None)
     stack = SimpleNamespace(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
@@ -60,7 +60,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
-    monkeypatch.setattr("tpustack.recovery.taken.lost", lambda google, outputs: lost.pop(0))
+    monkeypatch.setattr("tpustack.commands.recovery.lost_tpus", lambda google, outputs: lost.pop(0))
 
     def twice(once: Any, say: Any) -> None:
         once()
@@ -70,7 +70,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     done = run("recover", "--stack", "dev", "--loop")
     assert done.code == 0
     assert renewed == [[]]
-    assert "The TPU tpu is PREEMPTED; it is made anew." in done.out
+    assert "The TPU tpu is PREEMPTED; it is recreated." in done.out
     assert "Nothing was being created" not in done.out
 
 
@@ -110,7 +110,7 @@ def test_only_a_vm_that_google_may_take_away_is_taken_for_lost(
         {"urn": VM, "type": "gcp:compute/instance:Instance", "outputs": outputs_of_vm},
         {"urn": "another", "type": "gcp:compute/network:Network"},
     ]
-    found = taken.lost_vms(Answers(status), resources)  # type: ignore[arg-type]
+    found = recovery.lost_vms(Answers(status), resources)  # type: ignore[arg-type]
     assert found == ({VM: lost} if lost else {})
 
 
@@ -119,15 +119,15 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
 ) -> None:
     renewed: list[Any] = []
     stack = SimpleNamespace(
-        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, take_in=list),
+        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
-    monkeypatch.setattr(taken, "lost", lambda google, outputs: {})
-    monkeypatch.setattr(taken, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
+    monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
+    monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
     done = run("recover", "--stack", "dev")
     assert renewed == [[VM]]
     assert "The VM is TERMINATED (instance); it is started again." in done.out

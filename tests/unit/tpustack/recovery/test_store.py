@@ -16,13 +16,12 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
-from tpustack.cloud import state_bucket
 from tpustack.cloud.google import Google
+from tpustack.commands import init
 from tpustack.errors import TpustackError
-from tpustack.recovery import store
-from tpustack.recovery.holders import Note, found
-from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import locks_in
+from tpustack.recovery import locks
+from tpustack.recovery.locks import Note, locks_in, noted_engines
+from tpustack.recovery.repair import Recovery
 
 NAME = "my-project-pulumi-state"
 LOCKS = ".pulumi/locks/organization/tpu-stack/dev"
@@ -51,8 +50,8 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made = LocalCloud(tmp_path / "home", clock=VirtualClock())
     made.start()
     google = Google(session(made))
-    state_bucket.ensure(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
-    monkeypatch.setattr(store, "Google", lambda: Google(Lossy(session(made))))
+    init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    monkeypatch.setattr(locks, "Google", lambda: Google(Lossy(session(made))))
     monkeypatch.setattr(Lossy, "loses", "")
     yield made
     made.stop()
@@ -63,9 +62,9 @@ def names(cloud: LocalCloud) -> list[str]:
     return [each["name"] for each in listed.get("items", [])]
 
 
-def opened(url: str) -> store.Bucket:
-    made = store.store_of({"PULUMI_BACKEND_URL": url})
-    assert isinstance(made, store.Bucket)
+def opened(url: str) -> locks.StateBucket:
+    made = locks.store_of({"PULUMI_BACKEND_URL": url})
+    assert isinstance(made, locks.StateBucket)
     return made
 
 
@@ -84,7 +83,7 @@ def test_an_engine_is_noted_and_the_note_goes_though_its_answer_is_lost(
     process = subprocess.Popen(["sleep", "600"], text=True)
     note = Note(process, ("up",), {"PULUMI_BACKEND_URL": url})
     note.write()
-    (held,) = found(opened(url))
+    (held,) = noted_engines(opened(url))
     assert held.holder.process == process.pid
     process.terminate()
     process.wait()

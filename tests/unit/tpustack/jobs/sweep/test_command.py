@@ -13,7 +13,7 @@ from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.conftest import Run
 from tpustack.jobs import sweep
 from tpustack.jobs.sweep_command import command_of
-from tpustack.stacks.files import load
+from tpustack.stacks import load
 
 from .machine import Machine
 

@@ -1,0 +1,183 @@
+"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+from tpustack import console
+from tpustack.ci import forge
+from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
+from tpustack.engine.backend import users_own
+from tpustack.engine.stack import Stack
+from tpustack.errors import TpustackError, UsageError
+from tpustack.recovery.locks import LockedError, holder_names, locked_message
+from tpustack.recovery.repair import Recovery, Repair
+
+
+@click.command("recover")
+@console.stack("The stack to repair.", required=True)
+@click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
+@click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
+def recover_command(stack: str, yes: bool, loop: bool) -> None:
+    """Repair a stack whose update was killed, or whose TPU Google took away.
+
+    Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
+    resources that were being created and exist by now.
+    Then `pulumi up` and `destroy` work again. Without such resources, it recreates TPUs that were
+    preempted, terminated or deleted, starts a VM that was preempted, and changes nothing else.
+
+    With --loop it waits for updates that may be running, and is for stacks whose machines can't
+    bring their TPU back themselves.
+    """
+    if loop and yes:
+        raise UsageError("--yes is not for --loop, which would take every update's lock")
+    engine = users_own().select(stack, create=False)
+    if loop:
+        repeat(lambda: _repair(engine, stack, asked=False, alone=True), _say)
+    else:
+        _repair(engine, stack, asked=yes, alone=False)
+
+
+def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
+    """Repair the stack once; `alone` means without a terminal."""
+    recovery = engine.recovery(_say, forge.has_ended)
+    try:
+        _release(recovery, stack, asked=asked, alone=alone)
+        interrupted = Repair(recovery).take_up()
+    except LockedError as error:
+        raise TpustackError(locked_message(stack, error.locks)) from None
+    for urn in interrupted:
+        click.echo(urn)
+    if interrupted:
+        click.echo(f"Run `pulumi up --stack {stack}` to continue.")
+    elif not alone:
+        click.echo("Nothing was being created.")
+    if not interrupted:
+        _bring_back(engine)
+
+
+def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> None:
+    """Release the lock, if there is one. Raises TpustackError if its holder may be at work."""
+    locks = recovery.locks()
+    if locks is None:
+        return
+    whose = holder_names(locks)
+    if not asked and not recovery.are_orphaned(locks):
+        if alone or not sys.stdin.isatty():
+            raise LockedError(locks)
+        question = f"stack {stack} is locked by {whose}, who may be at work. Release the lock?"
+        click.confirm(question, abort=True)
+    recovery.release(locks)
+    click.echo(f"Released the lock of {whose}.")
+
+
+def _bring_back(engine: Stack) -> None:
+    outputs = engine.outputs()
+    google, resources = Google(), engine.resources()
+    lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
+    for name, state in lost.items():
+        click.echo(f"The TPU {name} is {state}; it is recreated.")
+    vms = lost_vms(google, resources)
+    for urn, state in vms.items():
+        click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
+    if lost or vms:
+        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
+        back = [machine for machine, names in (("TPU", lost), ("VM", vms)) if names]
+        verb = "are" if len(back) > 1 else "is"
+        click.echo(f"The {' and the '.join(back)} {verb} back.")
+        click.echo("A trainer continues from its last checkpoint.")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+# TPUs and VMs that Google has taken.
+
+_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+_VM = "gcp:compute/instance:Instance"
+_GONE = ("PREEMPTED", "TERMINATED")
+# The forms of a TPU, and what waits for one out of the queue.
+_TYPES = (
+    "gcp:tpu/v2Vm:V2Vm",
+    "gcp:tpu/node:Node",
+    "pulumi-python:dynamic/tpu:QueuedResource",
+    "pulumi-python:dynamic/tpu:QueuedNode",
+)
+
+
+def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the TPUs of a stack that do not serve any more, each with its state.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+
+    Raises:
+        TpustackError: when the caller may not look, with the API's own message.
+    """
+    found = {}
+    nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
+    for name in outputs["tpu_names"]:
+        node = nodes.find(zones, name)
+        state = node[1].get("state", "") if node else "gone"
+        if state in (*_GONE, "gone"):
+            found[name] = state
+    return found
+
+
+def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
+
+    An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
+    Raises TpustackError when the caller may not look.
+    """
+    found = {}
+    for resource in resources:
+        vm = resource.get("outputs") or {}
+        if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
+            continue
+        try:
+            state = google.get(_INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
+        except NotFound:
+            state = "gone"
+        if state in (*_GONE, "gone"):
+            found[resource["urn"]] = state
+    return found
+
+
+def tpu_urns(resources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the URNs in a stack's state that are its TPUs."""
+    return [resource["urn"] for resource in resources if resource["type"] in _TYPES]
+
+
+LOOK_SECONDS = 60.0
+_LONGEST_SECONDS = 3600.0
+
+
+def repeat(
+    once: Callable[[], object],
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> None:
+    """Call `once` each minute, for ever; after failures in a row each time later, up to an hour.
+
+    Half of a longer pause is left to chance, so that several stacks don't ask at the same time.
+    """
+    failures = 0
+    while True:
+        try:
+            once()
+            failures = 0
+        except TpustackError as error:
+            failures += 1
+            say(f"trying again: {error}")
+        pause = min(_LONGEST_SECONDS, LOOK_SECONDS * 2.0 ** min(failures, 10))
+        sleep(pause * (0.5 + 0.5 * chance()) if failures else LOOK_SECONDS)

@@ -1,0 +1,313 @@
+"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+import click
+import yaml
+
+from infra.catalog import Catalog
+from infra.checks.context import nearest, one_of, without_tpus
+from infra.cost.parts import of_accelerator, of_stack
+from infra.cost.table import aligned, as_json, table
+from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissions_of
+from infra.settings.problems import Problem, counted
+from infra.settings.reference import all_settings
+from infra.settings.tpu import Capacity
+from tpustack import console, project, stacks
+from tpustack import reference as tables
+from tpustack.console import refuse
+from tpustack.errors import UsageError
+from tpustack.project import root
+from tpustack.reference import facts, settings_page
+from tpustack.stacks import Report, epoch_cost, epoch_line, load, manifest_of
+
+if TYPE_CHECKING:
+    from tpustack.live.project import Finding
+
+
+@click.command("check")
+@console.stack("The stack to check; all of them without it.")
+@click.option("--live", is_flag=True, help="Also ask Google; needs --stack and credentials.")
+@console.as_json()
+def check_command(stack: str | None, live: bool, as_json: bool) -> None:
+    """Check stack files without engine or cloud; print every problem of all of them at once.
+
+    With --live, Google is asked before anything is made: whether billing is on, which APIs are
+    enabled, what the caller may do, what the zone offers, what quotas allow, which names are taken,
+    which organization policies refuse something.
+
+    Exit code 0: all fine, 2: problems, 3: Google left a question open.
+    """
+    if live:
+        if stack is None:
+            raise UsageError("--live asks about one stack: name it with --stack")
+        sys.exit(_live(stack, as_json))
+    catalog = Catalog()
+    names = stacks.all_stacks() if stack is None else [stack]
+    reports = [stacks.check(name, catalog) for name in names]
+    if as_json:
+        document = {"stacks": [report.as_json() for report in reports]}
+        console.echo_json(document)
+    else:
+        for report in reports:
+            _print_report(report)
+    if any(report.problems for report in reports):
+        sys.exit(2)
+
+
+def _live(stack: str, as_json: bool) -> int:
+    """Check a stack's file, then ask Google about it; return the exit code."""
+    # They take a while to load, for which only those who ask should wait.
+    from tpustack.cloud.google import Google
+    from tpustack.live import check
+    from tpustack.live.project import Asked
+
+    catalog = Catalog()
+    report = stacks.check(stack, catalog)
+    findings: list[Finding] = []
+    if not report.problems:
+        settings = stacks.load(stack)
+        asked = Asked(Google(), settings, stacks.context_of(stack, settings, catalog))
+        findings = check.ask(asked)
+    if as_json:
+        document = {**report.as_json(), "live": [finding.as_json() for finding in findings]}
+        console.echo_json(document)
+    else:
+        _print_report(report)
+        _print_findings(findings)
+    return 2 if report.problems else check.exit_code(findings)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        cure = f". {finding.cure}." if finding.cure else ""
+        click.echo(f"  {finding.state:<8}{finding.about:<16}{finding.said}{cure}")
+
+
+def _print_report(report: Report) -> None:
+    if report.problems:
+        count = counted(len(report.problems), "problem")
+        click.echo(f"{report.stack}: {count} ({report.file})", err=True)
+        for problem in report.problems:
+            click.echo(f"  - {problem}", err=True)
+    else:
+        click.echo(f"{report.stack}: fine")
+        for warning in report.warnings:
+            click.echo(f"  warning: {warning}")
+
+
+_MOST_HOURS = 100_000
+
+
+class Hours(click.ParamType[Decimal]):
+    """Hours as an exact number above 0."""
+
+    name = "hours"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Decimal:
+        """Return the number. Fails the command, exit code 2, if it is none or out of range."""
+        try:
+            hours = Decimal(str(value))
+            fits = 0 < hours <= _MOST_HOURS
+        except InvalidOperation:
+            fits = False
+        if not fits:
+            self.fail(f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}", param)
+        return hours
+
+
+@click.command("cost")
+@console.stack("The stack.")
+@click.option(
+    "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
+)
+@click.option(
+    "--accelerator-type",
+    shell_complete=console.accelerators,
+    help="A TPU such as v3-32, or the GPU V100, without a stack.",
+)
+@click.option("--region", help="Where, without a stack.")
+@click.option(
+    "--capacity",
+    type=click.Choice([str(capacity) for capacity in Capacity]),
+    help="How it is bought, without a stack.  [default: on-demand]",
+)
+@click.option("--count", type=click.IntRange(1, 100_000), help="How many.  [default: 1]")
+@click.option("--json", "json_wanted", is_flag=True, help="Print the result as JSON.")
+def cost_command(
+    stack: str | None,
+    hours: Decimal,
+    accelerator_type: str | None,
+    region: str | None,
+    capacity: str | None,
+    count: int | None,
+    json_wanted: bool,
+) -> None:
+    """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
+
+    Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
+
+    Without a stack: what a TPU costs. A price that no source names is unknown.
+    """
+    catalog = Catalog()
+    epoch, line = None, None
+    if stack is not None:
+        others = {
+            "--accelerator-type": accelerator_type,
+            "--region": region,
+            "--capacity": capacity,
+            "--count": count,
+        }
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(
+                f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
+            )
+        settings = stacks.load(stack)
+        # What is not built yet costs nothing; everything else should be right first.
+        problems = stacks.check(stack, catalog).problems
+        refuse([problem for problem in problems if not problem.setting.startswith("training.")])
+        estimate = of_stack(settings, stack, catalog, hours)
+        # Several slices share each step, which is compiled for one.
+        if settings.tpu.slices == 1:
+            manifest = manifest_of(settings, root())
+            epoch = epoch_cost(settings, manifest, estimate)
+            line = epoch_line(settings, manifest, epoch)
+    elif accelerator_type is None or region is None:
+        raise UsageError("say --stack, or both --accelerator-type and --region")
+    else:
+        refuse([*_accelerator_problems(accelerator_type, region, catalog)])
+        way = Capacity(capacity or Capacity.ON_DEMAND)
+        estimate = of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
+    if json_wanted:
+        known = epoch and epoch.as_json()
+        console.echo_json({**as_json(estimate), "epoch": known})
+    else:
+        click.echo(table(estimate) + (f"\n\n{line}" if line else ""))
+
+
+def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
+    types = catalog.accelerators
+    known = name in types or name in catalog.prices.gpus
+    if not known:
+        cure = nearest(name, [*types, *catalog.prices.gpus])
+        yield Problem("--accelerator-type", name, "is no accelerator in the catalog", cure)
+    regions = {
+        zone.rpartition("-")[0]: None
+        for other in types.values()
+        for zone in other.zones
+        if name not in types or other.name == name
+    }
+    if region not in regions:
+        why = f"has no {name}" if name in types else "has no TPUs"
+        yield Problem("--region", region, why, f"Use {one_of(regions)}")
+
+
+@click.command("permissions")
+@console.stack("The stack.", required=True)
+@click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
+def permissions_command(stack: str, look: bool) -> None:
+    """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
+
+    Budgets need a role on the billing account, and buckets that stay one under a condition. The
+    file names both.
+    """
+    kinds = (READ,) if look else ALL
+    settings = load(stack)
+    permissions, objects = permissions_of(settings), objects_condition(settings, stack)
+    role = {
+        "title": f"{'Previewer' if look else 'Deployer'} of tpu-stack {stack}",
+        "stage": "GA",
+        "includedPermissions": permissions.of_project(*kinds),
+    }
+    if permissions.billing_role:
+        needed = ", ".join(permissions.of_billing_account(*kinds))
+        click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
+    click.echo(yaml.safe_dump(role, sort_keys=False), nl=False)
+    if objects and not look:
+        click.echo(f"# And on the project {OBJECTS_ROLE}, under the condition\n#   {objects}")
+
+
+@click.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
+def settings_command(as_json: bool, as_page: bool) -> None:
+    """List every setting of a stack file: type, default, range and description."""
+    if as_json and as_page:
+        raise click.UsageError("--json and --markdown exclude each other")
+    if as_json:
+        document = {"settings": [setting.as_json() for setting in all_settings()]}
+        console.echo_json(document)
+    elif as_page:
+        click.echo(settings_page(), nl=False)
+    else:
+        for setting in all_settings():
+            click.echo(f"{setting.path}  ({facts(setting)})")
+            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
+
+
+TABLES = {
+    "accelerators": tables.accelerators,
+    "runtimes": tables.runtimes,
+    "machines": tables.machines,
+    "prices": tables.prices,
+}
+
+
+@click.command("catalog")
+@click.argument("table", type=click.Choice(list(TABLES)), default="accelerators")
+@click.option(
+    "--zone",
+    shell_complete=console.zones,
+    help="Only what this zone has, for example us-central1-b.",
+)
+@click.option(
+    "--type",
+    "kind",
+    shell_complete=console.accelerators,
+    help="Only this type or family, for example v3-32, v3 or n2-highmem.",
+)
+@console.as_json("table")
+def catalog_command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
+    """Browse the catalog: TPU types (by zone), runtimes, machine types and prices in US dollars.
+
+    Every fact and its source is in infra/catalog.
+    """
+    catalog = Catalog()
+    refuse(_catalog_problems(catalog, table, zone, kind))
+    if table == "accelerators" and zone is None and kind is None:
+        listing = tables.by_zone(catalog)
+    else:
+        listing = TABLES[table](catalog, zone, kind)
+    if as_json:
+        console.echo_json({table: listing.records})
+    elif len(listing.rows) == 1:
+        refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
+    else:
+        click.echo("\n".join(aligned(listing.rows, listing.left)))
+
+
+def _catalog_problems(
+    catalog: Catalog, table: str, zone: str | None, kind: str | None
+) -> list[Problem]:
+    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
+    types = dict.fromkeys(tables.type_names(catalog, table))
+    problems = []
+    if zone is not None and zone not in zones:
+        problems.append(without_tpus("--zone", zone, zones))
+    if kind is not None and kind not in types:
+        why = f"is nothing that the catalog's {table} have"
+        problems.append(Problem("--type", kind, why, nearest(kind, types)))
+    return problems
+
+
+@click.command("wheel")
+def wheel_command() -> None:
+    """Build the training wheel into dist/; the stack uploads it to the bucket."""
+    click.echo(project.build_wheel().relative_to(root()))

@@ -1,1 +1,0 @@
-"""`make demo`: every step from an empty machine to a trained model and back to nothing."""

@@ -1,0 +1,223 @@
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infra.catalog import Catalog
+from infra.checks import find_problems, find_warnings, with_checks
+from infra.checks.context import Context
+from infra.checks.training import MANIFEST
+from infra.cost.estimate import Estimate
+from infra.cost.table import dollars
+from infra.names import names_of
+from infra.settings import StackSettings
+from infra.settings.problems import UNSET, Problem, SettingsError
+from infra.settings.stack_file import load_stack_file, stack_name, stack_path
+from tpustack.errors import UsageError
+from tpustack.project import root
+
+if TYPE_CHECKING:
+    from tpu_training.compile import Answer, Manifest
+
+
+# What Pulumi allows.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The problems of one stack file, and its warnings."""
+
+    stack: str
+    file: str
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report for programs; a value that is not set is null."""
+        return {
+            "stack": self.stack,
+            "file": self.file,
+            "problems": [
+                {
+                    "setting": problem.setting,
+                    "value": None if problem.value is UNSET else problem.value,
+                    "why": problem.why,
+                    "cure": problem.cure,
+                }
+                for problem in self.problems
+            ],
+            "warnings": list(self.warnings),
+        }
+
+
+def path_of(stack: str) -> Path:
+    """Return the path of a stack's file. Raises UsageError for an impossible name."""
+    if not _NAME.fullmatch(stack):
+        raise UsageError(
+            f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
+            "digits, hyphens, dots and underscores)"
+        )
+    return stack_path(root(), stack)
+
+
+def all_stacks() -> list[str]:
+    """Return the stacks that have a file. Raises UsageError if there is none."""
+    found = sorted(stack_name(path) for path in (root() / "stacks").glob("Pulumi.*.yaml"))
+    if not found:
+        raise UsageError(f"{root() / 'stacks'} has no stack files. Make one with `tpustack init`")
+    return found
+
+
+def load(stack: str) -> StackSettings:
+    """Return a stack's settings. Raises UsageError with every problem of their form."""
+    try:
+        return load_stack_file(path_of(stack))
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+
+
+def require_file(stack: str) -> None:
+    """Raise UsageError if no file makes `stack` a stack."""
+    if not (path := path_of(stack)).exists():
+        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+
+
+def check(stack: str, catalog: Catalog) -> Report:
+    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell."""
+    path = path_of(stack)
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    try:
+        settings = load_stack_file(path)
+    except SettingsError as error:
+        whole = with_checks(error, lambda rest: context_of(stack, rest, catalog))
+        problems = whole.problems
+    else:
+        context = context_of(stack, settings, catalog)
+        problems = tuple(find_problems(settings, context))
+        warnings = () if problems else (*find_warnings(settings, context), *_misfit(settings))
+    return Report(stack, shown(path), problems, warnings)
+
+
+def _misfit(settings: StackSettings) -> Iterator[str]:
+    """Yield that the job is known not to fit into the TPU."""
+    answer = answer_of(settings, manifest_of(settings, root()))
+    if answer is not None:
+        from tpu_training.compile import misfit
+
+        if why := misfit(answer):
+            yield f"training.args: {why}"
+
+
+def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
+    """Return what the checks look at besides the settings."""
+    return Context(stack, root(), catalog, names_of(settings, stack))
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the project's folder."""
+    return str(path.relative_to(root()))
+
+
+# What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
+
+
+def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
+    """Return the description of the stack's data set; None if it is not on this machine."""
+    folder = root / (settings.training.data or "")
+    if settings.training.data is None or not (folder / MANIFEST).is_file():
+        return None
+    # It takes a while to load, for which only those who have data should wait.
+    from tpu_training.compile import read_manifest
+    from tpu_training.errors import TrainingError
+
+    try:
+        return read_manifest(str(folder))
+    except TrainingError:
+        return None
+
+
+def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
+    """Return what is known of the stack's job on one slice of its TPU; compiles nothing."""
+    if manifest is None:
+        return None
+    from tpu_training.compile import cached_job
+
+    return cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
+
+
+def asking(settings: StackSettings) -> str:
+    """Return the command that finds the answer."""
+    data = f"--data={settings.training.data or 'DIR'}"
+    job = shlex.join([*settings.training.args, data])
+    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
+
+
+_SECONDS_PER_HOUR = 3600
+# An epoch may cost less than a cent.
+_PLACES = 4
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """A lower bound: no run is faster. `dollars` are those of the whole stack in that time."""
+
+    examples: int
+    seconds: float
+    limit: str
+    compiler: str
+    dollars: Decimal
+
+    def __str__(self) -> str:
+        """Format it for people."""
+        return (
+            f"An epoch of {self.examples:,} examples takes at least {self.seconds:.3g} s and costs "
+            f"at least {dollars(self.dollars, _PLACES)} (bound by {self.limit}, compiled by "
+            f"{self.compiler}, not measured; start, input and evaluation come on top)."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "kind": "bound",
+            "examples": self.examples,
+            "seconds": self.seconds,
+            "dollars": f"{self.dollars:f}",
+        }
+
+
+def epoch_cost(
+    settings: StackSettings, manifest: Manifest | None, estimate: Estimate
+) -> EpochCost | None:
+    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing."""
+    answer = answer_of(settings, manifest)
+    if manifest is None or answer is None or answer.train.costs is None:
+        return None
+    from tpu_training.compile.tpus import bound, epoch
+
+    least = bound(answer.train.costs, answer.facts)
+    examples = manifest.split("train").examples
+    seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
+    hours = Decimal(seconds) / _SECONDS_PER_HOUR
+    cost = estimate.configured.hour * hours
+    return EpochCost(examples, seconds, least.limit, answer.train.compiler, cost)
+
+
+def epoch_line(
+    settings: StackSettings, manifest: Manifest | None, found: EpochCost | None
+) -> str | None:
+    """Return the line for people; how to find it out if only that is missing, else None."""
+    if found is not None:
+        return str(found)
+    if manifest is None:
+        return None
+    return f"What an epoch costs at least is not known here: `{asking(settings)}` finds it out."
