@@ -16,7 +16,7 @@ from bootstrap.components.federation import Federation, FederationArgs
 from bootstrap.components.state import Keys, KeysArgs, State, StateArgs
 from bootstrap.rights import Rights, rights_of
 from bootstrap.settings import BootstrapSettings
-from infra.components.services import ProjectServices, ProjectServicesArgs
+from infra.components.services import ProjectServices
 
 _APIS = (
     "cloudkms.googleapis.com",
@@ -36,7 +36,7 @@ def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[o
     """Declare everything and return the outputs; `root` has the stacks' files."""
     rights = rights_of(settings, root)
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
-    services = ProjectServices("services", ProjectServicesArgs(settings.project, apis, enable=True))
+    services = ProjectServices(settings.project, apis)
     enabled = tuple(services.enabled.values())
     project, region = settings.project, settings.region
     State("own", StateArgs(project, region, settings.bucket, LABELS, enabled))

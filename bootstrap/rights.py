@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSettings
-from infra.components.limits import permissions_of_role
+from infra.components.identity import permissions_of_role
 from infra.deployer import READ, objects_condition, permissions_of, sweeper
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError

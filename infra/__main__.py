@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pulumi
-
-from infra import early
-
-# What is imported lives as long as the program. Collecting garbage among it again and again would
-# take a fifth of the program's time.
-gc.freeze()
-gc.set_threshold(100_000)
-early.start_provider()
 
 from infra import closed, cures, data_set, enabled, fits, offered, taken
 from infra.catalog import Catalog
@@ -30,8 +21,8 @@ stack = pulumi.get_stack()
 try:
     settings = settings_from_engine()
     names = names_of(settings, stack)
-    look = taken.look(settings, names.tpus(settings.tpu.slices))
-    context = Context(stack, ROOT, Catalog(), names, taken=look)
+    preempted = taken.look(settings, names.tpus(settings.tpu.slices))
+    context = Context(stack, ROOT, Catalog(), names, preempted=preempted)
     if not pulumi.runtime.is_dry_run():
         cures.report()
     declare(settings, context)

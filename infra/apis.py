@@ -16,7 +16,6 @@ BUDGETS_API = "billingbudgets.googleapis.com"
 LOGGING_API = "logging.googleapis.com"
 MONITORING_API = "monitoring.googleapis.com"
 PUBSUB_API = "pubsub.googleapis.com"
-SECRETS_API = "secretmanager.googleapis.com"
 VERTEX_API = "aiplatform.googleapis.com"
 
 
@@ -27,14 +26,12 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
         apis.append(KMS_API)
     if settings.budget is not None:
         apis += [BILLING_API, BUDGETS_API]
-    if settings.messages.emails:
+    if settings.messages.any:
         apis.append(LOGGING_API)
-    if settings.messages.emails or (settings.budget and settings.budget.emails):
+    if settings.messages.any or (settings.budget and settings.budget.emails):
         apis.append(MONITORING_API)
     if settings.messages.pubsub_topic or (settings.budget and settings.budget.own_topic):
         apis.append(PUBSUB_API)
-    if settings.messages.webhook is not None:
-        apis.append(SECRETS_API)
     if settings.jobs.apart:
         apis.append(CREDENTIALS_API)
     if settings.jobs.vertex is not None:

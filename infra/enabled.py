@@ -33,7 +33,6 @@ _CALLS: Mapping[str, str] = {
     apis.MONITORING_API: "https://monitoring.googleapis.com/v3/projects/{project}/"
     "notificationChannels",
     apis.PUBSUB_API: "https://pubsub.googleapis.com/v1/projects/{project}/topics",
-    apis.SECRETS_API: "https://secretmanager.googleapis.com/v1/projects/{project}/secrets",
 }
 # Seconds between two calls, and in all; Google says "a few minutes".
 _PAUSE, _LONGEST = 2.0, 300.0

@@ -31,7 +31,7 @@ class CustomJobsApi(Api):
         super().__init__(f"{vertex_root(region)}/", "Vertex AI")
 
 
-class ManagedJobsProvider(ApiResourceProvider):
+class VertexJobsProvider(ApiResourceProvider):
     """Cancels the custom jobs of an account when the stack needs the account no more."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
@@ -57,13 +57,13 @@ class ManagedJobsProvider(ApiResourceProvider):
             _end(CustomJobsApi(region), _props, region)
 
 
-class ManagedJobs(dynamic.Resource, module="vertex", name="ManagedJobs"):
+class VertexJobs(dynamic.Resource, module="vertex", name="CustomJobs"):
     """The custom jobs that run as one account (`account`) of `project`, in any `regions` so far."""
 
     def __init__(
         self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__(ManagedJobsProvider(), name, {**props, "regions": None}, opts)
+        super().__init__(VertexJobsProvider(), name, {**props, "regions": None}, opts)
 
 
 def account_of(job: Mapping[str, Any]) -> str:

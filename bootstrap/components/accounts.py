@@ -11,7 +11,7 @@ import pulumi_gcp as gcp
 
 from bootstrap.rights import Rights
 from bootstrap.settings import DEPLOYS, PREVIEWS, BootstrapSettings
-from infra.components.limits import week
+from infra.components.identity import week
 from infra.deployer import OBJECTS_ROLE
 
 _STATE = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}

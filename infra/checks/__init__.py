@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,6 +55,7 @@ from infra.checks.training import (
     check_data,
     check_job,
     check_wheel,
+    data_files,
     find_wheel,
     job_name,
 )
@@ -69,14 +70,16 @@ from infra.checks.versions import (
 )
 from infra.checks.vm import (
     check_image,
+    check_instance_group,
     check_machine_type,
-    check_managed,
     check_ops_agent,
     check_shielded,
     check_vm_capacity,
     warn_about_limits,
 )
 from infra.checks.zones import check_fallback_zones, warn_about_ai_zones
+from infra.cost.estimate import Estimate
+from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings
 from infra.settings.parse import STAND_IN
 from infra.settings.problems import UNSET, Problem, SettingsError
@@ -84,25 +87,52 @@ from infra.settings.problems import UNSET, Problem, SettingsError
 
 @dataclass(frozen=True)
 class CheckedStack:
-    """What the checks have made sure of, as values that are always there.
+    """A stack that has passed all checks: what its components are made from.
 
     Attributes:
+        settings: as the stack file has them.
+        context: what the checks looked at.
         wheel: the training wheel to upload.
+        data: the data set's files, by their names below `data/` in the bucket.
         job: the job's folder below `jobs/` in the bucket.
         trainer_tensorflow: the TensorFlow that the trainer runs with.
         tpu_software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
         wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
-        budget_amount: what the budget allows for a month; None without a budget.
+        cost: of the stack as it is set.
         warnings: what is allowed and may not be intended.
     """
 
+    settings: StackSettings
+    context: Context
     wheel: Path
+    data: Mapping[str, Path]
     job: str
     trainer_tensorflow: str
     tpu_software: str
     wheels: str | None
-    budget_amount: int | None
+    cost: Estimate
     warnings: tuple[str, ...]
+
+    @property
+    def names(self) -> Names:
+        """The names of the resources."""
+        return self.context.names
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of everything that can have labels."""
+        own = {"managed-by": "pulumi", "tpu-stack": self.context.stack}
+        return {**self.settings.labels, **own}
+
+    @property
+    def marked_labels(self) -> dict[str, str]:
+        """The labels of what another stack could create under the same name."""
+        return {**self.labels, MARK: mark_of(self.context.stack)}
+
+    @property
+    def marked_description(self) -> str:
+        """The same mark, for resources without labels."""
+        return f"{MADE_FOR}{self.context.stack} ({mark_of(self.context.stack)})"
 
 
 _DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
@@ -139,7 +169,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_image,
     check_vm_capacity,
     check_shielded,
-    check_managed,
+    check_instance_group,
     check_ops_agent,
     check_bucket,
     check_soft_delete,
@@ -216,8 +246,15 @@ def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
     software = tpu_software(settings)
     if problems or wheel is None or tensorflow is None or software is None:
         raise SettingsError(context.stack, problems)
-    amount = settings.budget.amount if settings.budget else None
-    warnings = tuple(find_warnings(settings, context))
-    job = job_name(settings, context.root)
-    wheels = wheels_of(settings, context)
-    return CheckedStack(wheel, job, tensorflow, software, wheels, amount, warnings)
+    return CheckedStack(
+        settings,
+        context,
+        wheel,
+        data_files(settings, context.root),
+        job_name(settings, context.root),
+        tensorflow,
+        software,
+        wheels_of(settings, context),
+        context.cost_of(settings),
+        tuple(find_warnings(settings, context)),
+    )

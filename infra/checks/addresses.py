@@ -16,19 +16,10 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None
 
 
-def email_problems(
-    setting: str, addresses: Sequence[str], most: int, teller: str
-) -> Iterator[Problem]:
-    """Yield what is wrong with addresses, of which `teller` takes so many at most."""
+def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
+    """Yield what is wrong with addresses."""
     for address in addresses:
         if not _EMAIL.fullmatch(address):
             yield Problem(setting, address, "is no e-mail address", "Use one like me@example.com")
-    if len(set(addresses)) > most:
-        yield Problem(
-            setting,
-            list(addresses),
-            f"are too many: {teller} tells at most {most} addresses",
-            "Use the address of a group",
-        )
     if len(set(addresses)) < len(addresses):
         yield Problem(setting, list(addresses), "has one twice", "Name each of them once")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from infra.checks.addresses import email_problems, is_topic
 from infra.checks.context import Context
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import Problem
 
 _ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
@@ -21,13 +21,6 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
     budget = settings.budget
     if budget is None:
         return
-    if budget.amount is None:
-        yield Problem(
-            "budget.amount",
-            UNSET,
-            "is required in a budget",
-            "Set what may be spent in a month, in whole units of the currency",
-        )
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
         ("currency", budget.currency, _CURRENCY, "currency", "Use a code like USD or EUR"),
@@ -39,7 +32,14 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem(
             "budget.pubsubTopic", budget.pubsub_topic, "is no name of a topic", _TOPIC_CURE
         )
-    yield from email_problems("budget.emails", budget.emails, _MOST_EMAILS, "a budget")
+    yield from email_problems("budget.emails", budget.emails)
+    if len(budget.emails) > _MOST_EMAILS:
+        yield Problem(
+            "budget.emails",
+            list(budget.emails),
+            f"are too many: a budget tells at most {_MOST_EMAILS} addresses",
+            "Use the address of a group",
+        )
     for name, percents in (
         ("thresholds", budget.thresholds),
         ("forecastThresholds", budget.forecast_thresholds),

@@ -9,7 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from infra.catalog import Catalog
+from infra.cost.estimate import Estimate
+from infra.cost.parts import of_stack
 from infra.names import Names
+from infra.settings import StackSettings
 from infra.settings.problems import Problem
 
 
@@ -21,8 +24,8 @@ def _installed_provider() -> str:
 class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
 
-    `provider` is the version of pulumi-gcp that will declare them. `taken` looks which of the TPUs
-    Google has taken away (infra/taken.py).
+    `provider` is the version of pulumi-gcp that will declare them. `preempted` returns which of the
+    TPUs Google has taken away (infra/preview.py).
     """
 
     stack: str
@@ -30,7 +33,19 @@ class Context:
     catalog: Catalog
     names: Names
     provider: str = field(default_factory=_installed_provider)
-    taken: Callable[[], Mapping[str, str]] = dict
+    preempted: Callable[[], Mapping[str, str]] = dict
+    _costs: list[tuple[StackSettings, Estimate]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    def cost_of(self, settings: StackSettings) -> Estimate:
+        """Return what a stack costs; it is computed once."""
+        for known, estimate in self._costs:
+            if known is settings:
+                return estimate
+        estimate = of_stack(settings, self.stack, self.catalog)
+        self._costs.append((settings, estimate))
+        return estimate
 
 
 def nearest(value: str, known: Iterable[str], count: int = 3) -> str:

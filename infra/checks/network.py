@@ -69,7 +69,7 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     if network.create or own_default:
         return
     where = f"{network.name} of {network.project}" if network.project else f"{network.name}"
-    checked = network.project and settings.vm.managed
+    checked = network.project and settings.vm.instance_group
     health = ", and Google's health checks at the VM's health port" if checked else ""
     yield (
         f"network.create is false, so the rules of network {where} decide whether the stack's "

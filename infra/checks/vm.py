@@ -79,14 +79,14 @@ def check_shielded(settings: StackSettings, context: Context) -> Iterator[Proble
         )
 
 
-def check_managed(settings: StackSettings, context: Context) -> Iterator[Problem]:
+def check_instance_group(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse a lasting boot disk in a group, which makes every boot disk from the image."""
     vm = settings.vm
-    if vm.managed is not None and vm.keep_boot_disk:
+    if vm.instance_group is not None and vm.keep_boot_disk:
         yield Problem(
             "vm.keepBootDisk",
             True,
-            "contradicts vm.managed: the group makes a new boot disk for every new VM",
+            "contradicts vm.instanceGroup: the group makes a new boot disk for every new VM",
             "Remove one of the two",
         )
 
@@ -106,11 +106,11 @@ def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Probl
 def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of a VM that keeps limits, and stays away once Google has taken it."""
     vm = settings.vm
-    stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.managed is None
+    stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.instance_group is None
     if settings.limits.any and stays_away and settings.training.run_on is RunOn.VM:
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
-            "Google has taken it, while its TPU keeps costing. Set vm.managed: {}, or run "
+            "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
             f"`tpustack ci limits --stack {context.stack}` each hour, which keeps "
             "limits.timeToLiveHours alone (docs/limits.md)"
         )

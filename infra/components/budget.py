@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import BILLING_API, BUDGETS_API, MONITORING_API, PROJECTS_API, PUBSUB_API
-from infra.components.billing import billing_provider
-from infra.components.channels import email_channels
+from infra.checks import CheckedStack
+from infra.components.messages import email_channels
+from infra.components.services import ProjectServices
 from infra.settings.budget import BudgetScope, BudgetSettings
 
-
-@dataclass(frozen=True)
-class BudgetArgs:
-    """The budget to declare.
-
-    Attributes:
-        amount: what may be spent in a month, in whole units of the currency.
-        label: the one that only this stack's resources have.
-        requires: the APIs that it waits for, by name.
-    """
-
-    project: str
-    name: str
-    amount: int
-    settings: BudgetSettings
-    label: tuple[str, str]
-    labels: Mapping[str, str]
-    requires: Mapping[str, pulumi.Resource]
+# Settings that the second provider shares with the default one.
+_CREDENTIALS = ("accessToken", "credentials", "impersonateServiceAccount")
 
 
 class Budget(pulumi.ComponentResource):
@@ -41,32 +23,30 @@ class Budget(pulumi.ComponentResource):
     """
 
     def __init__(
-        self, name: str, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None
+        self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
     ) -> None:
-        super().__init__("tpu-stack:infra:Budget", name, None, opts)
-        settings = args.settings
+        super().__init__("tpu-stack:infra:Budget", "budget")
+        apis = [services.enabled[api] for api in (BILLING_API, PROJECTS_API)]
         project = gcp.organizations.get_project_output(
-            project_id=args.project,
-            opts=pulumi.InvokeOutputOptions(
-                parent=self, depends_on=[args.requires[BILLING_API], args.requires[PROJECTS_API]]
-            ),
+            project_id=stack.settings.project,
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
         )
-        labels = {args.label[0]: args.label[1]} if settings.scope is BudgetScope.STACK else None
-        account = settings.billing_account or project.billing_account.apply(_required)
+        in_stack = settings.scope is BudgetScope.STACK
+        provider = billing_provider(stack.settings.project, self)
         gcp.billing.Budget(
             "budget",
-            billing_account=account,
-            display_name=args.name,
+            billing_account=settings.billing_account or project.billing_account.apply(_required),
+            display_name=stack.names.prefix,
             amount={
                 "specified_amount": {
-                    "units": str(args.amount),
+                    "units": str(settings.amount),
                     "currency_code": settings.currency,
                 }
             },
             budget_filter={
                 # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
-                "labels": labels,
+                "labels": {"tpu-stack": stack.context.stack} if in_stack else None,
             },
             threshold_rules=[
                 {"threshold_percent": percent / 100, "spend_basis": basis}
@@ -76,28 +56,30 @@ class Budget(pulumi.ComponentResource):
                 )
                 for percent in sorted(percents)
             ],
-            all_updates_rule=self._told(args),
+            all_updates_rule=self._recipients(stack, settings, services),
             opts=pulumi.ResourceOptions.merge(
-                self._after(args, BUDGETS_API),
-                pulumi.ResourceOptions(provider=billing_provider(args.project, self)),
+                services.after(BUDGETS_API, parent=self),
+                pulumi.ResourceOptions(provider=provider),
             ),
         )
         self.register_outputs({})
 
-    def _told(self, args: BudgetArgs) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
-        settings = args.settings
+    def _recipients(
+        self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
+    ) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
+        project, prefix = stack.settings.project, stack.names.prefix
         channels: list[pulumi.Output[str]] = []
         if settings.emails:
-            after = self._after(args, MONITORING_API)
-            channels = email_channels(args.project, args.name, settings.emails, after)
+            after = services.after(MONITORING_API, parent=self)
+            channels = email_channels(project, prefix, settings.emails, after)
         topic: pulumi.Input[str] | None = settings.pubsub_topic
         if settings.own_topic:
             topic = gcp.pubsub.Topic(
                 "topic",
                 name=settings.own_topic,
-                project=args.project,
-                labels=dict(args.labels),
-                opts=self._after(args, PUBSUB_API),
+                project=project,
+                labels=stack.labels,
+                opts=services.after(PUBSUB_API, parent=self),
             ).id
         if not channels and topic is None:
             return None
@@ -105,8 +87,22 @@ class Budget(pulumi.ComponentResource):
             monitoring_notification_channels=channels or None, pubsub_topic=topic
         )
 
-    def _after(self, args: BudgetArgs, api: str) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(parent=self, depends_on=[args.requires[api]])
+
+def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:
+    """Declare a provider with a quota project, which the API of budgets requires."""
+    config = pulumi.Config("gcp")
+    # Secret, since the state would hold them as plain text otherwise.
+    access_token, credentials, account = (config.get_secret(name) for name in _CREDENTIALS)
+    return gcp.Provider(
+        "billing",
+        project=project,
+        billing_project=project,
+        user_project_override=True,
+        access_token=access_token,
+        credentials=credentials,
+        impersonate_service_account=account,
+        opts=pulumi.ResourceOptions(parent=parent),
+    )
 
 
 def _required(account: str) -> str:

@@ -160,7 +160,7 @@ def _key(settings: StackSettings, catalog: Catalog) -> list[Line]:
 def _budget(settings: StackSettings, whole: Estimate) -> tuple[str, ...]:
     """Say how long the budget lasts; Google counts it in the billing account's currency."""
     budget, hour = settings.budget, whole.configured.hour
-    if budget is None or budget.amount is None or not hour or budget.currency not in (None, "USD"):
+    if budget is None or not hour or budget.currency not in (None, "USD"):
         return ()
     hours = int(budget.amount / hour)
     most = "" if whole.configured.complete else "at most "

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost.estimate import Estimate
 from infra.cost.table import dollars
 from infra.settings import StackSettings
 
-COST_NOTE = "cost-note"
-"""The metadata in which the machine that trains finds it, for the training's report."""
 
-
-def goes_on(settings: StackSettings, stack: str, catalog: Catalog) -> str:
+def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> str:
     """Say what the stack costs until which command, whether or not it trains."""
-    hour = of_stack(settings, stack, catalog).configured
+    hour = estimate.configured
     amount = f"{'' if hour.complete else 'over '}{dollars(hour.hour)}"
     return _until(f"cost {amount} an hour", settings, stack)
 

@@ -8,14 +8,8 @@ from typing import Any
 
 from infra.queued.state import place
 from infra.rest import Json
-from infra.startup.agent.declaration import MARK
 from infra.startup.agent.forms import in_zone
-
-# Metadata that is no reason for another TPU: it differs between releases, limits and prices.
-_NO_REASON = (
-    *("startup-script", "tensorflow-lock", "agent", "limits", "cost-note"),
-    *("tpu-zones", "messages"),
-)
+from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
 
 
 def asked(props: Mapping[str, Any], key: str) -> Any:
@@ -27,7 +21,7 @@ def asked(props: Mapping[str, Any], key: str) -> Any:
     for spec in specs:
         spec["node"].pop("tags", None)  # They change in place.
         metadata = spec["node"].get("metadata", {})
-        for key in _NO_REASON:
+        for key in NO_REASON_TO_RECREATE:
             metadata.pop(key, None)
     return {**value, "tpu": {"nodeSpec": specs}}
 

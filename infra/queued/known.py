@@ -7,23 +7,15 @@ could put another one there. So a pickle is only ever compared, byte for byte, a
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra.managed_jobs import ManagedJobsProvider
+from infra.managed_jobs import VertexJobsProvider
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 
 Provider = type[dynamic.ResourceProvider]
-
-# In the first release, `infra/queued/entry.py` had the class QueueEntryProvider.
-_EARLIER: Mapping[str, Provider] = {
-    "gASVMAAAAAAAAACMEmluZnJhLnF1ZXVlZC5lbnRyeZSMElF1ZXVlRW50cnlQcm92aWRlcpSTlCmBlC4=": (
-        QueuedRequestProvider
-    ),
-}
 
 
 class UnknownProviderError(Exception):
@@ -39,8 +31,8 @@ class UnknownProviderError(Exception):
 
 def known() -> dict[str, Provider]:
     """Return the providers by their pickles, in base64, as the state has them."""
-    ours = (QueuedRequestProvider, QueuedNodeProvider, ManagedJobsProvider)
-    return {**_EARLIER, **{serialize_provider(each()): each for each in ours}}
+    ours = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
+    return {serialize_provider(each()): each for each in ours}
 
 
 def provider_of(pickled: bytes) -> dynamic.ResourceProvider:

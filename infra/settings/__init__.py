@@ -83,7 +83,7 @@ class StackSettings(Section, strict=False):
             self.limits.time_to_live_hours is not None
             or self.vm.capacity is not VmCapacity.ON_DEMAND
         )
-        return off and self.vm.managed is None and self.training.run_on is RunOn.VM
+        return off and self.vm.instance_group is None and self.training.run_on is RunOn.VM
 
     @property
     def tpu_zones(self) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ class BudgetScope(StrEnum):
 class BudgetSettings(Section):
     """A budget in Google's billing: it tells what was spent, and stops nothing."""
 
-    amount: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """Monthly budget in whole units of the currency (1 to 1000000000). Required in this group."""
+    amount: int = Field(ge=1, le=1_000_000_000)
+    """Monthly budget in whole units of the currency (1 to 1000000000)."""
     currency: Text | None = None
     """Currency of the billing account, for example EUR; Google refuses any other. The account's own
     if it is not set.

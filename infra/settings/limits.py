@@ -13,8 +13,8 @@ class LimitsSettings(Section):
     time_to_live_hours: float | None = Field(default=None, ge=0.5, le=8760)
     """How many hours a TPU lives (0.5 to 8760), together with those that recovery makes in its
     place. One that a person makes counts from its own creation. Then it is deleted and the VM that
-    ran the training is turned off (unless `vm.managed` is set); `pulumi up --refresh` brings both
-    back. No limit if it is not set.
+    ran the training is turned off (unless `vm.instanceGroup` is set); `pulumi up --refresh` brings
+    both back. No limit if it is not set.
     """
     idle_minutes: float | None = Field(default=None, ge=10, le=10080)
     """How many minutes a TPU may be READY while nothing trains (10 to 10080). Then it is stopped,

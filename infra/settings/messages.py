@@ -8,17 +8,17 @@ from infra.settings.base import Section, Text
 
 
 class MessagesSettings(Section):
-    """Whom the machine tells how jobs and trainings end, and what has become of the TPU."""
+    """Whom Cloud Monitoring tells how jobs and trainings end, and what has become of the TPU."""
 
-    webhook: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,255}$")
-    """Id of a secret of the project's Secret Manager that holds the URL of a webhook (Slack's or
-    Discord's form), for example tpu-webhook. None if it is not set.
-    """
     emails: tuple[Text, ...] = ()
-    """Addresses to which Cloud Monitoring sends each message, at most 16."""
+    """Addresses to which Cloud Monitoring sends each message."""
     pubsub_topic: Text | None = None
-    """Name of a Pub/Sub topic to make, to which the machine publishes each message, for example
-    tpu-messages. None if it is not set.
+    """Name of a Pub/Sub topic to make, to which Cloud Monitoring publishes each message, for
+    example tpu-messages. None if it is not set.
+    """
+    channels: tuple[Text, ...] = ()
+    """Existing notification channels of any kind, such as Slack or a webhook:
+    projects/PROJECT/notificationChannels/NUMBER.
     """
     cost_dollars: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """US dollars (1 to 1000000000): a message says when the TPU and the VM have cost so much in a
@@ -27,5 +27,5 @@ class MessagesSettings(Section):
 
     @property
     def any(self) -> bool:
-        """Whether anybody is told."""
-        return self.webhook is not None or bool(self.emails) or self.pubsub_topic is not None
+        """Whether there is anyone to tell."""
+        return bool(self.emails or self.channels) or self.pubsub_topic is not None

@@ -49,8 +49,8 @@ class ShieldedSettings(Section):
     """Compare every boot with the first. Needs `vm.shielded.vtpm`."""
 
 
-class ManagedSettings(Section):
-    """A managed instance group of one. All of it may be left out: `managed: {}`."""
+class InstanceGroupSettings(Section):
+    """A managed instance group of one. All of it may be left out: `instanceGroup: {}`."""
 
     initial_delay_seconds: int = Field(default=300, ge=0, le=3600)
     """Seconds until a new VM must answer its health check (0 to 3600)."""
@@ -81,7 +81,7 @@ class VmSettings(Section):
     """What Google does during maintenance of the VM's host: migrate (the default) or terminate.
     With `vm.capacity: on-demand` only; other VMs are terminated.
     """
-    managed: ManagedSettings | None = None
+    instance_group: InstanceGroupSettings | None = None
     """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
     a preemption, deletion or failure it comes back and resumes training.
     """

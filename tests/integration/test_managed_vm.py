@@ -27,7 +27,7 @@ VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm-
 MANAGED = {
     "machineType": "n1-standard-2",
     "capacity": "spot",
-    "managed": {"checkIntervalSeconds": 5},
+    "instanceGroup": {"checkIntervalSeconds": 5},
 }
 
 
@@ -84,7 +84,7 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     assert engine.up(ignore).changed == 0
 
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "job": "second"}
-    checked = {**MANAGED, "managed": {"checkIntervalSeconds": 5, "failedChecks": 5}}
+    checked = {**MANAGED, "instanceGroup": {"checkIntervalSeconds": 5, "failedChecks": 5}}
     deploy(vm=checked, training=training)
     assert engine.up(ignore).changes["replace"] == 3
     said(cloud, "starting the job second")

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
-from infra.names import MANAGED, MARK, mark_of
+from infra.names import MARK, VERTEX, mark_of
 from tpustack.ci.requests import NAME
 from tpustack.cloud import times
 from tpustack.cloud.google import Google, NotFound
@@ -41,7 +41,7 @@ class Orphan:
     @property
     def runs_jobs(self) -> bool:
         """Whether it is an account that Vertex AI runs a stack's jobs as."""
-        return "/serviceAccounts/" in self.url and f"{MANAGED}@" in self.url
+        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
 
     @property
     def is_job(self) -> bool:

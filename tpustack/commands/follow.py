@@ -48,8 +48,9 @@ def _settings(stack: str) -> StackSettings | None:
 
 def _goes_on(stack: str, settings: StackSettings | None) -> str:
     from infra.catalog import Catalog
-    from infra.cost.running import goes_on
+    from infra.cost.parts import of_stack
+    from infra.cost.running import until_destroyed
 
     if settings is None:
         return f"TPU and VM go on costing until `pulumi destroy --stack {stack}`."
-    return f"{goes_on(settings, stack, Catalog())}."
+    return f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."

@@ -27,7 +27,7 @@ def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
         yield from _queued(settings, context)
     else:
         yield from _tpu_vms(settings, context)
-    if settings.vm.managed:
+    if settings.vm.instance_group:
         yield from _managed_vm(settings, context)
     else:
         yield from _vm(settings, context)
@@ -249,7 +249,7 @@ def _vm(settings: StackSettings, context: Context) -> Iterator[Call]:
 
 def _managed_vm(settings: StackSettings, context: Context) -> Iterator[Call]:
     """Ends with the instance as the group asks for it by itself, which it does later and alone."""
-    vm, managed, name = settings.vm, settings.vm.managed, context.names.vm
+    vm, managed, name = settings.vm, settings.vm.instance_group, context.names.vm
     assert managed is not None
     interval = managed.check_interval_seconds
     check: Json = {

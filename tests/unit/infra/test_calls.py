@@ -27,7 +27,7 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
     "TPU VMs": lambda s: s.architecture == "vm" and not s.tpu.queue,
     "out of the queue": lambda s: s.tpu.queue is not None,
     "data disks": lambda s: s.tpu.data_disks,
-    "a managed VM": lambda s: s.vm.managed is not None,
+    "a managed VM": lambda s: s.vm.instance_group is not None,
     "a boot disk that stays": lambda s: s.vm.keep_boot_disk,
     "a key": lambda s: s.bucket.encryption is not None,
     "a lifecycle": lambda s: s.bucket.lifecycle,

@@ -15,7 +15,7 @@ from pulumi import dynamic
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
-from infra.managed_jobs import ManagedJobsProvider
+from infra.managed_jobs import VertexJobsProvider
 from infra.queued import request as request_module
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
@@ -27,7 +27,7 @@ REQUEST = "pulumi-python:dynamic/tpu:QueuedResource"
 PROVIDERS: dict[str, dynamic.ResourceProvider] = {
     REQUEST: QueuedRequestProvider(),
     "pulumi-python:dynamic/tpu:QueuedNode": QueuedNodeProvider(),
-    "pulumi-python:dynamic/vertex:ManagedJobs": ManagedJobsProvider(),
+    "pulumi-python:dynamic/vertex:CustomJobs": VertexJobsProvider(),
 }
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra import managed_jobs
-from infra.managed_jobs import ManagedJobsProvider
+from infra.managed_jobs import VertexJobsProvider
 from infra.rest import Api
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
@@ -80,7 +80,7 @@ def test_what_runs_is_cancelled_and_has_ended_when_the_account_goes(
     running = submitted(api)
     clock.advance(120)
     waiting = submitted(api, displayName="waiting")
-    ManagedJobsProvider().delete("id", DECLARED)
+    VertexJobsProvider().delete("id", DECLARED)
     assert states(api) == {running: "CANCELLED", waiting: "CANCELLED"}
     said = capsys.readouterr().out.splitlines()
     assert f"cancelling the custom job waiting ({waiting}), which runs on Vertex AI" in said[0]
@@ -93,14 +93,14 @@ def test_another_stacks_jobs_and_what_nobody_submitted_by_tpustack_go_on(
 ) -> None:
     others = [submitted(api, OTHERS), submitted(api, labels={"team": "vision"})]
     clock.advance(120)
-    ManagedJobsProvider().delete("id", DECLARED)
+    VertexJobsProvider().delete("id", DECLARED)
     assert states(api) == dict.fromkeys(others, "RUNNING")
 
 
 def test_an_earlier_region_is_remembered_and_nothing_is_cancelled_for_another(
     api: Client,  # noqa: F811
 ) -> None:
-    provider = ManagedJobsProvider()
+    provider = VertexJobsProvider()
     declared = provider.create(PROPS).outs or {}
     assert declared == DECLARED
     moved = {**PROPS, "region": "us-west4"}
@@ -113,7 +113,7 @@ def test_an_earlier_region_is_remembered_and_nothing_is_cancelled_for_another(
 
 
 def test_another_account_or_project_is_another_resource() -> None:
-    diff = ManagedJobsProvider().diff
+    diff = VertexJobsProvider().diff
     assert diff("id", DECLARED, {**PROPS, "account": OTHERS}).replaces == ["account"]
     assert diff("id", DECLARED, {**PROPS, "project": "x"}).replaces == ["project"]
     assert not diff("id", DECLARED, PROPS).changes
@@ -124,7 +124,7 @@ def test_who_may_not_look_is_told_what_to_ask_for_and_the_account_stays(
 ) -> None:  # fmt: skip
     calls_as(Client(local_cloud, "user:ada@x.org"), clock, monkeypatch)
     with pytest.raises(RuntimeError, match=r"takes aiplatform.customJobs.list and .cancel"):
-        ManagedJobsProvider().delete("id", DECLARED)
+        VertexJobsProvider().delete("id", DECLARED)
 
 
 def test_one_that_does_not_end_is_named(
@@ -133,17 +133,17 @@ def test_one_that_does_not_end_is_named(
     monkeypatch.setattr(managed_jobs, "_MINUTES", 0.5)
     name = submitted(api)
     with pytest.raises(RuntimeError, match=rf"a job \({name}\) on Vertex AI still runs"):
-        ManagedJobsProvider().delete("id", DECLARED)
+        VertexJobsProvider().delete("id", DECLARED)
 
 
 def test_a_project_whose_api_was_disabled_has_no_jobs(cloud: Cloud) -> None:  # noqa: F811
     key = enablement.key(PROJECT, "aiplatform.googleapis.com")
     cloud.store.delete(enablement.ENABLED, key)
-    ManagedJobsProvider().delete("id", DECLARED)
+    VertexJobsProvider().delete("id", DECLARED)
 
 
 @pytest.mark.parametrize("region", ["evil.org/?us-central1", "us-central1.evil.org/", ""])
 def test_a_region_that_is_none_gets_no_token(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(ValueError, match="is no region of Google's"):
-        ManagedJobsProvider().delete("id", {**DECLARED, "regions": [region]})
+        VertexJobsProvider().delete("id", {**DECLARED, "regions": [region]})

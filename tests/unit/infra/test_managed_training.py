@@ -47,11 +47,11 @@ def test_jobs_have_the_buckets_objects_and_a_log_and_nothing_else(run: Run) -> N
 
 def test_the_end_of_the_stack_knows_whose_jobs_to_cancel_and_where(run: Run) -> None:
     engine, _ = run(vertex())
-    declared = engine.dynamic("ManagedJobs")
+    declared = engine.dynamic("CustomJobs")
     email = ACCOUNT.removeprefix("serviceAccount:")
     assert (declared["account"], declared["region"]) == (email, "us-central1")
     engine, _ = run(vertex(region="us-west4"))
-    assert engine.dynamic("ManagedJobs")["region"] == "us-west4"
+    assert engine.dynamic("CustomJobs")["region"] == "us-west4"
 
 
 def test_submitters_may_make_jobs_and_act_as_that_account_alone(run: Run) -> None:

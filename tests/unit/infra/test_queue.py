@@ -14,7 +14,7 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.managed_jobs import ManagedJobsProvider
+from infra.managed_jobs import VertexJobsProvider
 from infra.queued import node as node_module
 from infra.queued import request as request_module
 from infra.queued.api import TpuApi
@@ -491,7 +491,7 @@ def test_the_state_of_this_and_of_an_earlier_release_finds_its_provider() -> Non
         b"\x8c\x12QueueEntryProvider\x94\x93\x94)\x81\x94."
     )
     assert type(provider_of(earlier)) is QueuedRequestProvider
-    for provider in (QueuedRequestProvider, QueuedNodeProvider, ManagedJobsProvider):
+    for provider in (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider):
         written = base64.b64decode(serialize_provider(provider()))
         assert type(provider_of(written)) is provider
 

@@ -12,7 +12,7 @@ from typing import Any
 import pulumi_gcp as gcp
 import pytest
 
-from infra.components.limits import week
+from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.queued.walk import body_of

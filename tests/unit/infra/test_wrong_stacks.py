@@ -919,8 +919,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a boot disk to be kept by a group that makes new ones",
-        config(vm={"managed": {}, "keepBootDisk": True}),
-        "vm.keepBootDisk: true contradicts vm.managed: the group makes a new boot disk for every "
+        config(vm={"instanceGroup": {}, "keepBootDisk": True}),
+        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for every "
         "new VM. Remove one of the two.",
     ),
     (
@@ -931,14 +931,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a group where nothing is said",
-        config(vm={"managed": True}),
-        "vm.managed: true is not a group of settings. Use {}, or set below it: "
+        config(vm={"instanceGroup": True}),
+        "vm.instanceGroup: true is not a group of settings. Use {}, or set below it: "
         "initialDelaySeconds, checkIntervalSeconds, failedChecks.",
     ),
     (
         "a health check in a hurry",
-        config(vm={"managed": {"checkIntervalSeconds": 1}}),
-        "vm.managed.checkIntervalSeconds: 1 is too small. Use at least 5.",
+        config(vm={"instanceGroup": {"checkIntervalSeconds": 1}}),
+        "vm.instanceGroup.checkIntervalSeconds: 1 is too small. Use at least 5.",
     ),
     (
         "a bucket in another region",

@@ -30,8 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
-        "infra.components.billing",
-        "infra.components.limits",
+        "infra.components.budget",
         "infra.components.services",
         "infra.deployer",
         "infra.settings",

@@ -98,7 +98,7 @@ def mark(url: str, stack: str) -> str:
 
 
 def labels_of(made: Made) -> dict[str, str]:
-    """As infra/stack.py and infra/components/mark.py put them together, for requests."""
+    """As infra/checks/__init__.py puts them together, for requests."""
     request = {"request": made.stack} if made.stack.startswith("pr-") else {}
     own = {"managed-by": "pulumi", "tpu-stack": made.stack, MARK: mark(made.backend, made.stack)}
     return {**request, **dict(made.added), **own}

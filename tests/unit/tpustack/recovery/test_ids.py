@@ -21,7 +21,7 @@ NOT_FOUND = {
     "gcp:projects/service:Service",
     "gcp:projects/serviceIdentity:ServiceIdentity",
     "pulumi-python:dynamic/tpu:QueuedNode",
-    "pulumi-python:dynamic/vertex:ManagedJobs",
+    "pulumi-python:dynamic/vertex:CustomJobs",
 }
 
 
