@@ -55,7 +55,9 @@ def test_a_unit_that_is_always_started_again_has_no_limit_of_starts(script: str)
         for name, properties in units(script).items()
         if properties.get("Restart") == "always"
     }
-    assert always.keys() == {"tpu-stack-agent", "jobs"} | ({"notices"} if script == "tpu_vm.sh" else set())
+    assert always.keys() == {"tpu-stack-agent", "jobs"} | (
+        {"notices"} if script == "tpu_vm.sh" else set()
+    )
     for properties in always.values():
         assert properties["StartLimitIntervalSec"] == "0"
 

@@ -168,7 +168,9 @@ def test_a_lock_that_is_made_anew_makes_no_other_template(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
-    monkeypatch.setattr("infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0")
+    monkeypatch.setattr(
+        "infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0"
+    )
     after = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert after["metadata"]["tensorflow-lock"] != before["metadata"]["tensorflow-lock"]
     assert after["name"] == before["name"]

@@ -96,7 +96,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a group that is none",
         config(vm="n1-standard-2"),
         'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
-        "terminationAction, hostMaintenance, managed, image, bootDiskGib, bootDiskType, "
+        "terminationAction, hostMaintenance, instanceGroup, image, bootDiskGib, bootDiskType, "
         "keepBootDisk, publicIp, osLogin, serialPortLogging, shielded, opsAgent, timeouts.",
     ),
     (
@@ -1137,8 +1137,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount is required in a budget. Set what may be spent in a month, in "
-        "whole units of the currency.",
+        "budget.amount is required. Set it: Monthly budget in whole units of the currency (1 to "
+        "1000000000).",
     ),
     (
         "a budget with a currency sign",
@@ -1204,8 +1204,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a ceiling that nobody is told of",
         config(messages={"costDollars": 500}),
-        "messages.costDollars: 500 is told nobody. Set messages.emails, messages.webhook or "
-        "messages.pubsubTopic, or remove it.",
+        "messages.costDollars: 500 reaches nobody. Set messages.emails, messages.pubsubTopic or "
+        "messages.channels, or remove it.",
     ),
 ]
 
