@@ -13,7 +13,7 @@ from typing import Any
 import requests
 import yaml
 
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import stack_path
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import root
 

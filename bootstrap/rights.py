@@ -11,8 +11,8 @@ from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSet
 from infra.components.identity import permissions_of_role
 from infra.deployer import READ, objects_condition, permissions_of, sweeper
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem, SettingsError
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings.parse import load_stack_file, stack_path
 
 LIMITS_ROLE: Final = "tpu_stack_limits"
 """The id, or its beginning, of the role that bootstrap makes for stacks with limits."""

@@ -9,8 +9,16 @@ from typing import Final
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.settings.base import Section, StrEnum, Text
-from infra.settings.problems import UNSET, Problem, counted, holds_secret, secret_problem
+from infra.settings.base import (
+    UNSET,
+    Problem,
+    Section,
+    StrEnum,
+    Text,
+    counted,
+    holds_secret,
+    secret_problem,
+)
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"

@@ -103,7 +103,7 @@ def session(given: Given) -> requests.Session:
     Raises:
         google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
     """
-    from infra.hosts import keep_to_google
+    from infra.google import keep_to_google
 
     made = _plain_session(given) if given.token and not given.account else _session(given)
     keep_to_google(made)

@@ -11,9 +11,8 @@ from typing import Any, Final
 import yaml
 
 from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.bucket import EncryptionSettings
-from infra.settings.training import RunOn
+from infra.settings import EncryptionSettings, StackSettings
+from infra.settings.machines import RunOn
 from tpu_core.paths import DATA, DECLARATION, WHEELS
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"

@@ -7,20 +7,17 @@ import pulumi
 from infra.apis import apis_of
 from infra.checks import ensure_valid
 from infra.checks.context import Context
+from infra.components.alerts import Budget, Messages
 from infra.components.bucket import Bucket
-from infra.components.budget import Budget
 from infra.components.identity import Identity, Limits
-from infra.components.messages import Messages
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.components.tpu import Tpu, TpuNode, TpuVm
 from infra.components.vm import InstanceGroup, Vm
-from infra.cost.running import until_destroyed
-from infra.cost.table import table
+from infra.cost import table, until_destroyed
 from infra.outputs import export
 from infra.settings import StackSettings
-from infra.settings.tpu import Architecture
-from infra.settings.training import RunOn
+from infra.settings.machines import Architecture, RunOn
 
 
 def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:

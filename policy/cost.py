@@ -7,9 +7,8 @@ from decimal import Decimal
 from functools import cache
 
 from infra.catalog import Catalog
-from infra.catalog.prices import Price
-from infra.cost.estimate import Estimate, Line
-from infra.cost.table import dollars
+from infra.catalog.entries import Price
+from infra.cost import Estimate, Line, dollars
 from policy.machines import (
     FLEX_START,
     ON_DEMAND,

@@ -11,7 +11,7 @@ import click
 from tpustack.errors import UsageError
 
 if TYPE_CHECKING:
-    from infra.settings.problems import Problem
+    from infra.settings.base import Problem
 
 _MOST_HOURS = 100_000
 _F = TypeVar("_F", bound=Callable[..., Any])

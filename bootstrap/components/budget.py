@@ -8,7 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from bootstrap.settings import BootstrapSettings, BudgetSettings
-from infra.components.budget import billing_provider
+from infra.components.alerts import billing_provider
 
 _MAILS_AT = (0.5, 0.9, 1.0)
 

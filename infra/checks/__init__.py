@@ -9,66 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle, check_soft_delete
-from infra.checks.budget import check_budget
 from infra.checks.context import Context
-from infra.checks.disks import check_data_disks
-from infra.checks.messages import check_messages
-from infra.checks.network import (
-    check_cidr,
-    check_network,
-    check_room,
-    check_shared_vpc,
-    check_subnet,
-    warn_about_network,
-)
-from infra.checks.packages import (
-    check_packages,
-    warn_about_locks,
-    warn_about_packages,
-    wheels_of,
-)
-from infra.checks.project import check_bucket_name, check_prefix, check_project
-from infra.checks.provider import check_provider
-from infra.checks.queue import (
-    check_flex_start,
-    check_queue,
-    check_without_queue,
-    warn_about_flex_start,
-)
-from infra.checks.recovery import check_recovery
-from infra.checks.tpu import (
-    check_accelerator,
-    check_capacity,
-    check_form,
-    check_zone,
-    warn_about_node,
-)
-from infra.checks.tpu_vm import (
-    check_jobs,
-    check_not_for_nodes,
-    check_scopes,
-    check_tags,
-    warn_about_slices,
-)
-from infra.checks.training import (
-    check_args,
-    check_data,
-    check_job,
-    check_wheel,
-    data_files,
-    find_wheel,
-    job_name,
-)
-from infra.checks.unproven import warn_about_unlisted, warn_about_unproven
-from infra.checks.versions import (
-    check_node_version,
-    check_runtime,
-    check_trainer_version,
-    tpu_software,
-    trainer_tensorflow,
-    warn_about_versions,
-)
-from infra.checks.vm import (
+from infra.checks.machines import (
+    check_data_disks,
     check_image,
     check_instance_group,
     check_machine_type,
@@ -77,12 +20,67 @@ from infra.checks.vm import (
     check_vm_capacity,
     warn_about_limits,
 )
-from infra.checks.zones import check_fallback_zones, warn_about_ai_zones
-from infra.cost.estimate import Estimate
+from infra.checks.network import (
+    check_cidr,
+    check_network,
+    check_room,
+    check_shared_vpc,
+    check_subnet,
+    warn_about_network,
+)
+from infra.checks.project import (
+    check_bucket_name,
+    check_budget,
+    check_messages,
+    check_prefix,
+    check_project,
+    check_provider,
+)
+from infra.checks.software import (
+    check_args,
+    check_data,
+    check_job,
+    check_node_version,
+    check_packages,
+    check_runtime,
+    check_trainer_version,
+    check_wheel,
+    data_files,
+    find_wheel,
+    job_name,
+    tpu_software,
+    trainer_tensorflow,
+    warn_about_locks,
+    warn_about_packages,
+    warn_about_versions,
+    wheels_of,
+)
+from infra.checks.tpu import (
+    check_accelerator,
+    check_capacity,
+    check_fallback_zones,
+    check_flex_start,
+    check_form,
+    check_jobs,
+    check_not_for_nodes,
+    check_queue,
+    check_recovery,
+    check_scopes,
+    check_tags,
+    check_without_queue,
+    check_zone,
+    warn_about_ai_zones,
+    warn_about_flex_start,
+    warn_about_node,
+    warn_about_slices,
+    warn_about_unlisted,
+    warn_about_unproven,
+)
+from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem, SettingsError
 from infra.settings.parse import STAND_IN
-from infra.settings.problems import UNSET, Problem, SettingsError
 
 
 @dataclass(frozen=True)

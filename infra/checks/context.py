@@ -9,11 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from infra.catalog import Catalog
-from infra.cost.estimate import Estimate
-from infra.cost.parts import of_stack
+from infra.cost import Estimate, of_stack
 from infra.names import Names
 from infra.settings import StackSettings
-from infra.settings.problems import Problem
+from infra.settings.base import Problem
 
 
 def _installed_provider() -> str:

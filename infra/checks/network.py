@@ -8,8 +8,8 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 from infra.checks.context import Context
 from infra.checks.project import is_project_id
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem, misplaced
-from infra.settings.tpu import Architecture
+from infra.settings.base import UNSET, Problem, misplaced
+from infra.settings.machines import Architecture
 
 
 def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from infra.apis import KMS_API, STORAGE_API
 from infra.checks import CheckedStack
 from infra.components.services import ProjectServices
 from infra.names import KEPT_LABEL
-from infra.settings.bucket import EncryptionSettings, LifecycleAction, LifecycleRule
+from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
 from tpu_core.paths import DATA, WHEELS
 
 _DAY = 86400

@@ -14,7 +14,7 @@ from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
 from infra.names import KEPT_DESCRIPTION
 from infra.settings import StackSettings
-from infra.settings.tpu import Architecture
+from infra.settings.machines import Architecture
 from tpu_core.paths import DECLARATION
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pulumi
 
-from infra.catalog.locks import lock_of
-from infra.catalog.packages import TPU_PACKAGE, VM_PACKAGE
+from infra.catalog import lock_of
+from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.network import Network
-from infra.cost.running import without_price
-from infra.settings.timeouts import Timeouts
-from infra.settings.training import RunOn
+from infra.cost import without_price
+from infra.settings.machines import RunOn, Timeouts
 from infra.startup.agent.bundle import program
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 

@@ -10,9 +10,8 @@ import pulumi
 from infra.components.tpu import Tpu, unless_empty
 from infra.names import KEPT_LABEL
 from infra.queued.node import QueuedNode
-from infra.queued.request import QueuedRequest
-from infra.queued.walk import body_of
-from infra.settings.tpu import Capacity, QueueSettings, Workload
+from infra.queued.request import QueuedRequest, body_of
+from infra.settings.machines import Capacity, QueueSettings, Workload
 
 _HOUR = 3600
 _WORKLOADS = {

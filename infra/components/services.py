@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.enabled import wait_until_it_answers
+from infra.apis import wait_until_it_answers
 
 
 class ProjectServices(pulumi.ComponentResource):

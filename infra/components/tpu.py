@@ -29,8 +29,7 @@ from infra.components.machine import (
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.names import KEPT_LABEL
-from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
-from infra.settings.tpu import Capacity
+from infra.settings.machines import Capacity, DataDisk, DiskMode, TpuDiskType
 from infra.startup.agent.versioned import stamped
 from tpu_core.contract import Metadata
 from tpu_core.paths import DECLARATION

@@ -10,9 +10,9 @@ from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.identity import VERTEX_OBJECTS, grant_bucket_to
 from infra.components.services import ProjectServices
-from infra.managed_jobs import VertexJobs
 from infra.names import KEPT_DESCRIPTION
-from infra.settings.jobs import VertexSettings
+from infra.settings import VertexSettings
+from infra.vertex import VertexJobs
 
 
 class VertexTraining(pulumi.ComponentResource):

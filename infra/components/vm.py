@@ -24,7 +24,7 @@ from infra.components.machine import (
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.names import KEPT_DESCRIPTION, KEPT_LABEL
-from infra.settings.vm import (
+from infra.settings.machines import (
     HostMaintenance,
     InstanceGroupSettings,
     TerminationAction,

@@ -8,10 +8,8 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.queued.api import TpuApi
-from infra.queued.state import entry_name, loss, lost, standing
-from infra.queued.zones import id_of, locate, may_move
-from infra.rest import ApiResourceProvider, Json, say
+from infra.google import ApiResourceProvider, Json, say
+from infra.queued.request import TpuApi, entry_name, id_of, locate, loss, lost, may_move, standing
 
 
 class QueuedNodeProvider(ApiResourceProvider):

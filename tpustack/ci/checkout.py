@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from infra.settings.bounded import load
+from infra.settings.parse import load_yaml
 
 # What the engine notes there about its secrets provider; each state has its own copy.
 _ENGINES = ("encryptionsalt", "encryptedkey")
@@ -40,7 +40,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 def _document(content: bytes) -> dict[str, Any] | None:
     try:
-        document = load(content.decode("utf-8"))
+        document = load_yaml(content.decode("utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError):
         return None
     return document if isinstance(document, dict) else None

@@ -11,9 +11,8 @@ from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.settings.bounded import load
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, load_yaml, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import BACKEND
 
@@ -45,7 +44,7 @@ def checked(
 def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
     """Return what is missing to read the secrets of a stack file; empty if nothing is."""
     known = {**os.environ, **environment}
-    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
+    provider = load_yaml(path.read_text(encoding="utf-8")).get("secretsprovider")
     if provider not in (None, "passphrase") or any(known.get(name) for name in _PASSPHRASES):
         return ""
     return (

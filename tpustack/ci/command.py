@@ -10,7 +10,7 @@ from time import monotonic
 
 import click
 
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import stack_path
 from tpustack import options
 from tpustack.ci import inert, markdown, posts, requests, settings, touched
 from tpustack.ci import output as results

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, stack_path
 from tpustack.ci import grants, settings
 from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.catalog.vertex import regions
-from infra.hosts import vertex_root
-from infra.managed_jobs import UNENDED, account_of
+from infra.catalog import vertex_regions
+from infra.google import vertex_root
+from infra.vertex import UNENDED, account_of
 from tpustack.ci.orphans import Orphan, listed, made
 from tpustack.cloud.google import Forbidden, Google
 from tpustack.errors import TpustackError
@@ -25,7 +25,7 @@ def find(google: Google, project: str, orphans: Iterable[Orphan]) -> Iterator[Or
         TpustackError: nobody may look; what is not found here would lose its account.
     """
     stacks = {each.url.rpartition("/")[2]: each.stack for each in orphans if each.runs_jobs}
-    for region in regions() if stacks else ():
+    for region in vertex_regions() if stacks else ():
         root = vertex_root(region)
         url = f"{root}/projects/{project}/locations/{region}/customJobs"
         try:

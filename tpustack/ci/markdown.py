@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from infra.settings.problems import counted
+from infra.settings.base import counted
 from tpustack.ci import inert
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from infra.settings.bounded import load
+from infra.settings.parse import load_yaml
 from tpustack.ci import touched
 from tpustack.engine.stack import POLICY
 
@@ -55,7 +55,7 @@ def _extract(root: Path, revision: str, rooms: list[str], folder: Path) -> None:
 
 def _find_environment(definition: Path, root: Path) -> None:
     """Lead the pack to the checkout's virtual environment, which it names beside itself."""
-    document = load(definition.read_text(encoding="utf-8"))
+    document = load_yaml(definition.read_text(encoding="utf-8"))
     options = document["runtime"]["options"]
     options["virtualenv"] = str((root / POLICY / options["virtualenv"]).resolve())
     definition.write_text(yaml.safe_dump(document), encoding="utf-8")

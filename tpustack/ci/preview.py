@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import stack_path
 from tpustack.ci import reviewed, touched
 from tpustack.ci.checks import checked
 from tpustack.ci.cost import cost_change

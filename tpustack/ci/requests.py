@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from infra.settings.bounded import load
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, load_yaml, stack_path
 from tpustack.ci.settings import FILE, REQUEST, PullRequests
 from tpustack.errors import TpustackError, UsageError
 
@@ -55,7 +54,7 @@ def _document(root: Path, like: str) -> dict[str, Any]:
     path = stack_path(root, like)
     try:
         load_stack_file(path)
-        document: dict[str, Any] = load(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
     except SettingsError as error:
         raise UsageError(f"{FILE}: pullRequests.like: {error}") from None
     return document

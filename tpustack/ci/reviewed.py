@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.settings.bounded import load
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import load_yaml, stack_path
 from tpustack.ci import plan, sealed
 from tpustack.ci.job import Job
 from tpustack.ci.sealed import Seal, Sealed
@@ -62,7 +61,7 @@ def surplus(
     if reviewed is None:
         return plan.surplus(fresh.steps, {})
     file = stack_path(job.root, engine.name).read_text(encoding="utf-8")
-    provider = load(file).get("secretsprovider")
+    provider = load_yaml(file).get("secretsprovider")
     now, then = sealed.comparable(
         fresh, reviewed, lambda texts, how: engine.decrypted(texts, how, provider)
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from infra.settings.bounded import load
+from infra.settings.parse import load_yaml
 from tpustack.ci.plan import SECRET, Plan
 from tpustack.errors import TpustackError
 
@@ -65,7 +65,7 @@ _SEAL, _STEPS = TypeAdapter(Seal), TypeAdapter(dict[str, _Step])
 
 def encryption_of(stack_file: Path) -> dict[str, str]:
     """Return what a stack file says about its encryption; the engine has filled it in."""
-    document = load(stack_file.read_text(encoding="utf-8"))
+    document = load_yaml(stack_file.read_text(encoding="utf-8"))
     return {name: document[name] for name in _ENCRYPTION if document.get(name)}
 
 

@@ -10,8 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from infra.settings.base import Section, Text
-from infra.settings.bounded import load as load_yaml
-from infra.settings.stack_file import stack_name
+from infra.settings.parse import load_yaml, stack_name
 from tpustack.errors import UsageError
 
 FILE = Path("stacks") / "pipeline.yaml"

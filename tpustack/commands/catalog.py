@@ -8,8 +8,8 @@ import click
 
 from infra.catalog import Catalog
 from infra.checks.context import nearest, without_tpus
-from infra.cost.table import aligned
-from infra.settings.problems import Problem
+from infra.cost import aligned
+from infra.settings.base import Problem
 from tpustack import options
 from tpustack.options import refuse
 from tpustack.reference import catalog as tables

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from infra.catalog import Catalog
-from infra.settings.problems import counted
+from infra.settings.base import counted
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.stacks import files as stacks

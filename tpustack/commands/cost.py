@@ -10,10 +10,9 @@ import click
 
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of
-from infra.cost.parts import of_accelerator, of_stack
-from infra.cost.table import as_json, table
-from infra.settings.problems import Problem
-from infra.settings.tpu import Capacity
+from infra.cost import as_json, of_accelerator, of_stack, table
+from infra.settings.base import Problem
+from infra.settings.machines import Capacity
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.options import Hours, refuse

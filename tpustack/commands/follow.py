@@ -23,7 +23,7 @@ def command(stack: str) -> None:
     followed by what it writes to the bucket. At the end it says what goes on costing, and which
     command ends that.
     """
-    from infra.settings.training import RunOn
+    from infra.settings.machines import RunOn
     from tpustack.engine.deployed import outputs_of
     from tpustack.logs.follow import follow
 
@@ -48,8 +48,7 @@ def _settings(stack: str) -> StackSettings | None:
 
 def _goes_on(stack: str, settings: StackSettings | None) -> str:
     from infra.catalog import Catalog
-    from infra.cost.parts import of_stack
-    from infra.cost.running import until_destroyed
+    from infra.cost import of_stack, until_destroyed
 
     if settings is None:
         return f"TPU and VM go on costing until `pulumi destroy --stack {stack}`."

@@ -111,7 +111,7 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
 
 def _money(stack: str | None, total: Account) -> Money:
     from infra.catalog import Catalog
-    from infra.cost.parts import of_stack
+    from infra.cost import of_stack
     from tpustack.engine.deployed import name_of
     from tpustack.goodput.money import money_of
     from tpustack.stacks.files import load

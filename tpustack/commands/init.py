@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 import click
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
-from infra.cost.table import UNKNOWN, dollars
-from infra.settings.problems import Problem
-from infra.settings.tpu import Capacity
-from infra.settings.training import RunOn
+from infra.cost import UNKNOWN, dollars, of_stack
+from infra.settings.base import Problem
+from infra.settings.machines import Capacity, RunOn
 from tpustack import options
 from tpustack.engine import home
 from tpustack.errors import TpustackError, UsageError

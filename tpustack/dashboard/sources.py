@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost import of_stack
 from tpustack.cloud.google import Google
 from tpustack.dashboard import jobs, stacks, tpus
 from tpustack.dashboard.places import Place

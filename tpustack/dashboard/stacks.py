@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost import of_stack
 from tpustack.dashboard.places import Place
 from tpustack.errors import UsageError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from infra.cost.estimate import Estimate
+from infra.cost import Estimate
 from tpu_training.goodput.account import Account, account
 from tpu_training.goodput.ledger import Ledger, read
 from tpu_training.goodput.timeline import Segment, timeline

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.names import in_bucket_names
-from infra.settings.problems import UNSET, Problem
+from infra.settings.base import UNSET, Problem
 from tpustack.cloud import state_bucket
 from tpustack.cloud.google import Google
 from tpustack.engine.backend import users_own

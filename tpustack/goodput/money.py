@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from infra.cost.table import dollars
+from infra.cost import dollars
 
 if TYPE_CHECKING:
-    from infra.cost.estimate import Estimate
+    from infra.cost import Estimate
     from tpu_training.goodput.account import Account
 
 # Google takes nothing for a TPU that is not there; the other machines cost on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from infra.cost.table import dollars
+from infra.cost import dollars
 from tpustack.inert import line
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from infra.apis import COMPUTE_API, TPU_API
 from infra.checks.context import nearest
-from infra.checks.zones import AI, SWITCH_ON
-from infra.settings.tpu import Architecture
+from infra.checks.tpu import AI, SWITCH_ON
+from infra.settings.machines import Architecture
 from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.finding import OK, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.apis import apis_of
 from infra.settings import StackSettings
-from infra.settings.training import RunOn
+from infra.settings.machines import RunOn
 from tpustack.live.finding import OK, UNKNOWN, WARNING, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from infra.apis import COMPUTE_API, TPU_API
-from infra.catalog.model import Accelerator
-from infra.settings.tpu import Capacity
-from infra.settings.vm import VmCapacity
+from infra.catalog.entries import Accelerator
+from infra.settings.machines import Capacity, VmCapacity
 from tpustack.cloud.google import NotFound
 from tpustack.live.finding import OK, UNKNOWN, WARNING, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled

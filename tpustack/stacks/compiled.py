@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.checks.training import MANIFEST
+from infra.checks.software import MANIFEST
 from infra.settings import StackSettings
 
 if TYPE_CHECKING:

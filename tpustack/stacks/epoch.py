@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from infra.cost.estimate import Estimate
-from infra.cost.table import dollars
+from infra.cost import Estimate, dollars
 from infra.settings import StackSettings
 from tpustack.stacks.compiled import answer_of, asking
 

@@ -14,8 +14,8 @@ from infra.checks import find_problems, find_warnings, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem, SettingsError
-from infra.settings.stack_file import load_stack_file, stack_name, stack_path
+from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings.parse import load_stack_file, stack_name, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import root
 from tpustack.stacks.compiled import answer_of, manifest_of

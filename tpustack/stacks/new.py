@@ -15,10 +15,9 @@ from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.project import LONGEST_PREFIX
 from infra.settings import StackSettings
+from infra.settings.base import Problem, SettingsError
+from infra.settings.machines import Capacity, RunOn
 from infra.settings.parse import PROJECT_KEY, parse
-from infra.settings.problems import Problem, SettingsError
-from infra.settings.tpu import Capacity
-from infra.settings.training import RunOn
 from tpustack.errors import UsageError
 from tpustack.stacks import files as stacks
 

@@ -12,7 +12,7 @@ import pytest
 
 from bootstrap.settings import BootstrapError
 from infra.deployer import READ, objects_condition, permissions_of
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.parse import load_stack_file, stack_path
 from tests.unit.bootstrap.conftest import TPU, Resources, of, write_stack
 
 ENVIRONMENTS = ("dev", "prod", "requests")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from infra.catalog.model import Accelerator
+from infra.catalog.entries import Accelerator
 
 from .generate_values import (
     ACCELERATORS,

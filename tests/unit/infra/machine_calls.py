@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from infra.checks.context import Context
 from infra.components.vm import scheduling as vm_scheduling
 from infra.settings import StackSettings
-from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
-from infra.settings.tpu import FULL_SCOPE, Architecture, Capacity, Workload
-from infra.settings.training import RunOn
+from infra.settings.machines import (
+    FULL_SCOPE,
+    Architecture,
+    Capacity,
+    DataDisk,
+    DiskMode,
+    RunOn,
+    TpuDiskType,
+    Workload,
+)
 
 from .calls import Call, email_of, labels_of, network_of, surroundings
 from .generate_values import Json

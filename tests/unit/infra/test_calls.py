@@ -13,8 +13,8 @@ import pytest
 from infra.checks import find_problems
 from infra.names import MARK
 from infra.settings import StackSettings
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 
 from .calls import ANY_MARK, Call
 from .conftest import Declared, Engine, Run, context_of

@@ -13,11 +13,11 @@ import pytest
 from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.context import Context
-from infra.checks.unproven import warn_about_unlisted
+from infra.checks.tpu import warn_about_unlisted
 from infra.names import names_of
 from infra.settings import StackSettings
+from infra.settings.base import Problem, SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import Problem, SettingsError
 from infra.settings.reference import all_settings
 from tests.examples import examples
 

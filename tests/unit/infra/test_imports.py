@@ -17,14 +17,14 @@ from pathlib import Path
 import pulumi
 from pulumi.runtime import mocks
 
-import infra.enabled
-import infra.settings.engine
+import infra.apis
+import infra.settings.parse
 from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.components import services
 from infra.names import names_of
 from infra.program import declare
-from infra.settings.stack_file import load_stack_file
+from infra.settings.parse import load_stack_file
 
 
 class Engine(mocks.Mocks):

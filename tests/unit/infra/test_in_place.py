@@ -15,11 +15,10 @@ from pulumi import dynamic
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
-from infra.managed_jobs import VertexJobsProvider
 from infra.queued import request as request_module
 from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.queued.zones import id_of
+from infra.queued.request import QueuedRequestProvider, id_of
+from infra.vertex import VertexJobsProvider
 
 from .conftest import Engine, Run, config, whole
 

@@ -14,15 +14,13 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.managed_jobs import VertexJobsProvider
+from infra.google import ApiError
 from infra.queued import node as node_module
 from infra.queued import request as request_module
-from infra.queued.api import TpuApi
-from infra.queued.known import UnknownProviderError, provider_of
 from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.queued.walk import body_of
-from infra.rest import ApiError
+from infra.queued.provider import UnknownProviderError, provider_of
+from infra.queued.request import QueuedRequestProvider, TpuApi, body_of
+from infra.vertex import VertexJobsProvider
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"

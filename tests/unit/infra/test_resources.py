@@ -15,8 +15,8 @@ import pytest
 from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
-from infra.queued.walk import body_of
-from infra.settings.problems import SettingsError
+from infra.queued.request import body_of
+from infra.settings.base import SettingsError
 from infra.startup.agent import machine
 from infra.startup.agent.bundle import program
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra import managed_jobs
-from infra.managed_jobs import VertexJobsProvider
-from infra.rest import Api
+from infra import vertex
+from infra.google import Api
+from infra.vertex import VertexJobsProvider
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
@@ -55,7 +55,7 @@ def calls_as(client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatc
         root = f"https://{region}-aiplatform.googleapis.com/v1/"
         return Api(root, "Vertex AI", client.session, clock.now, clock.advance)
 
-    monkeypatch.setattr(managed_jobs, "CustomJobsApi", at)
+    monkeypatch.setattr(vertex, "CustomJobsApi", at)
 
 
 def jobs(region: str = "us-central1") -> str:
@@ -130,7 +130,7 @@ def test_who_may_not_look_is_told_what_to_ask_for_and_the_account_stays(
 def test_one_that_does_not_end_is_named(
     api: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(managed_jobs, "_MINUTES", 0.5)
+    monkeypatch.setattr(vertex, "_MINUTES", 0.5)
     name = submitted(api)
     with pytest.raises(RuntimeError, match=rf"a job \({name}\) on Vertex AI still runs"):
         VertexJobsProvider().delete("id", DECLARED)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.names import Names
-from infra.settings.problems import SettingsError
+from infra.settings.base import SettingsError
 
 from .conftest import Engine, Run, config
 

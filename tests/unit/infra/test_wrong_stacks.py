@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from infra.checks import CHECKS, find_problems
-from infra.checks.training import data_files
+from infra.checks.software import data_files
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 
 from .conftest import config, context_of
 

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
-        "infra.components.budget",
+        "infra.components.alerts",
         "infra.components.services",
         "infra.deployer",
         "infra.settings",
@@ -47,11 +47,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.credentials",
         "infra.deployer",
         # Where credentials may go.
-        "infra.hosts",
+        "infra.google",
         # Which custom jobs are a stack's, and have not ended.
-        "infra.managed_jobs",
+        "infra.vertex",
         "infra.names",
-        "infra.queued.known",
+        "infra.queued.provider",
         # The agent and the command line know a job by the same words.
         "infra.startup.agent.bundle",
         # The pipeline keeps limits by the agent's own code.

@@ -27,15 +27,15 @@ def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str,
         if wrong := asked.for_vertex_alone():
             raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
         return {}
-    from infra.catalog.vertex import managed_tpus, plain_image
+    from infra.catalog import vertex_plain_image, vertex_tpus
     from infra.names import names_of
     from tpustack.stacks.files import load
 
     settings = load(str(stack))
     vertex = settings.jobs.vertex
     kind = asked.tpu or settings.tpu.accelerator_type
-    found = managed_tpus().get(kind)
-    own = found.tensorflow if found and wanted.framework == "tensorflow" else plain_image()
+    found = vertex_tpus().get(kind)
+    own = found.tensorflow if found and wanted.framework == "tensorflow" else vertex_plain_image()
     image = asked.image or own
     if problems := [*_problems(kind, image, wanted, spot=asked.spot), *_unqueued(wanted)]:
         raise UsageError("\n".join(problems))
@@ -74,13 +74,13 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
 
 
 def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool) -> Iterator[str]:
-    from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
+    from infra.catalog import vertex_tpus, why_not_on_vertex, why_not_spot_on_vertex
 
-    found = managed_tpus().get(kind)
+    found = vertex_tpus().get(kind)
     if found is None:
         yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_offered(kind)}. Give one of "
-            f"{', '.join(managed_tpus())}"
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_on_vertex(kind)}. Give one of "
+            f"{', '.join(vertex_tpus())}"
         )
         return
     if image is None:
@@ -88,7 +88,7 @@ def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool)
             f"--image: Google has no container with {wanted.framework} for {kind} on Vertex AI. "
             "Give one that has python3 and the framework"
         )
-    if spot and (why := why_not_spot(found)):
+    if spot and (why := why_not_spot_on_vertex(found)):
         yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
 
 

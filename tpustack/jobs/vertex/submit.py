@@ -22,7 +22,7 @@ from tpustack.jobs.vertex.api import CustomJobs, Unanswered
 from tpustack.jobs.vertex.options import SPOT
 
 if TYPE_CHECKING:
-    from infra.catalog.vertex import ManagedTpu
+    from infra.catalog import VertexTpu
 
 # What the container begins with: the agent, by its digest, as the account that it runs as.
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
@@ -103,11 +103,11 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
     return {"displayName": job.name, "jobSpec": spec, "labels": labels}
 
 
-def _tpu(name: str) -> ManagedTpu:
+def _tpu(name: str) -> VertexTpu:
     # A job of a stack's own machine is handed over to nobody, and needs no table.
-    from infra.catalog.vertex import managed_tpus
+    from infra.catalog import vertex_tpus
 
-    return managed_tpus()[name]
+    return vertex_tpus()[name]
 
 
 def _upload_agent(queue: Queue) -> str:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from infra.names import JOB_LABEL, MADE_FOR, MARK, mark_of
 from infra.settings import OWN_LABELS
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 from tests.examples import examples
 from tpustack.ci.job import Job
 from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans

@@ -1,7 +1,8 @@
-"""Calls of Google's REST APIs from dynamic resources, with the credentials of the provider."""
+"""The hosts that get Google's credentials: those of Google's APIs alone."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,8 +11,47 @@ from typing import Any, ClassVar
 import google.auth.exceptions
 import requests
 from pulumi import dynamic
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from infra import credentials
+
+# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
+_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+
+
+class GoogleOnly(HTTPAdapter):
+    """Sends requests to Google's APIs only, redirected ones too."""
+
+    def send(self, request: requests.PreparedRequest, *how: Any, **more: Any) -> requests.Response:
+        """Send a request. Raises InvalidURL for any other host, before anything is sent."""
+        if not _GOOGLES.match(request.url or ""):
+            raise requests.exceptions.InvalidURL(
+                f"{request.url} is not https://*.googleapis.com/, which alone gets Google's "
+                "credentials"
+            )
+        return super().send(request, *how, **more)
+
+
+def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
+    """Let a session with credentials send them to Google's APIs only."""
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, GoogleOnly(max_retries=retries))
+
+
+def vertex_root(region: str) -> str:
+    """Return the address of a region's custom jobs, which are known at its own host only.
+
+    Raises:
+        ValueError: it is no region. Records and states name it, and others may write those.
+    """
+    if not _REGION.fullmatch(region):
+        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
+    return f"https://{region}-aiplatform.googleapis.com/v1"
+
+
+# --- Calls of Google's REST APIs from dynamic resources, with the credentials of the provider.
 
 Json = dict[str, Any]
 _TRANSIENT = (408, 429, 500, 502, 503, 504)

@@ -7,13 +7,15 @@ could put another one there. So a pickle is only ever compared, byte for byte, a
 from __future__ import annotations
 
 import base64
+import runpy
 
+import dill
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra.managed_jobs import VertexJobsProvider
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
+from infra.vertex import VertexJobsProvider
 
 Provider = type[dynamic.ResourceProvider]
 
@@ -45,3 +47,17 @@ def provider_of(pickled: bytes) -> dynamic.ResourceProvider:
     if provider is None:
         raise UnknownProviderError
     return provider()
+
+
+# --- Serves the queue's resources to the engine as Pulumi's own program does, but loads no pickle.
+
+
+def main() -> None:
+    """Serve until the engine ends this process."""
+    # The one place where Pulumi's program turns what the state says into an object.
+    dill.loads = provider_of
+    runpy.run_module("pulumi.dynamic", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,9 +12,8 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.hosts import vertex_root
+from infra.google import Api, ApiError, ApiResourceProvider, Json, say, vertex_root
 from infra.names import JOB_LABEL
-from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
