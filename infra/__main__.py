@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pulumi
 
-from infra import apis, cures, preview
+from infra import cures, preview
 from infra.catalog import Catalog
 from infra.checks import with_checks
 from infra.checks.context import Context
@@ -27,11 +27,7 @@ try:
         cures.report()
     declare(settings, context)
     if pulumi.runtime.is_dry_run():
-        apis.report_disabled(settings)
-        preview.report_data(settings, context.names.bucket)
-        preview.report_access(settings, context.names.bucket)
-        preview.report_unlisted(settings, context)
-        preview.report_fit(settings, ROOT)
+        preview.report(settings, context)
 except SettingsError as error:
     whole = with_checks(error, lambda rest: Context(stack, ROOT, Catalog(), names_of(rest, stack)))
     raise pulumi.RunError(str(whole)) from None

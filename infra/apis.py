@@ -1,4 +1,4 @@
-"""The Google APIs that a stack needs."""
+"""The Google APIs that a stack needs, which are disabled, and when a new one answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pulumi
-
-from infra import credentials, preview
+from infra import credentials
 from infra.settings import StackSettings
 
 if TYPE_CHECKING:
@@ -50,10 +48,6 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
     return tuple(apis)
 
 
-# --- Disabled Google APIs: a preview reports them, an update waits until they answer.
-
-# Takes a while to load, for which only those who have credentials should wait.
-
 _URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
 _SECONDS = 10.0
 _PAGE = 200
@@ -75,21 +69,10 @@ _CALLS: Mapping[str, str] = {
 _PAUSE, _LONGEST = 2.0, 300.0
 
 
-def report_disabled(settings: StackSettings) -> None:
-    """Say which APIs are disabled; the look-up runs beside the program.
-
-    Without sufficient credentials it says nothing: the provider then says why.
-    """
-    preview.look_up(
-        lambda: disabled(settings.project, apis_of(settings)),
-        lambda names: _tell_disabled(names, settings),
-    )
-
-
 def disabled(project: str, apis: Sequence[str]) -> list[str]:
-    """Return those of `apis` that the project has not enabled; none if nobody may look."""
+    """Return those of `apis` that are disabled in the project; none if it has no credentials."""
     try:
-        session = users_session()
+        session = credentials.users_session()
         enabled = _enabled(session, project) if session else None
     except Exception:  # No error of any kind may fail a preview.
         return []
@@ -107,12 +90,6 @@ def wait_until_it_answers(
     Google's provider takes an API for enabled once it is listed; calls are still refused for a
     while, and the provider does not repeat them. APIs that are not in `_CALLS` are not used at
     once.
-
-    Args:
-        project: the project in which it was enabled.
-        api: its name.
-        clock: seconds; tests have their own.
-        sleep: waits for some seconds; tests have their own.
 
     Raises:
         TimeoutError: when it takes longer than Google ever says.
@@ -145,25 +122,3 @@ def _enabled(session: requests.Session, project: str) -> set[str]:
         if not page.get("nextPageToken"):
             return found
         query["pageToken"] = page["nextPageToken"]
-
-
-def users_session() -> requests.Session | None:
-    """Return a client as the provider is; None if the machine had to be asked, for seconds."""
-    said = credentials.of_program()
-    return credentials.session(said) if said.is_users else None
-
-
-def _tell_disabled(names: Sequence[str], settings: StackSettings) -> None:
-    if not names:
-        return
-    listed = ", ".join(names)
-    if settings.enable_apis:
-        pulumi.log.info(
-            f"`pulumi up` enables these APIs in {settings.project}: {listed}. They stay enabled "
-            "after `pulumi destroy`."
-        )
-    else:
-        pulumi.log.warn(
-            f"Disabled in {settings.project}, and enableApis is false: {listed}. Run "
-            f"`gcloud services enable {' '.join(names)} --project {settings.project}`."
-        )

@@ -113,6 +113,12 @@ def session(given: Given) -> requests.Session:
     return made
 
 
+def users_session() -> requests.Session | None:
+    """Return a client as the provider is; None if the machine had to be asked, for seconds."""
+    found = of_program()
+    return session(found) if found.is_users else None
+
+
 def _counted(answer: requests.Response, **how: Any) -> requests.Response:
     """Have a call count for the project in its address, where Google asks a person for one.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import pulumi
 
-from infra import apis
+from infra.credentials import users_session
 
 _SECONDS = 30.0
 _DOCTOR = (sys.executable, "-m", "tpustack", "doctor", "--json", "-")
@@ -79,7 +79,7 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
     """
     sleep(_PATIENCE)
     try:
-        session = apis.users_session()
+        session = users_session()
         answer = session.get(_NODE.format(tpu), timeout=_SECONDS) if session else None
     except Exception:  # No error of any kind may fail an update.
         return

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import google.auth.exceptions
 import requests
-from pulumi import dynamic
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -184,17 +182,6 @@ class Api:
         raise AssertionError("the last attempt returns or raises")
 
 
-class ApiResourceProvider(dynamic.ResourceProvider):
-    """What the providers of this project's own resources have in common."""
-
-    serialize_as_secret_always = False
-
-    def configure(self, req: dynamic.ConfigureRequest) -> None:
-        """Take the stack's configuration, with the credentials that Google's provider has."""
-        said = {name: req.config.get(name) for name in credentials.SETTINGS}
-        Api.configured = {name: str(value) for name, value in said.items() if value}
-
-
 def say(message: str) -> None:
     """Print a message of a resource, which the engine shows."""
     print(message, file=sys.stdout, flush=True)
@@ -209,6 +196,8 @@ def _error(response: requests.Response) -> ApiError:
 
 
 def _session(configured: Mapping[str, str]) -> requests.Session:
+    import google.auth.exceptions
+
     try:
         return credentials.session(credentials.given(configured))
     except google.auth.exceptions.GoogleAuthError as error:

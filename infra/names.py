@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from infra.settings import StackSettings
 
-# Names don't tell apart two stacks of one name in two backends; the label MARK does. The engine writes
-# what it is about to make into the stack's own state, the mark included. So `tpustack recover` adopts
-# only what carries this stack's mark, and nothing of a colleague's.
+# Names don't tell apart two stacks of one name in two backends; the label MARK does. The engine
+# writes what it is about to make into the stack's own state, the mark included. So `tpustack
+# recover` adopts only what carries this stack's mark, and nothing of a colleague's.
 # A resource keeps the mark that it was made with, also when the stack moves to another backend.
 KEPT_LABEL = [f'labels["{MARK}"]']
 """What a resource whose labels are marked ignores of later changes."""

@@ -1,4 +1,8 @@
-"""Look-ups that run beside the program, which does not wait for them until its end."""
+"""What a preview tells beyond the engine's: it asks Google, next to the program, without errors.
+
+Nothing here may fail a preview: where Google does not answer, or there are no credentials, the
+provider itself says why.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,29 @@ from urllib.parse import quote
 
 import pulumi
 
-from infra import apis
-from infra.apis import users_session
+from infra.apis import apis_of, disabled
 from infra.checks.context import Context
 from infra.checks.software import MANIFEST
 from infra.checks.tpu import Unlisted, unlisted
+from infra.credentials import users_session
 from infra.settings import StackSettings
 
 _T = TypeVar("_T")
-LONGEST = 12.0
-"""Seconds that a preview waits for Google; one call that is not answered takes 10."""
+_BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
+_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
+# Seconds of one call, and those that a preview waits for all.
+_SECONDS, LONGEST = 10.0, 12.0
+_FOUND, _MISSING = 200, 404
+Preempted = Callable[[], Mapping[str, str]]
+
+
+def report(settings: StackSettings, context: Context) -> None:
+    """Look up, next to the program, what Google alone knows of a stack, and say it."""
+    report_disabled(settings)
+    report_data(settings, context.names.bucket)
+    report_access(settings, context.names.bucket)
+    report_unlisted(settings, context)
+    report_fit(settings, context.root)
 
 
 def start(ask: Callable[[], _T]) -> Future[_T]:
@@ -42,12 +59,12 @@ def start(ask: Callable[[], _T]) -> Future[_T]:
         except Exception as error:
             asked.set_exception(error)
 
-    threading.Thread(target=run, name="beside", daemon=True).start()
+    threading.Thread(target=run, name="preview", daemon=True).start()
     return asked
 
 
 def look_up(ask: Callable[[], _T], tell: Callable[[_T], None]) -> None:
-    """Call `ask` beside the program, and `tell` with what it returns, unless that takes too long.
+    """Call `ask` next to the program, and `tell` with what it returns, unless that takes too long.
 
     A host that does not answer may have many addresses, each of which is tried.
     """
@@ -62,19 +79,13 @@ def look_up(ask: Callable[[], _T], tell: Callable[[_T], None]) -> None:
     pulumi.Output.from_input(looked)
 
 
-# --- TPUs that Google has taken away: a preview says so, and an update makes them anew.
-#
-# A preempted TPU stays, in a state that it never leaves again, until it is deleted ("You can't
-# restart TPU Spot VMs, and you must recreate them after preemption", "Manage TPU Spot VMs",
-# docs.cloud.google.com/tpu/docs/spot, 2025-08-28).
-# Google's provider has no property that differs then, so the program looks for itself.
-# A TPU out of the queue has no need of this: its resource looks (infra/queued/request.py).
-
-Preempted = Callable[[], Mapping[str, str]]
-
-
 def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempted:
-    """Look for the stack's TPUs beside the program, by one list.
+    """Look for the stack's TPUs next to the program, by one list.
+
+    A preempted TPU stays, in a state that it never leaves, until it is deleted ("You can't restart
+    TPU Spot VMs, and you must recreate them after preemption", "Manage TPU Spot VMs",
+    docs.cloud.google.com/tpu/docs/spot, 2025-08-28). Google's provider has no property that differs
+    then. A TPU out of the queue has no need of this: its resource looks (infra/queued/request.py).
 
     Returns:
         What waits for the look-up and returns, by the name of each TPU that Google has taken away,
@@ -86,7 +97,6 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
     looked = start(lambda: _preempted(settings, names))
 
     def wait() -> Mapping[str, str]:
-        # No error of any kind may fail a preview; the provider says what is wrong.
         with suppress(Exception):
             return looked.result(LONGEST if pulumi.runtime.is_dry_run() else None)
         return {}
@@ -95,7 +105,7 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
 
 
 def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
-    if (session := apis.users_session()) is None:
+    if (session := users_session()) is None:
         return {}
     # Takes a while to load, which only those who have credentials should wait for.
     from infra.queued.request import GONE, TpuApi, standing
@@ -112,16 +122,32 @@ def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, st
     }
 
 
-# --- A preview warns where the training would find no data: the trainer ends, the TPU stays.
+def report_disabled(settings: StackSettings) -> None:
+    """Say which APIs are disabled."""
+    apis = apis_of(settings)
+    look_up(lambda: disabled(settings.project, apis), lambda names: _tell_disabled(names, settings))
 
-_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
-_SECONDS = 10.0
-_FOUND, _MISSING = 200, 404
+
+def _tell_disabled(names: Sequence[str], settings: StackSettings) -> None:
+    if not names:
+        return
+    listed = ", ".join(names)
+    if settings.enable_apis:
+        pulumi.log.info(
+            f"`pulumi up` enables these APIs in {settings.project}: {listed}. They stay enabled "
+            "after `pulumi destroy`."
+        )
+    else:
+        pulumi.log.warn(
+            f"Disabled in {settings.project}, and enableApis is false: {listed}. Run "
+            f"`gcloud services enable {' '.join(names)} --project {settings.project}`."
+        )
 
 
 def report_data(settings: StackSettings, bucket: str) -> None:
-    """Warn unless there is a data set to train on; the look-up runs beside the program."""
-    if not settings.jobs.enabled and not settings.training.data and not _says_where(settings):
+    """Warn unless there is a data set to train on."""
+    own = any(each.partition("=")[0] == "--data" for each in settings.training.args)
+    if not (settings.jobs.enabled or settings.training.data or own):
         look_up(lambda: missing_data(bucket), _tell_data)
 
 
@@ -142,25 +168,15 @@ def missing_data(bucket: str) -> str | None:
             return f"whether {place} is there can't be looked up without Google credentials"
         url = _OBJECT.format(quote(bucket), quote(f"data/{MANIFEST}", safe=""))
         status = session.get(url, params={"fields": "name"}, timeout=_SECONDS).status_code
-    except Exception as error:  # No error of any kind may fail a preview.
+    except Exception as error:
         return f"{place} can't be looked up ({type(error).__name__})"
     if status == _FOUND:
         return None
     return f"there is no {place}" if status == _MISSING else f"{place} can't be read ({status})"
 
 
-def _says_where(settings: StackSettings) -> bool:
-    """Whether the trainer's own arguments say where its data is."""
-    return any(argument.partition("=")[0] == "--data" for argument in settings.training.args)
-
-
-# --- A preview warns of what the stack turns on in a bucket that it did not make (docs/state.md).
-
-_BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
-
-
 def report_access(settings: StackSettings, bucket: str) -> None:
-    """Warn if somebody would lose access; the look-up runs beside the program."""
+    """Warn if somebody would lose access."""
     if settings.bucket.create:
         look_up(lambda: is_open(bucket), lambda found: _tell_access(bucket, found))
 
@@ -181,30 +197,24 @@ def is_open(bucket: str) -> bool:
         said = session.get(url, params=query, timeout=_SECONDS).json() if session else {}
         access = said["iamConfiguration"]
         shut = access["uniformBucketLevelAccess"]["enabled"]
-    except Exception:  # No error of any kind may fail a preview.
+    except Exception:
         return False
     return not shut or access["publicAccessPrevention"] != "enforced"
-
-
-# --- A preview asks Google about what the catalog does not know, where credentials are there.
-
-_OFFERED, _NOT_OFFERED = 200, 404
 
 
 def report_unlisted(settings: StackSettings, context: Context) -> None:
     """Say whether Google offers what the catalog does not know.
 
-    The look-ups run beside the program. Where Google says nothing, the warning of the checks
-    stands.
+    Where Google says nothing, the warning of the checks stands.
     """
     for one in unlisted(settings, context):
         look_up(partial(status_of, one), partial(_tell_unlisted, one))
 
 
 def _tell_unlisted(one: Unlisted, status: int) -> None:
-    if status == _OFFERED:
+    if status == _FOUND:
         pulumi.log.info(f"{one.setting}: Google offers {one.value}.")
-    elif status == _NOT_OFFERED:
+    elif status == _MISSING:
         pulumi.log.warn(
             f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail."
         )
@@ -215,24 +225,21 @@ def status_of(one: Unlisted) -> int:
     try:
         session = users_session()
         return session.get(one.url, timeout=_SECONDS).status_code if session else 0
-    except Exception:  # No error of any kind may fail a preview.
+    except Exception:
         return 0
 
 
-# --- A preview warns where the training is known not to fit into its TPU.
-#
-# `tpu-training compile` found it out and kept it. Nothing is compiled here, and where nothing was
-# compiled on this machine nothing is asked.
-
-
 def report_fit(settings: StackSettings, root: Path) -> None:
-    """Warn if the job does not fit; the look-up runs beside the program."""
+    """Warn if the job does not fit."""
     if settings.training.data and _answers().is_dir():
         look_up(lambda: misfit(settings, root), _tell_fit)
 
 
 def misfit(settings: StackSettings, root: Path) -> str | None:
-    """Return why the job does not fit into the stack's TPU; None if it does, or nobody knows."""
+    """Return why the job does not fit into the stack's TPU; None if it does or was not compiled.
+
+    `tpu-training compile` keeps what it found out; nothing is compiled here.
+    """
     command = [
         *(sys.executable, "-m", "tpu_training", "compile", "--cached", "--json"),
         *settings.training.args,
@@ -244,7 +251,7 @@ def misfit(settings: StackSettings, root: Path) -> str | None:
         answers = json.loads(done.stdout)["answers"]
         return answers[0]["misfit"] if answers else None
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
-        return None  # No error of any kind may fail a preview.
+        return None
 
 
 def _answers() -> Path:

@@ -12,8 +12,9 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.google import Api, ApiError, ApiResourceProvider, Json, say, vertex_root
+from infra.google import Api, ApiError, Json, say, vertex_root
 from infra.names import JOB_LABEL
+from infra.queued.request import ApiResourceProvider
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")

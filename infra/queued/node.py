@@ -8,8 +8,18 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.google import ApiResourceProvider, Json, say
-from infra.queued.request import TpuApi, entry_name, id_of, locate, loss, lost, may_move, standing
+from infra.google import Json, say
+from infra.queued.request import (
+    ApiResourceProvider,
+    TpuApi,
+    entry_name,
+    id_of,
+    locate,
+    loss,
+    lost,
+    may_move,
+    standing,
+)
 
 
 class QueuedNodeProvider(ApiResourceProvider):

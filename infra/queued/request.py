@@ -12,7 +12,8 @@ import pulumi
 import requests
 from pulumi import dynamic
 
-from infra.google import ATTEMPTS, Api, ApiError, ApiResourceProvider, Json, say
+from infra import credentials
+from infra.google import ATTEMPTS, Api, ApiError, Json, say
 from infra.startup.agent.causes import cause_of
 from infra.startup.agent.forms import SHORTAGES, in_zone, labels_of
 from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
@@ -31,6 +32,17 @@ class TpuApi(Api):
         connects: int = ATTEMPTS,
     ) -> None:
         super().__init__(_ROOT, "TPU", session, clock, sleep, connects)
+
+
+class ApiResourceProvider(dynamic.ResourceProvider):
+    """What the providers of this project's own resources have in common."""
+
+    serialize_as_secret_always = False
+
+    def configure(self, req: dynamic.ConfigureRequest) -> None:
+        """Take the stack's configuration, with the credentials that Google's provider has."""
+        said = {name: req.config.get(name) for name in credentials.SETTINGS}
+        Api.configured = {name: str(value) for name, value in said.items() if value}
 
 
 # --- The state of a request in the queue, and of the TPU VMs that it became.

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
-import pulumi
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -302,11 +301,6 @@ def _refusal(stack: str, why: str, cure: str) -> SettingsError:
     return SettingsError(stack, [Problem("stack", stack, why, cure)])
 
 
-# --- YAML that somebody else wrote: read without harm, however deep or large it says to be.
-#
-# PyYAML's loader in C ends the process where lists nest a hundred thousand deep, and a few lines with
-# aliases can stand for more values than any memory holds.
-
 # The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The largest of our stack files has some hundred values, five deep.
@@ -314,7 +308,14 @@ DEEPEST, MOST = 50, 20_000
 
 
 def load_yaml(text: str) -> Any:
-    """Return the document in a text. Raises YAMLError if it is none, too deep or too large."""
+    """Return the document in a text that others wrote.
+
+    PyYAML's loader in C ends the process if lists nest a hundred thousand deep, and a few lines
+    with aliases can stand for more values than any memory holds.
+
+    Raises:
+        YAMLError: it is no YAML, too deep or too large.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -325,7 +326,7 @@ def load_yaml(text: str) -> Any:
         document = yaml.load(text, Loader=Loader)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         # A date that is none, or a value that is not of the type that its tag names.
-        raise yaml.YAMLError(f"it has a value that is none ({error})") from None
+        raise yaml.YAMLError(f"it has an invalid value ({error})") from None
     _require_bounded(document)
     return document
 
@@ -345,16 +346,17 @@ def _require_bounded(document: object) -> None:
             waiting += [(each, depth + 1) for each in value]
 
 
-# --- Reads the settings from the engine. The only place where settings and Pulumi meet.
-
-
 def settings_from_engine() -> StackSettings:
     """Read the settings of the stack that the engine runs. Raises SettingsError."""
+    import pulumi  # The command line reads settings without it.
+
     return parse(config_from_engine(), pulumi.get_stack())
 
 
 def config_from_engine() -> dict[str, object]:
     """Return the configuration as the stack's file has it: what is secret is so as a whole."""
+    import pulumi
+
     secret = pulumi.runtime.get_config_secret_keys_env()
     return {
         key: {"secure": ""} if key in secret else _structured(value)

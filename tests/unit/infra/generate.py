@@ -6,12 +6,12 @@ from collections.abc import Callable
 from random import Random
 
 from infra.catalog.entries import Accelerator
+from infra.settings.machines import FULL_SCOPE
 
 from .generate_values import (
     ACCELERATORS,
     CAPACITIES,
     CATALOG,
-    FULL_SCOPE,
     GIVEN_GIB,
     GIVEN_NETWORK,
     MACHINES,

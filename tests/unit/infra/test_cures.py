@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import apis, cures
+from infra import cures
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.projects import DEFAULT_PROJECT
@@ -22,7 +22,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
     enablement.enable(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
-    monkeypatch.setattr(apis, "users_session", lambda: session(cloud))
+    monkeypatch.setattr(cures, "users_session", lambda: session(cloud))
     yield cloud
     cloud.stop()
 
@@ -84,6 +84,6 @@ def test_a_tpu_that_google_is_making_is_none(cloud: LocalCloud, warnings: list[s
 def test_without_credentials_nothing_is_said(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apis, "users_session", lambda: None)
+    monkeypatch.setattr(cures, "users_session", lambda: None)
     waited([])
     assert warnings == []

@@ -12,7 +12,7 @@ import pulumi
 import pytest
 import requests
 
-from infra import apis, preview
+from infra import preview
 from infra.google import ApiError
 from infra.names import names_of
 from infra.queued.request import TpuApi, standing
@@ -142,7 +142,7 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             asked.append(arguments)
             raise requests.ConnectionError("no address")
 
-    monkeypatch.setattr(apis, "users_session", Offline)
+    monkeypatch.setattr(preview, "users_session", Offline)
     assert found(slices=256) == {}
     assert len(asked) == 1
 
@@ -157,7 +157,7 @@ def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
             answers.wait(60)
             raise requests.ConnectTimeout("too late")
 
-    monkeypatch.setattr(apis, "users_session", Silent)
+    monkeypatch.setattr(preview, "users_session", Silent)
     monkeypatch.setattr(preview, "LONGEST", 0.05)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert found() == {}

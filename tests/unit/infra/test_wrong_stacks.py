@@ -920,8 +920,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a boot disk to be kept by a group that makes new ones",
         config(vm={"instanceGroup": {}, "keepBootDisk": True}),
-        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for every "
-        "new VM. Remove one of the two.",
+        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for "
+        "every new VM. Remove one of the two.",
     ),
     (
         "an agent on a VM without a script",
