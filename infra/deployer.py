@@ -24,6 +24,9 @@ ALL: Final = (READ, WRITE, CHANGE, WAIT)
 OBJECTS_ROLE: Final = "roles/storage.objectUser"
 _OBJECTS: Final = (DECLARATION, DATA, WHEELS)
 
+# They count for requests in the queue, too.
+TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
+
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm of its own": lambda s: s.vm.instance_group is None,
@@ -126,6 +129,11 @@ def objects_condition(settings: StackSettings, stack: str) -> str:
         return ""
     objects = f"projects/_/buckets/{names_of(settings, stack).bucket}/objects/"
     return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in _OBJECTS)
+
+
+def permissions_of_role(*, creates: bool) -> list[str]:
+    """Return the permissions of the limits' role; `creates` if the agent recreates a lost TPU."""
+    return [*(["tpu.nodes.create"] if creates else []), *TPU_PERMISSIONS]
 
 
 def sweeper() -> list[str]:

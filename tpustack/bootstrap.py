@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from bootstrap.rights import rights_of
-from bootstrap.settings import BootstrapError, BootstrapSettings, parse
+from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
 from tpustack.cloud.access import require_project
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update

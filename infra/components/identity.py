@@ -12,6 +12,7 @@ from infra.apis import IAM_API, PROJECTS_API
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
+from infra.deployer import permissions_of_role
 from infra.names import KEPT_DESCRIPTION
 from infra.settings import StackSettings
 from infra.settings.machines import Architecture
@@ -32,8 +33,6 @@ record.
 """
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
-# They count for requests in the queue, too.
-_TPU_PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 
 
 class Identity(pulumi.ComponentResource):
@@ -150,11 +149,6 @@ class Limits(pulumi.ComponentResource):
                 opts=own,
             )
         self.register_outputs({})
-
-
-def permissions_of_role(*, creates: bool) -> list[str]:
-    """Return the permissions of the limits' role; `creates` if the agent recreates a lost TPU."""
-    return [*(["tpu.nodes.create"] if creates else []), *_TPU_PERMISSIONS]
 
 
 def week(now: datetime) -> str:

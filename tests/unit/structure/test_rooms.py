@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "tpustack": {
         "tpu_core",
-        "bootstrap.rights",
+        "bootstrap.settings",
         "bootstrap.settings",
         "infra.settings",
         "infra.apis",

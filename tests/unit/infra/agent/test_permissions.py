@@ -8,12 +8,8 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
-from infra.components.identity import (
-    _PROJECT_ROLES,
-    _TPU_PERMISSIONS,
-    bucket_grants,
-    permissions_of_role,
-)
+from infra.components.identity import _PROJECT_ROLES, bucket_grants
+from infra.deployer import TPU_PERMISSIONS, permissions_of_role
 from infra.startup.agent.declaration import PATH as DECLARATION
 from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.recovery import Recovery
@@ -128,7 +124,7 @@ def test_the_machines_account_makes_the_tpu_anew_as_itself(
 def test_a_role_that_lacks_it_is_told_with_what_helps(
     google: Client, local_cloud: LocalCloud, clock: VirtualClock, account: str
 ) -> None:
-    role = {"includedPermissions": list(_TPU_PERMISSIONS)}
+    role = {"includedPermissions": list(TPU_PERMISSIONS)}
     google.patch(f"iam.googleapis.com/v1/{account}", role, updateMask="includedPermissions")
     lines: list[str] = []
     recovery = recovery_of(local_cloud, clock, lines)

@@ -18,7 +18,7 @@ STACKS = ("dev", "test", "staging", "prod")
         (["stacks/Pulumi.prod.yaml", "stacks/Pulumi.dev.yaml"], ["dev", "prod"]),
         (["stacks/Pulumi.local.yaml", "docs/cost.md", "tests/e2e/test_demo.py"], []),
         (["infra/program.py"], list(STACKS)),
-        (["policy/cost.py"], list(STACKS)),
+        (["policy/rules.py"], list(STACKS)),
         (["training/tpu_training/__main__.py"], list(STACKS)),
         (["Pulumi.yaml"], list(STACKS)),
         (["stacks/pipeline.yaml"], list(STACKS)),
