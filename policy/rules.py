@@ -1,4 +1,4 @@
-"""Only an account with few roles has the scope that reaches everything."""
+"""The rules of the pack, in sections; RULES at the end is what the engine gets."""
 
 from __future__ import annotations
 
@@ -122,29 +122,29 @@ def _no_public_buckets(resource: Resource, config: Config) -> Iterator[str]:
                 _UNIFORM, uniform, "so each object can have grants of its own", "Set it to true"
             )
     for path in _MEMBERS.get(resource.type, ()):
-        for public in _public(Property(path, props.get(path))):
-            yield resource.wrong(
-                public.path,
-                public.value,
-                "which is everyone on the internet",
-                "Name the accounts that need access, or add the bucket to "
-                "no-public-buckets.allowed",
-            )
+        for member in _texts(Property(path, props.get(path))):
+            name = member.value.rpartition(":")[2]
+            if name in _EVERYONE or member.value in _PUBLIC_ACLS:
+                yield resource.wrong(
+                    member.path,
+                    member.value,
+                    "which is everyone on the internet",
+                    "Name the accounts that need access, or add the bucket to "
+                    "no-public-buckets.allowed",
+                )
 
 
-def _public(of: Property) -> Iterator[Property]:
-    """Yield the parts of a property that let everyone in."""
+def _texts(of: Property) -> Iterator[Property]:
+    """Yield the texts in a property: members, entities or access lists."""
     if of.path == "policyData":
         policy = json.loads(of.value) if isinstance(of.value, str) else {}
         for number, binding in enumerate(items(policy, "bindings")):
             members = Property(f"policyData.bindings[{number}].members", binding.get("members"))
-            yield from _public(members)
+            yield from _texts(members)
     elif isinstance(of.value, list):
         for number, value in enumerate(of.value):
-            yield from _public(Property(f"{of.path}[{number}]", value))
-    elif isinstance(of.value, str) and (
-        of.value.rpartition(":")[2] in _EVERYONE or of.value in _PUBLIC_ACLS
-    ):
+            yield from _texts(Property(f"{of.path}[{number}]", value))
+    elif isinstance(of.value, str):
         yield of
 
 
@@ -153,6 +153,52 @@ NO_PUBLIC_BUCKETS = ResourceRule(
     "Buckets have uniform access, prevent public access, and are granted to nobody unknown.",
     {ALLOWED: allowed("buckets that may be public")},
     check=_no_public_buckets,
+)
+
+
+# --- Grants of any kind go to accounts of the stack's own projects and of Google's services.
+
+_GRANT = re.compile(r"gcp:\w+/\w+:\w*(IAM|Iam)(Member|Binding|Policy)")
+_DOMAIN = "{}.iam.gserviceaccount.com"
+# Accounts as which Google's own services act in a project, by its number.
+_AGENT = re.compile(
+    r"service-\d+@(gcp-sa-[a-z-]+|gs-project-accounts|cloud-tpu)\.iam\.gserviceaccount\.com"
+)
+
+
+def _known_members(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Resource, str]]:
+    projects = {each.props.get("project") for each in resources}
+    # An account of project example.com:p has the domain p.example.com.iam.gserviceaccount.com.
+    domains = {
+        _DOMAIN.format(".".join(reversed(project.split(":"))))
+        for project in projects
+        if isinstance(project, str)
+    }
+    for resource in resources:
+        if not _GRANT.fullmatch(resource.type):
+            continue
+        for path in ("member", "members", "policyData"):
+            for member in _texts(Property(path, resource.props.get(path))):
+                kind, _, name = member.value.partition(":")
+                own = kind == "serviceAccount" and name.rpartition("@")[2] in domains
+                if own or _AGENT.fullmatch(name) or named(member.value, config[ALLOWED]):
+                    continue
+                yield (
+                    resource,
+                    resource.wrong(
+                        member.path,
+                        member.value,
+                        "which is no account of this stack's projects",
+                        "Grant it by hand, or add the member to known-members.allowed",
+                    ),
+                )
+
+
+KNOWN_MEMBERS = StackRule(
+    "known-members",
+    "Grants on anything go to accounts of the stack's projects and of Google's services.",
+    {ALLOWED: allowed("members who may be granted something, such as group:ml@example.com")},
+    check=_known_members,
 )
 
 
@@ -463,6 +509,7 @@ REGIONS_AGREE = StackRule(
 RULES: tuple[Rule, ...] = (
     REGIONS_AGREE,
     NO_PUBLIC_BUCKETS,
+    KNOWN_MEMBERS,
     NO_PUBLIC_ADDRESSES,
     FULL_SCOPE,
     NO_SPOT_IN_PRODUCTION,
