@@ -12,7 +12,7 @@ from infra.components.bucket import Bucket
 from infra.components.identity import Identity, Limits
 from infra.components.network import Network
 from infra.components.services import ProjectServices
-from infra.components.tpu import Tpu, TpuNode, TpuVm
+from infra.components.tpu import QueuedTpu, Tpu, TpuNode, TpuVm
 from infra.components.vm import InstanceGroup, Vm
 from infra.cost import table, until_destroyed
 from infra.outputs import export
@@ -68,9 +68,4 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
 def _form_of_tpu(settings: StackSettings) -> type[Tpu]:
     if settings.architecture is Architecture.NODE:
         return TpuNode
-    if settings.tpu.queue is None:
-        return TpuVm
-    # Imports requests, which takes a while.
-    from infra.components.queued import QueuedTpu
-
-    return QueuedTpu
+    return TpuVm if settings.tpu.queue is None else QueuedTpu

@@ -209,7 +209,7 @@ def with_checks(error: SettingsError, context: Callable[[StackSettings], Context
     What a setting that could not be read may have made right, or wrong, is left out: whatever is
     said with its name, or of a setting of its group that is not set.
     """
-    if error.rest is None:
+    if not isinstance(error.rest, StackSettings):
         return error
     meant = {name for each in error.problems for name in _DID_YOU_MEAN.findall(each.cure)}
     unread = {STAND_IN, *meant, *(each.setting for each in error.problems)}

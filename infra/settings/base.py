@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-    from infra.settings import StackSettings
-
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """A text that is not empty."""
@@ -151,7 +149,7 @@ class SettingsError(Exception):
     """
 
     def __init__(
-        self, stack: str, problems: Sequence[Problem], rest: StackSettings | None = None
+        self, stack: str, problems: Sequence[Problem], rest: Section | None = None
     ) -> None:
         self.stack = stack
         self.problems = tuple(problems)
