@@ -1,4 +1,4 @@
-"""The cost of a stack, from the catalog's prices alone: no engine, no cloud, no floats."""
+"""What a stack costs: an estimate by the catalog's prices, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.settings import StackSettings
 from infra.settings.base import counted
 from infra.settings.machines import Architecture, Capacity, DiskMode, RunOn, VmCapacity
 
-# --- An estimate: a line for each part, with its price as configured, on demand and as spot.
+# --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
 HOURS_PER_DAY = 24
 
@@ -84,7 +84,7 @@ def _sum_of_prices(prices: Sequence[Price | None]) -> Total:
     return Total(sum(known, Decimal(0)), complete=len(known) == len(prices))
 
 
-# --- Estimates of a stack from its settings, and of an accelerator by itself.
+# --- Estimates of a stack from its settings, and of an accelerator by itself
 
 ASSUMED_STORAGE_GIB = 100
 
@@ -278,7 +278,7 @@ def _notes_of_stack(catalog: Catalog, lines: list[Line]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# --- An estimate as text, as a person reads it, and as JSON, as a program does.
+# --- An estimate as text, as a person reads it, and as JSON, as a program does
 
 UNKNOWN = "unknown"
 
@@ -402,7 +402,7 @@ def _plain(number: Decimal) -> str:
     return f"{number.normalize():f}"
 
 
-# --- What a stack goes on costing when its training has ended, and what ends that.
+# --- What a stack goes on costing when its training has ended, and what ends that
 
 
 def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> str:

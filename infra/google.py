@@ -1,4 +1,4 @@
-"""The hosts that get Google's credentials: those of Google's APIs alone."""
+"""Calls of Google's REST APIs with the credentials of the provider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def vertex_root(region: str) -> str:
     return f"https://{region}-aiplatform.googleapis.com/v1"
 
 
-# --- Calls of Google's REST APIs from dynamic resources, with the credentials of the provider.
+# --- Calls of Google's REST APIs from dynamic resources, with the credentials of the provider
 
 Json = dict[str, Any]
 _TRANSIENT = (408, 429, 500, 502, 503, 504)

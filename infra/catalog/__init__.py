@@ -214,7 +214,7 @@ def _clock_mhz(facts: Mapping[str, Any]) -> int:
     return round(float(facts["peakTflops"]) * 1e6 / per_cycle)
 
 
-# --- What the catalog does not list and Google may offer all the same, by Google's rules for names.
+# --- What the catalog does not list and Google may offer all the same, by Google's rules for names
 
 _TENSORFLOW = re.compile(
     r"tpu-vm-tf-(?P<version>(?P<major>\d+)\.(?P<minor>\d+)\.\d+)(?P<pod>-pod)?"
@@ -272,7 +272,7 @@ def is_machine_type_name(name: str, series: Collection[str], kinds: Collection[s
     return found is not None and found["series"] not in series and found["kind"] in kinds
 
 
-# --- Locks of what the start-up scripts install: pip takes only wheels with these hashes.
+# --- Locks of what the start-up scripts install: pip takes only wheels with these hashes
 
 LOCKS = Path(__file__).parent.parent / "startup" / "locks"
 """One file per release, PACKAGE-VERSION.txt, written by tools/lock_machines.py."""
@@ -284,7 +284,7 @@ def lock_of(package: str, version: str) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-# --- What Vertex AI offers for custom jobs: its TPUs, their quotas, its containers.
+# --- What Vertex AI offers for custom jobs: its TPUs, their quotas, its containers
 
 _VERTEX = Path(__file__).parent / "vertex.yaml"
 

@@ -1,4 +1,4 @@
-"""The catalog's files, each parsed at most once: a command makes several catalogs."""
+"""The catalog's entries as typed records, and how its files are read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_texts(path: Path) -> Any:
     return yaml.load(path.read_text("utf-8"), Loader=_TEXTS)
 
 
-# --- The catalog's entries as plain typed records.
+# --- The catalog's entries as plain typed records
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class NetworkFacts:
     sources: tuple[Source, ...]
 
 
-# --- Releases of TensorFlow that the start-up scripts can install, and the Python of the images.
+# --- Releases of TensorFlow that the start-up scripts can install, and the Python of the images
 
 VM_PACKAGE = "tensorflow-cpu"
 TPU_PACKAGE = "tensorflow-tpu"
@@ -237,7 +237,7 @@ class Packages:
         return self._images.get(image)
 
 
-# --- Prices: exact decimal numbers with their sources; None where no source has one.
+# --- Prices: exact decimal numbers with their sources; None where no source has one
 
 _SPOT = ("spot", "preemptible")
 

@@ -1,4 +1,4 @@
-"""Checks of the bucket: its location, its key, what it keeps and for how long."""
+"""Checks of the bucket, and of the files that the stack uploads to it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
         )
 
 
-# --- Keeps what is secret out of the folder that a stack uploads to its bucket.
+# --- Keeps what is secret out of the folder that a stack uploads to its bucket
 
 # `google-github-actions/auth` and `gcloud auth application-default login` write these.
 _NAMES = ("gha-creds-*.json", "application_default_credentials.json")

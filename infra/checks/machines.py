@@ -1,4 +1,4 @@
-"""Checks of the VM: its size and image, how it is bought, protected and kept."""
+"""Checks of the VM and of the TPU's data disks."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
         )
 
 
-# --- Checks of the data disks of TPU VMs.
+# --- Data disks of TPU VMs
 
 _SOURCE = re.compile(r"projects/[^/]+/zones/(?P<zone>[^/]+)/disks/[a-z]([-a-z0-9]*[a-z0-9])?")
 _SNAPSHOT = re.compile(r"projects/[^/]+/global/snapshots/[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -1,4 +1,4 @@
-"""Checks of the project's id and of names."""
+"""Checks of the project, of names, of the provider, the budget and the messages."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
     yield Problem("bucket.name", value, f"{said} {why}".strip(), "Set one like my-project-tpu-data")
 
 
-# --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes.
+# --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
 
 # https://github.com/pulumi/pulumi-gcp/releases/tag/v9.0.0 takes `gcp.tpu.Node` out.
 _LAST_WITH_NODES = 8
@@ -115,7 +115,7 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
         )
 
 
-# --- Checks of what budgets and messages have in common: e-mail addresses, and names of topics.
+# --- What budgets and messages have in common: e-mail addresses, and names of topics
 
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
@@ -135,7 +135,7 @@ def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
         yield Problem(setting, list(addresses), "has one twice", "Name each of them once")
 
 
-# --- Checks of the budget.
+# --- Budget
 
 _ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
@@ -185,7 +185,7 @@ _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts li
 _TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of one that is there"
 
 
-# --- Checks of the messages.
+# --- Messages
 
 # Notification channels of one policy: https://docs.cloud.google.com/monitoring/quotas
 _MOST_CHANNELS = 16

@@ -1,4 +1,4 @@
-"""Checks of the TPU's software and of the TensorFlow that drives it."""
+"""Checks of runtimes and packages, and of what the stack uploads to train."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[s
         )
 
 
-# --- Checks that the TensorFlow of each machine exists for its Python.
+# --- The TensorFlow of each machine exists for its Python
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def _fits(release: Release, python: str | None) -> bool:
     return python is None or python in release.pythons
 
 
-# --- Checks of the files to upload and of the job's name.
+# --- Files to upload and of the job's name
 
 WHEEL_PATTERN = "tpu_stack_training-*.whl"
 MANIFEST = "manifest.json"

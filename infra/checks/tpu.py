@@ -1,4 +1,4 @@
-"""Checks of the TPU's type, zone and form."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what nobody has shown to work."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def check_capacity(settings: StackSettings, context: Context) -> Iterator[Proble
         )
 
 
-# --- Settings that only TPU VMs have: classic nodes refuse them.
+# --- Settings that only TPU VMs have: classic nodes refuse them
 
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SCOPES = "https://www.googleapis.com/auth/"
@@ -232,7 +232,7 @@ def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str
         )
 
 
-# --- Checks of the zones in which a TPU out of the queue may be beside the stack's own.
+# --- Zones in which a TPU out of the queue may be beside the stack's own
 
 _SETTING = "tpu.queued.fallbackZones"
 AI = "-ai"
@@ -322,7 +322,7 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
     return None
 
 
-# --- Checks of the queue: settings that need it, and settings that exclude each other in it.
+# --- Queue: settings that need it, and settings that exclude each other in it
 
 _RESERVATION = re.compile(
     r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -450,7 +450,7 @@ def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator
         )
 
 
-# --- Checks of what the agent can make anew.
+# --- What the agent can make anew
 
 
 def check_recovery(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -481,7 +481,7 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     return None
 
 
-# --- Warnings of what only this project's word, or nobody's, stands behind (docs/tpu.md).
+# --- Warnings of what only this project's word, or nobody's, stands behind (docs/tpu.md)
 
 _TPU = "https://tpu.googleapis.com/v2"
 _COMPUTE = "https://compute.googleapis.com/compute/v1"

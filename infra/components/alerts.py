@@ -1,4 +1,4 @@
-"""How people hear from the machines: Cloud Monitoring's alerts and notification channels."""
+"""Whom Google tells: the messages of the machines, and the budget."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def email_channels(
     ]
 
 
-# --- The budget and its alerts.
+# --- The budget and its alerts
 
 # Settings that the second provider shares with the default one.
 _CREDENTIALS = ("accessToken", "credentials", "impersonateServiceAccount")

@@ -49,7 +49,7 @@ def provider_of(pickled: bytes) -> dynamic.ResourceProvider:
     return provider()
 
 
-# --- Serves the queue's resources to the engine as Pulumi's own program does, but loads no pickle.
+# --- Serves the queue's resources to the engine as Pulumi's own program does, but loads no pickle
 
 
 def main() -> None:

@@ -1,4 +1,10 @@
-"""The TPU API, of whose calls a queue needs a few."""
+"""A request in Google's queue for TPU VMs, as a Pulumi resource of this project's own.
+
+The provider's `gcp.tpu.V2QueuedResource` has no field for capacity, deadline, account, metadata or
+labels, ends before there is a TPU, and cannot delete a request whose TPU VM stands (it never sends
+`force`). Two dynamic resources on the TPU API take its place: `QueuedRequest` is the request, made
+and deleted as a whole; `QueuedNode` (node.py) waits for its TPU VMs and knows their endpoints.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +51,7 @@ class ApiResourceProvider(dynamic.ResourceProvider):
         Api.configured = {name: str(value) for name, value in said.items() if value}
 
 
-# --- The state of a request in the queue, and of the TPU VMs that it became.
+# --- The state of a request in the queue, and of the TPU VMs that it became
 
 OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
 """States of a request that Google never takes up again; it holds its quota until it is deleted."""
@@ -111,7 +117,7 @@ def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
     return ""
 
 
-# --- The zones that a request may be in: the stack's own first, then those that it names beside it.
+# --- The zones that a request may be in: the stack's own first, then those that it names beside it
 #
 # Its ID names the first one, wherever it is: so the state stays the same when the agent moves it
 # (infra/startup/agent), and a state of before knows what to delete.
@@ -162,7 +168,7 @@ def _is_ours(props: Props, entry: Json) -> bool:
     return mark is None or labels_of(entry).get(MARK) == mark
 
 
-# --- The differences between the request in the queue and the one that the program declares.
+# --- The differences between the request in the queue and the one that the program declares
 
 
 def identity_of(props: Mapping[str, Any], key: str) -> Any:
@@ -231,7 +237,7 @@ def _changes(path: str, olds: Json, news: Json) -> set[str]:
     return found
 
 
-# --- Put a request into the queue, in the first of its zones that has capacity.
+# --- Put a request into the queue, in the first of its zones that has capacity
 #
 # It is in one zone at a time: it is gone from the one before when it is made in the next.
 
@@ -378,7 +384,7 @@ def _exists(props: Props) -> RuntimeError:
     )
 
 
-# --- A request in the queue, with the TPU VMs that it becomes.
+# --- A request in the queue, with the TPU VMs that it becomes
 
 _IDENTITY = ("project", "zone", "name", "request")
 _CHANGEABLE = ("queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")

@@ -1,4 +1,4 @@
-"""Settings of the bucket."""
+"""The settings of a stack as one typed object. Nothing here knows the engine or the cloud."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class BucketSettings(Section):
         return 7 if self.soft_delete_days is None else self.soft_delete_days
 
 
-# --- Settings of the budget.
+# --- Budget
 
 Percent = Annotated[int, Field(ge=1, le=1000)]
 
@@ -141,7 +141,7 @@ class BudgetSettings(Section):
         return None if topic is None or "/" in topic else topic
 
 
-# --- Settings of the queue of jobs.
+# --- Queue of jobs
 
 _MEMBER = re.compile(r"(user|group|serviceAccount):[^\s@]+@[^\s@]+|principal(Set)?://\S+")
 _VERTEX_NETWORK = re.compile(r"projects/\d+/global/networks/[a-z][-a-z0-9]*")
@@ -210,7 +210,7 @@ class JobsSettings(Section):
         return self.enabled and not self.as_root
 
 
-# --- Settings that take an unused TPU down.
+# --- Settings that take an unused TPU down
 
 
 class LimitsSettings(Section):
@@ -239,7 +239,7 @@ class LimitsSettings(Section):
         return self.time_to_live_hours is not None or self.idle_minutes is not None
 
 
-# --- Settings of the messages that the machine sends.
+# --- Messages that the machine sends
 
 
 class MessagesSettings(Section):
@@ -266,7 +266,7 @@ class MessagesSettings(Section):
         return bool(self.emails or self.channels) or self.pubsub_topic is not None
 
 
-# --- Settings of the network.
+# --- Network
 
 
 class NetworkSettings(Section):
@@ -302,7 +302,7 @@ class NetworkSettings(Section):
         return self.subnetwork or self.given_name
 
 
-# --- Settings of the agent that makes a lost TPU anew.
+# --- Agent that makes a lost TPU anew
 
 
 class RecoverySettings(Section):
@@ -318,7 +318,7 @@ class RecoverySettings(Section):
     """How many TPUs a day are made anew because they do not work (1 to 1000)."""
 
 
-# --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud.
+# --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud
 
 _OWNER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _AI = re.compile(r"-ai\d+")

@@ -1,4 +1,4 @@
-"""What every section of the settings has in common."""
+"""What every section of the settings has in common, and how problems with them are reported."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def one_line(description: str | None) -> str:
     return " ".join((description or "").split())
 
 
-# --- Problems with settings, and the one message that reports all of them.
+# --- Problems with settings, and the one message that reports all of them
 
 
 class _Unset:

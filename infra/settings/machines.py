@@ -1,4 +1,4 @@
-"""How long operations on a machine may take."""
+"""Settings of the machines: TPU, VM, disks, and the training that they run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Timeouts(Section):
     """Deletion (1 to 1440; default: 20)."""
 
 
-# --- Settings of the data disks of TPU VMs.
+# --- Data disks of TPU VMs
 
 
 class TpuDiskType(StrEnum):
@@ -61,7 +61,7 @@ class DataDisk(Section):
     """read-write (for a TPU with one host), or read-only (for any number of hosts and slices)."""
 
 
-# --- Settings of the TPU.
+# --- TPU
 
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -223,7 +223,7 @@ class TpuSettings(Section):
         return self.queued if self.queued.enabled else None
 
 
-# --- Settings of the VM that runs the training.
+# --- VM that runs the training
 
 
 class VmCapacity(StrEnum):
@@ -329,7 +329,7 @@ class VmSettings(Section):
     """How long operations on the VM may take."""
 
 
-# --- Settings of the training that the stack runs.
+# --- Training that the stack runs
 
 
 class RunOn(StrEnum):

@@ -1,4 +1,4 @@
-"""From the names and values of a stack file to `StackSettings`, or to every problem at once."""
+"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _description(path: tuple[int | str, ...]) -> str:
     return one_line(descriptions(section)[field.alias or ""]).rstrip(".")
 
 
-# --- Stack files, for programs without an engine: the command line and the tests.
+# --- Stack files, for programs without an engine: the command line and the tests
 
 # What else Pulumi keeps in such a file.
 _PULUMIS = ("config", "environment", "secretsprovider", "encryptionsalt", "encryptedkey")

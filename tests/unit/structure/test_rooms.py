@@ -31,13 +31,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
         "infra.components.alerts",
+        "infra.components.identity",
         "infra.components.services",
         "infra.deployer",
         "infra.settings",
     },
     "tpustack": {
         "tpu_core",
-        "bootstrap.settings",
         "bootstrap.settings",
         "infra.settings",
         "infra.apis",
@@ -46,9 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.cost",
         "infra.credentials",
         "infra.deployer",
-        # Where credentials may go.
+        # The address of Vertex AI, and the custom jobs that are a stack's and have not ended.
         "infra.google",
-        # Which custom jobs are a stack's, and have not ended.
         "infra.vertex",
         "infra.names",
         "infra.queued.provider",
