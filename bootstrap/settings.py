@@ -78,16 +78,16 @@ class BudgetSettings(Section, strict=False):
 
 
 class EnvironmentSettings(Section, strict=False):
-    """One environment: a project, and who may do what in it. Nobody else may."""
+    """One environment: a project, and who may do what in it."""
 
     project: Text
     """Project of its stack, which has its name, and of no other environment's."""
     like: Text | None = None
     """The stack that requests' stacks are modelled on. With it this is the environment of these
-    stacks: whoever can push may deploy there.
+    stacks: anyone who can push may deploy there.
     """
     previews_requests: bool = False
-    """Whether requests are previewed on its stack: whoever can push may then read what its
+    """Whether requests are previewed on its stack: anyone who can push may then read what its
     previewer reads, the state and its secrets included.
     """
     deployer_roles: tuple[Text, ...] = ()
@@ -104,7 +104,7 @@ class BootstrapSettings(Section, strict=False):
     repository: Text
     """The repository whose pipeline is let in, OWNER/NAME."""
     repository_id: int = Field(ge=1)
-    """Its number, which nobody else gets when it is renamed or deleted."""
+    """Its number, which stays its own when it is renamed or deleted."""
     owner_id: int = Field(ge=1)
     """Its owner's number (on GitLab: the namespace's)."""
     forge: Forge = Forge.GITHUB
@@ -243,7 +243,7 @@ def _of_environment(
             yield Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
 
 
-# --- What an environment's accounts may do: the lists of its stack, and nothing beside.
+# --- What an environment's accounts may do: the lists of its stack, and nothing else
 
 LIMITS_ROLE: Final = "tpu_stack_limits"
 """The id, or its beginning, of the role that bootstrap makes for stacks with limits."""

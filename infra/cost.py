@@ -84,7 +84,7 @@ def _sum_of_prices(prices: Sequence[Price | None]) -> Total:
     return Total(sum(known, Decimal(0)), complete=len(known) == len(prices))
 
 
-# --- Estimates of a stack from its settings, and of an accelerator by itself
+# --- Estimates of a stack from its settings, and of an accelerator alone
 
 ASSUMED_STORAGE_GIB = 100
 
@@ -115,7 +115,7 @@ def of_stack(
 def of_accelerator(
     name: str, region: str, capacity: Capacity, count: int, hours: Decimal, catalog: Catalog
 ) -> Estimate:
-    """Price `count` TPUs or GPUs by themselves. Raises KeyError for an unknown name."""
+    """Price `count` TPUs or GPUs alone. Raises KeyError for an unknown name."""
     line = _accelerator(name, region, capacity, count, catalog)
     return Estimate(line.what, region, hours, (line,))
 
@@ -402,7 +402,7 @@ def _plain(number: Decimal) -> str:
     return f"{number.normalize():f}"
 
 
-# --- What a stack goes on costing when its training has ended, and what ends that
+# --- What a stack keeps costing after its training, and what ends that
 
 
 def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> str:
@@ -414,7 +414,7 @@ def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> 
 
 def without_price(settings: StackSettings, stack: str) -> str:
     """Say the same in a machine's metadata, where each new price would be an update of it."""
-    return _until("go on costing", settings, stack)
+    return _until("keep costing", settings, stack)
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:

@@ -66,7 +66,7 @@ class Given:
 
     @property
     def is_users(self) -> bool:
-        """Whether somebody has said credentials, and they are not just the machine's own."""
+        """Whether credentials were given, and not just the machine's own."""
         if self.token or self.key:
             return True
         named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")

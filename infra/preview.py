@@ -85,12 +85,12 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
     A preempted TPU stays, in a state that it never leaves, until it is deleted ("You can't restart
     TPU Spot VMs, and you must recreate them after preemption", "Manage TPU Spot VMs",
     docs.cloud.google.com/tpu/docs/spot, 2025-08-28). Google's provider has no property that differs
-    then. A TPU out of the queue has no need of this: its resource looks (infra/queued/request.py).
+    then. A TPU out of the queue does not need this: its resource looks (resources/request.py).
 
     Returns:
         What waits for the look-up and returns, by the name of each TPU that Google has taken away,
-        a text that no other TPU of this name gets. Empty where nobody may look, or where a preview
-        would wait too long.
+        a text that no other TPU of this name gets. Empty without permission to look, or if a
+        preview would wait too long.
     """
     if settings.tpu.queue is not None:
         return dict
@@ -108,7 +108,7 @@ def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, st
     if (session := users_session()) is None:
         return {}
     # Takes a while to load, which only those who have credentials should wait for.
-    from infra.queued.request import GONE, TpuApi, standing
+    from infra.resources.request import GONE, TpuApi, standing
 
     # Where Google can't be reached the provider says so, and a preview should not wait for this.
     api = TpuApi(session, connects=1)
@@ -176,7 +176,7 @@ def missing_data(bucket: str) -> str | None:
 
 
 def report_access(settings: StackSettings, bucket: str) -> None:
-    """Warn if somebody would lose access."""
+    """Warn if people would lose access."""
     if settings.bucket.create:
         look_up(lambda: is_open(bucket), lambda found: _tell_access(bucket, found))
 
@@ -190,7 +190,7 @@ def _tell_access(bucket: str, found: bool) -> None:
 
 
 def is_open(bucket: str) -> bool:
-    """Return whether a bucket lacks a protection; not if it isn't there, or nobody may ask."""
+    """Return whether a bucket lacks a protection; not if nothing can be read."""
     try:
         session, query = users_session(), {"fields": "iamConfiguration"}
         url = _BUCKET.format(quote(bucket))
@@ -221,7 +221,7 @@ def _tell_unlisted(one: Unlisted, status: int) -> None:
 
 
 def status_of(one: Unlisted) -> int:
-    """Return the status with which Google answers; 0 if nobody may ask."""
+    """Return the status with which Google answers; 0 without credentials."""
     try:
         session = users_session()
         return session.get(one.url, timeout=_SECONDS).status_code if session else 0

@@ -120,7 +120,7 @@ _DISK = "gcp:compute/disk:Disk"
 _TPU_VM = "gcp:tpu/v2Vm:V2Vm"
 _NODE = "gcp:tpu/node:Node"
 _QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
-# What infra/queued declares: the same request, with the account and capacity that V2 lacks.
+# What infra/resources declares: the same request, with the account and capacity that V2 lacks.
 _QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
 
 ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"
@@ -219,7 +219,7 @@ def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
         return Property(f"{prefix}provisioningModel", model), _MODELS[model]
     reserved = group(request, "guaranteed").get("reserved") is True
     tiers = {"spot": SPOT, "bestEffort": PREEMPTIBLE}
-    # A guarantee by itself is only about how long a TPU stays.
+    # A guarantee alone is only about how long a TPU stays.
     tiers |= {"guaranteed": RESERVED if reserved else ON_DEMAND}
     for key, capacity in tiers.items():
         if key in request:

@@ -150,7 +150,7 @@ def _texts(of: Property) -> Iterator[Property]:
 
 NO_PUBLIC_BUCKETS = ResourceRule(
     "no-public-buckets",
-    "Buckets have uniform access, prevent public access, and are granted to nobody unknown.",
+    "Buckets have uniform access, prevent public access, and are granted to known accounts only.",
     {ALLOWED: allowed("buckets that may be public")},
     check=_no_public_buckets,
 )
@@ -284,7 +284,7 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
             yield (
                 resource,
                 f"{resource.title}: the price of {line.part} {line.what} is in no source of the "
-                f"catalog, so nobody can tell whether the stack stays below {dollars(ceiling)} an "
+                f"catalog, so the stack may not stay below {dollars(ceiling)} an "
                 "hour. Take another type or region, add the price to infra/catalog/prices.yaml, "
                 "or disable cost-ceiling for this stack.",
             )
@@ -383,7 +383,7 @@ def _required_labels(resource: Resource, config: Config) -> Iterator[str]:
         yield resource.wrong(
             "labels",
             dict(labels) or None,
-            f"without {', '.join(missing)}, so nobody can tell whose it is",
+            f"without {', '.join(missing)}, so its owner is unknown",
             "Add it; the setting labels of the stack file is for every resource",
         )
 

@@ -21,7 +21,7 @@ _TEXTS = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 @cache
 def read_table(path: Path) -> Any:
-    """Return the document in a file, which nobody may change."""
+    """Return the document in a file. Callers must not change it."""
     return yaml.load(path.read_text("utf-8"), Loader=_LOADER)
 
 
@@ -71,7 +71,7 @@ class Accelerator:
     flex_start: tuple[str, ...] = ()
     """The zones in which Google names the generation for flex-start."""
     doubt: str | None = None
-    """What about TensorFlow on this generation nobody has shown to work."""
+    """What about TensorFlow on this generation has not been shown to work."""
     open_sizes: bool = False
     """Whether Google's table shows only the most common sizes of this generation."""
     listed: bool = True
@@ -100,9 +100,9 @@ class Proof(Enum):
     DOCUMENTED = "documented"
     """Google names it, or its pattern with this version."""
     USED = "used"
-    """Somebody made a TPU with it in public."""
+    """A TPU with it was made in public."""
     INFERRED = "inferred"
-    """It follows from Google's pattern; nobody was seen to use it."""
+    """It follows from Google's pattern; no public use is known."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
             yield Problem(
                 f"{name}.{key}",
                 value,
-                "is of replaced and deleted objects, which there are none of with "
+                "is for replaced and deleted objects, which do not exist with "
                 "bucket.versioning: false",
                 "Set bucket.versioning: true, or use ageDays",
             )
@@ -121,9 +121,9 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
                 yield Problem(
                     f"{name}.ageDays",
                     rule.age_days,
-                    f"would delete {_shown(path)} by age alone, and with it what a job that rests "
-                    "needs to go on",
-                    "Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or delete only old "
+                    f"would delete {_shown(path)} by age alone, and with it what a paused job "
+                    "needs to resume",
+                    "Set a prefix with it, such as jobs/mnist-1/tensorboard/, or delete only old "
                     "versions with noncurrentDays, or move to nearline instead",
                 )
                 return
@@ -152,7 +152,7 @@ def _shown(path: Sequence[str]) -> str:
 
 
 def check_encryption(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the key is named in full and lies in the bucket's region."""
+    """Check that the key is named in full and is in the bucket's region."""
     encryption = settings.bucket.encryption
     if encryption is None or encryption.key is None:
         return
@@ -181,7 +181,7 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
         )
 
 
-# --- Keeps what is secret out of the folder that a stack uploads to its bucket
+# --- Secrets stay out of the folder that a stack uploads
 
 # `google-github-actions/auth` and `gcloud auth application-default login` write these.
 _NAMES = ("gha-creds-*.json", "application_default_credentials.json")

@@ -1,4 +1,4 @@
-"""What checks look at beside the settings."""
+"""What checks look at besides the settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
-    """Return the problem with a zone that is none of those with TPUs, the best of them first."""
+    """Return the problem with a zone without TPUs; `zones` have some, the best of them first."""
     known = list(zones)
     is_region = any(each.rpartition("-")[0] == zone for each in known)
     region = zone if is_region else zone.rpartition("-")[0]

@@ -50,7 +50,7 @@ def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Prob
         yield Problem(
             "network.name",
             UNSET,
-            f"is required beside network.project: {host} may lend several networks",
+            f"is required with network.project: {host} may lend several networks",
             "Set it, and network.subnetwork if that has another name",
         )
     if settings.architecture is Architecture.NODE:
@@ -79,7 +79,7 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     )
     if network.project:
         yield (
-            f"network.project is {network.project}: whoever deploys needs "
+            f"network.project is {network.project}: the deployer needs "
             "roles/compute.networkUser on the subnetwork, and Cloud TPU's own account "
             "roles/tpu.xpnAgent in that project (docs/network.md#shared-vpc has the commands)."
         )

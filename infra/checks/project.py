@@ -109,7 +109,7 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem(
             "architecture",
             settings.architecture.value,
-            f"needs classic TPU nodes, which pulumi-gcp {context.provider} has no more",
+            f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has",
             "Use architecture vm, or install the last generation that has them: "
             f"`pip install 'pulumi-gcp>={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}'`",
         )
@@ -177,7 +177,7 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
             )
     if not (budget.thresholds or budget.forecast_thresholds):
         yield Problem(
-            "budget.thresholds", [], "tells nobody anything", "Name at least one, such as 100"
+            "budget.thresholds", [], "never reports anything", "Name at least one, such as 100"
         )
 
 

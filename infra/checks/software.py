@@ -352,7 +352,7 @@ def _fits(release: Release, python: str | None) -> bool:
     return python is None or python in release.pythons
 
 
-# --- Files to upload and of the job's name
+# --- The files to upload and the name of the job
 
 WHEEL_PATTERN = "tpu_stack_training-*.whl"
 MANIFEST = "manifest.json"

@@ -1,4 +1,4 @@
-"""Checks of the TPU: type, zone, form, queue, recovery, and what nobody has shown to work."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         yield Problem(
             "training.runOn",
             "tpu",
-            "is for architecture vm; nobody can log on to a classic node",
+            "is for architecture vm; a classic node allows no login",
             "Use vm",
         )
 
@@ -232,7 +232,7 @@ def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str
         )
 
 
-# --- Zones in which a TPU out of the queue may be beside the stack's own
+# --- Further zones of a TPU from the queue
 
 _SETTING = "tpu.queued.fallbackZones"
 AI = "-ai"
@@ -450,7 +450,7 @@ def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator
         )
 
 
-# --- What the agent can make anew
+# --- What the agent can recreate
 
 
 def check_recovery(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -468,7 +468,7 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
 
 
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
-    """Return why a stack can't recover by itself, and the cure; None if it can."""
+    """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
     if settings.training.run_on is RunOn.TPU:
         return (
@@ -481,7 +481,7 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     return None
 
 
-# --- Warnings of what only this project's word, or nobody's, stands behind (docs/tpu.md)
+# --- What is not proven to work (docs/tpu.md)
 
 _TPU = "https://tpu.googleapis.com/v2"
 _COMPUTE = "https://compute.googleapis.com/compute/v1"
@@ -542,7 +542,7 @@ def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[s
 
 
 def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn, in one short line, of all parts of the stack's TPU VM that nobody has shown to work."""
+    """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:

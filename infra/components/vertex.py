@@ -11,8 +11,8 @@ from infra.components.bucket import Bucket
 from infra.components.identity import VERTEX_OBJECTS, grant_bucket_to
 from infra.components.services import ProjectServices
 from infra.names import KEPT_DESCRIPTION
+from infra.resources.vertex import VertexJobs
 from infra.settings import VertexSettings
-from infra.vertex import VertexJobs
 
 
 class VertexTraining(pulumi.ComponentResource):

@@ -193,7 +193,7 @@ class JobsSettings(Section):
 
     enabled: bool = False
     """Whether the machine that would run the training runs the jobs of a queue in the bucket
-    instead, one after the other. Whoever may write to the bucket can then run programs on it.
+    instead, one after the other. Anyone who may write to the bucket can then run programs on it.
     """
     as_root: bool = False
     """Whether jobs run as root and as the machines' own account, which makes TPUs with recovery and
@@ -302,20 +302,20 @@ class NetworkSettings(Section):
         return self.subnetwork or self.given_name
 
 
-# --- Agent that makes a lost TPU anew
+# --- Recovery of a lost TPU
 
 
 class RecoverySettings(Section):
-    """Recovery: whether a lost TPU is made anew without a person, and how often."""
+    """Recovery: whether the agent recreates a lost TPU, and how often."""
 
     enabled: bool = False
-    """Whether the VM makes a TPU anew that was preempted or does not work any more. Not with
+    """Whether the VM recreates a TPU that was preempted or no longer works. Not with
     `training.runOn: tpu`, nor for TPUs that Google deletes after a while.
     """
     preemptions_per_day: int = Field(default=48, ge=1, le=1000)
-    """How many preemptions a day are answered with a new TPU (1 to 1000)."""
+    """How many preempted TPUs a day are recreated (1 to 1000)."""
     failures_per_day: int = Field(default=10, ge=1, le=1000)
-    """How many TPUs a day are made anew because they do not work (1 to 1000)."""
+    """How many TPUs a day are recreated because they do not work (1 to 1000)."""
 
 
 # --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud
@@ -342,8 +342,8 @@ class StackSettings(Section, strict=False):
     """
     owner: Text | None = None
     """Person whom the stack belongs to, for example ada: part of all names, so that two engineers
-    can have stacks of the same name in one project. With another one, or none, everything is made
-    anew. Not with namePrefix.
+    can have stacks of the same name in one project. With another one, or none, everything is
+    recreated. Not with namePrefix.
     """
     architecture: Architecture = Architecture.VM
     """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
@@ -366,11 +366,11 @@ class StackSettings(Section, strict=False):
     limits: LimitsSettings = LimitsSettings()
     """When the TPU is taken down without a `pulumi destroy`."""
     recovery: RecoverySettings = RecoverySettings()
-    """Whether a lost TPU is made anew without a person."""
+    """Whether the agent recreates a lost TPU."""
     budget: BudgetSettings | None = None
     """A budget with alerts. None if it is not set."""
     enable_apis: bool = True
-    """Enable the Google APIs that the stack needs. false: somebody else enables them."""
+    """Enable the Google APIs that the stack needs. false: an administrator enables them."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels for every resource that can have labels."""
 
@@ -378,7 +378,7 @@ class StackSettings(Section, strict=False):
     def vm_comes_back(self) -> bool:
         """Return whether an update that refreshes starts a VM that is off.
 
-        A group does so by itself. A VM alone is off since a limit turned it off or, if it is
+        A group always does. A VM alone is off since a limit turned it off or, if it is
         preemptible, since Google took it away.
         """
         off = (

@@ -35,8 +35,8 @@ class StrEnum(str, Enum):
 class Section(BaseModel):
     """A group of settings: camelCase in the stack file, unknown names are errors, immutable.
 
-    Numbers and flags are no texts there. What is in no group is a text to Pulumi, whatever the file
-    says.
+    Numbers and flags are not texts there. What is in no group is a text to Pulumi, whatever it is
+    in the file.
 
     The docstring below a setting is its description.
     """
@@ -175,6 +175,6 @@ def _shown(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text of somebody else's in which nothing controls a terminal or a pipeline's log."""
+    """Return a foreign text without anything that controls a terminal or a pipeline's log."""
     kept = (each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
     return "".join(kept)

@@ -99,14 +99,14 @@ class QueueSettings(Section):
 
     wait_minutes: float = Field(default=60.0, ge=1, le=7 * 24 * 60)
     """How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; the request keeps
-    its place, and the next `pulumi up` goes on waiting.
+    its place, and the next `pulumi up` keeps waiting.
     """
     fallback_zones: tuple[Text, ...] = ()
     """Further zones of the same region to queue in, one after the other, when `zone` has no
     capacity: both by `pulumi up` and, with `recovery.enabled`, by the VM. VM and bucket stay.
     """
     zone_minutes: float | None = Field(default=None, ge=0.1, le=7 * 24 * 60)
-    """How many minutes a request waits in a zone before it goes on to the next one (0.1 to 10080;
+    """How many minutes a request waits in a zone before it moves to the next one (0.1 to 10080;
     15 if it is not set). Its place in the queue of the zone is given up. With
     `tpu.queued.fallbackZones` only.
     """
@@ -181,10 +181,10 @@ class TpuSettings(Section):
     """
     queued: QueueSettings | None = None
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
-    is no capacity. A spot TPU queues by itself, as Google recommends. With architecture vm only.
+    is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
     """
     data_disks: tuple[DataDisk, ...] = ()
-    """Disks of a TPU VM beside its boot disk. With architecture vm only."""
+    """Disks of a TPU VM besides its boot disk. With architecture vm only."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
     """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
     only.
@@ -323,7 +323,7 @@ class VmSettings(Section):
     """Shielded VM."""
     ops_agent: bool = False
     """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
-    goes on without it.
+    continues without it.
     """
     timeouts: VmTimeoutSettings = VmTimeoutSettings()
     """How long operations on the VM may take."""

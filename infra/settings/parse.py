@@ -290,10 +290,10 @@ def load_stack_file(path: Path) -> StackSettings:
         raise SettingsError(
             stack, [Problem("config", key, "is no setting's name", cure) for key in unnamed]
         )
-    beside = {str(key): document[key] for key in document if key not in _PULUMIS}
-    why, cure = "stands beside config, where Pulumi does not read it", "Indent it, below config"
-    told = [Problem(key, value, why, cure) for key, value in beside.items()]
-    meant = {key: beside[key] for key in beside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
+    outside = {str(key): document[key] for key in document if key not in _PULUMIS}
+    why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
+    told = [Problem(key, value, why, cure) for key, value in outside.items()]
+    meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
     return parse({**meant, **(config or {})}, stack, told)
 
 
@@ -325,7 +325,7 @@ def load_yaml(text: str) -> Any:
     try:
         document = yaml.load(text, Loader=Loader)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
-        # A date that is none, or a value that is not of the type that its tag names.
+        # An invalid date, or a value that is not of the type that its tag names.
         raise yaml.YAMLError(f"it has an invalid value ({error})") from None
     _require_bounded(document)
     return document

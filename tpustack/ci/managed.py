@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from infra.catalog import vertex_regions
 from infra.google import vertex_root
-from infra.vertex import UNENDED, account_of
+from infra.resources.vertex import UNENDED, account_of
 from tpustack.ci.orphans import Orphan, listed, made
 from tpustack.cloud.google import Forbidden, Google
 from tpustack.errors import TpustackError

@@ -13,8 +13,8 @@ from pulumi import dynamic
 from infra import apis
 from infra.credentials import Given, given, of_program, session
 from infra.google import Api, ApiError
-from infra.queued.request import ApiResourceProvider, TpuApi
-from infra.vertex import CustomJobsApi
+from infra.resources.request import ApiResourceProvider, TpuApi
+from infra.resources.vertex import CustomJobsApi
 from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import enablement

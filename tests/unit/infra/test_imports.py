@@ -63,7 +63,7 @@ HEAVY = (
     # Declared by some stacks, not by this one.
     "pulumi_gcp.monitoring._inputs",
     "pulumi_gcp.kms.crypto_key",
-    "infra.queued",
+    "infra.resources",
 )
 
 

@@ -15,10 +15,10 @@ from pulumi import dynamic
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
-from infra.queued import request as request_module
-from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider, id_of
-from infra.vertex import VertexJobsProvider
+from infra.resources import request as request_module
+from infra.resources.node import QueuedNodeProvider
+from infra.resources.request import QueuedRequestProvider, id_of
+from infra.resources.vertex import VertexJobsProvider
 
 from .conftest import Engine, Run, config, whole
 

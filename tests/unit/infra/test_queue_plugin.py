@@ -34,4 +34,4 @@ def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
         text=True,
         check=True,
     ).stdout
-    assert said == f"{tmp_path} -u -m infra.queued.provider 127.0.0.1:1234\n"
+    assert said == f"{tmp_path} -u -m infra.resources.provider 127.0.0.1:1234\n"

@@ -15,7 +15,7 @@ import pytest
 from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
-from infra.queued.request import body_of
+from infra.resources.request import body_of
 from infra.settings.base import SettingsError
 from infra.startup.agent import machine
 from infra.startup.agent.bundle import program

@@ -15,7 +15,7 @@ import requests
 from infra import preview
 from infra.google import ApiError
 from infra.names import names_of
-from infra.queued.request import TpuApi, standing
+from infra.resources.request import TpuApi, standing
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import enablement

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra import vertex
 from infra.google import Api
-from infra.vertex import VertexJobsProvider
+from infra.resources import vertex
+from infra.resources.vertex import VertexJobsProvider
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock

@@ -852,7 +852,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a host project without its network's name",
         config(network={"create": False, "project": "host-project"}),
-        "network.name is required beside network.project: host-project may lend several "
+        "network.name is required with network.project: host-project may lend several "
         "networks. Set it, and network.subnetwork if that has another name.",
     ),
     (

@@ -48,9 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.deployer",
         # The address of Vertex AI, and the custom jobs that are a stack's and have not ended.
         "infra.google",
-        "infra.vertex",
+        "infra.resources.vertex",
         "infra.names",
-        "infra.queued.provider",
+        "infra.resources.provider",
         # The agent and the command line know a job by the same words.
         "infra.startup.agent.bundle",
         # The pipeline keeps limits by the agent's own code.

@@ -9,7 +9,7 @@ import pulumi
 from pulumi import dynamic
 
 from infra.google import Json, say
-from infra.queued.request import (
+from infra.resources.request import (
     ApiResourceProvider,
     TpuApi,
     entry_name,
@@ -120,7 +120,7 @@ def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
     except TimeoutError:
         raise RuntimeError(
             f"{name} is still {said} after {minutes:g} minutes (tpu.queued.waitMinutes). It keeps "
-            "its place in the queue: run `pulumi up` again to go on waiting, or `pulumi destroy`."
+            "its place in the queue: run `pulumi up` again to keep waiting, or `pulumi destroy`."
         ) from None
     return ready
 

@@ -14,7 +14,7 @@ from pulumi import dynamic
 
 from infra.google import Api, ApiError, Json, say, vertex_root
 from infra.names import JOB_LABEL
-from infra.queued.request import ApiResourceProvider
+from infra.resources.request import ApiResourceProvider
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
@@ -32,7 +32,7 @@ class CustomJobsApi(Api):
 
 
 class VertexJobsProvider(ApiResourceProvider):
-    """Cancels the custom jobs of an account when the stack needs the account no more."""
+    """Cancels the custom jobs of an account once the stack no longer needs the account."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Cancel nothing for another region: what runs in the old one is remembered."""
@@ -47,7 +47,7 @@ class VertexJobsProvider(ApiResourceProvider):
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
     ) -> dynamic.UpdateResult:
-        """Note another region, in which jobs may run beside those of the earlier ones."""
+        """Note another region, in which jobs may run as well as in the earlier ones."""
         regions = sorted({*_olds["regions"], _news["region"]})
         return dynamic.UpdateResult({**_news, "regions": regions})
 
@@ -76,7 +76,7 @@ def _end(api: Api, props: Mapping[str, Any], region: str) -> None:
     """Cancel a region's jobs until none runs.
 
     Raises:
-        RuntimeError: nobody may look, or Vertex AI does not end one.
+        RuntimeError: looking is not permitted, or Vertex AI does not end one.
     """
     running: list[Json] = []
 
@@ -93,13 +93,13 @@ def _end(api: Api, props: Mapping[str, Any], region: str) -> None:
     except TimeoutError:
         raise RuntimeError(
             f"{', '.join(map(_called, running))} on Vertex AI still runs {_MINUTES:g} minutes after"
-            " it was cancelled, and its TPU goes on costing. Run `pulumi destroy` again to go on "
+            " it was cancelled, and its TPU keeps costing. Run `pulumi destroy` again to keep "
             "waiting"
         ) from None
 
 
 def _running(api: Api, props: Mapping[str, Any], region: str) -> list[Json]:
-    """Return what has not ended of a stack's jobs; nobody else's runs as its account."""
+    """Return what has not ended of a stack's jobs: only these run as its account."""
     parent = f"projects/{props['project']}/locations/{region}"
     try:
         found = api.list_all(parent, "customJobs", filter=UNENDED)
@@ -124,7 +124,7 @@ def _cancel(api: Api, job: Json) -> None:
 
 def _refused(error: ApiError, region: str) -> RuntimeError:
     return RuntimeError(
-        f"jobs of this stack may run on Vertex AI in {region}, and nobody could end them: {error}. "
+        f"jobs of this stack may run on Vertex AI in {region}, and cannot be ended: {error}. "
         "Deploying a stack with jobs.vertex takes aiplatform.customJobs.list and .cancel "
         "(`tpustack permissions` prints all that it takes)"
     )

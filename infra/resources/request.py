@@ -54,7 +54,7 @@ class ApiResourceProvider(dynamic.ResourceProvider):
 # --- The state of a request in the queue, and of the TPU VMs that it became
 
 OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
-"""States of a request that Google never takes up again; it holds its quota until it is deleted."""
+"""States of a request that Google will not fulfil; it holds its quota until it is deleted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States of a TPU VM that Google has taken away."""
 
@@ -99,7 +99,7 @@ def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
 
 
 def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
-    """Say why a request leads to TPU VMs no more; empty if it does or still may."""
+    """Say why a request can no longer produce TPU VMs; empty if it did or still may."""
     state = entry.get("state", {})
     if state.get("state") in OVER:
         reason = state.get("failedData", {}).get("error", {}).get("message", "")
@@ -117,10 +117,10 @@ def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
     return ""
 
 
-# --- The zones that a request may be in: the stack's own first, then those that it names beside it
+# --- The zones of a request: the stack's own first, then its fallback zones
 #
-# Its ID names the first one, wherever it is: so the state stays the same when the agent moves it
-# (infra/startup/agent), and a state of before knows what to delete.
+# Its ID always names the first one: so the state stays the same when the agent moves it
+# (infra/startup/agent), and an older state still knows what to delete.
 
 Props = Mapping[str, Any]
 
@@ -188,7 +188,7 @@ def identity_of(props: Mapping[str, Any], key: str) -> Any:
 def why_replaced(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
     """Say why another request replaces this one."""
     if olds.get("loss"):
-        return f"Google takes it up no more ({olds['loss']})"
+        return f"Google will not fulfil it ({olds['loss']})"
     changed = sorted(_changes("", _flat(olds), _flat(news)))
     return f"another request is made for another {', '.join(changed)}"
 
@@ -270,7 +270,7 @@ def submit(api: TpuApi, props: Props) -> Props:
 
 
 def remove_request(api: TpuApi, props: Props) -> None:
-    """Delete a request in any state along with its TPU VMs, in whatever zone, until it is gone."""
+    """Delete a request in any state along with its TPU VMs, in any zone, until it is gone."""
 
     def gone() -> bool:
         there, entry = locate(api, props)
@@ -308,7 +308,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
     try:
         _post(api, props)
     except _Short as error:
-        return f"there is none ({error})"
+        return f"there is no capacity ({error})"
     state, minutes = "", props["zoneMinutes"]
 
     def decided() -> bool:
@@ -326,7 +326,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
 
 
 def _post(api: TpuApi, props: Props) -> None:
-    """Queue a request. One of this name that is there already is somebody else's.
+    """Queue a request. An existing one of this name belongs to another stack.
 
     Only the agent may have queued the same again, with this stack's mark, just before.
     """
@@ -354,7 +354,7 @@ def _take_over(api: TpuApi, props: Props, there: Json) -> None:
 
 
 class _Short(RuntimeError):
-    """Google refuses a request for want of capacity or quota."""
+    """Google refuses a request because of capacity or quota."""
 
 
 def _refused(error: ApiError, props: Props) -> RuntimeError:
@@ -378,7 +378,7 @@ def _exists(props: Props) -> RuntimeError:
     return RuntimeError(
         f"{entry_name(props)} exists already, and this stack does not know of "
         "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
-        "this stack was killed, run `tpustack recover`. If nobody needs it, delete it: `gcloud "
+        "this stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
         f"compute tpus queued-resources delete {name} --zone={parent_of(props).rpartition('/')[2]} "
         "--force`."
     )
@@ -412,7 +412,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        """Queue a request. One of this name that is there already is somebody else's.
+        """Queue a request. An existing one of this name belongs to another stack.
 
         Only the agent may have queued the same again, with this stack's mark, just before.
         """
@@ -420,7 +420,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         there = submit(api, props)
         entry = api.get(entry_name(there))
         if entry is None:
-            raise RuntimeError(f"{entry_name(there)} was queued, and somebody has deleted it since")
+            raise RuntimeError(f"{entry_name(there)} was queued, and has been deleted since")
         return dynamic.CreateResult(id_of(props), _outputs(api, there, entry))
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
@@ -431,7 +431,7 @@ class QueuedRequestProvider(ApiResourceProvider):
             return dynamic.ReadResult("", {})
         found = [node.get("labels", {}) for node in standing(api, there) if node]
         found = found or [_asked_labels(entry, props)]
-        # One TPU VM with others is enough to see that somebody has changed them.
+        # One TPU VM with other labels is enough to see that they were changed by hand.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
         return dynamic.ReadResult(id_, _outputs(api, there, entry) | {"labels": labels})
 
@@ -482,7 +482,7 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
 
 
 def _lost_by_now(props: Mapping[str, Any]) -> str:
-    """Say what has become of a request since the state was written; empty if nobody may look."""
+    """Say what has become of a request since the state was written; empty if looking fails."""
     try:
         api = TpuApi()
         there, entry = locate(api, props)

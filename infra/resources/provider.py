@@ -1,6 +1,6 @@
 """The providers of this checkout, by the pickles under which a state may name them.
 
-For each dynamic resource the state holds a pickle of its provider, and whoever can write the state
+For each dynamic resource the state holds a pickle of its provider, and anyone who can write the state
 could put another one there. So a pickle is only ever compared, byte for byte, and never loaded.
 """
 
@@ -13,9 +13,9 @@ import dill
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.vertex import VertexJobsProvider
+from infra.resources.node import QueuedNodeProvider
+from infra.resources.request import QueuedRequestProvider
+from infra.resources.vertex import VertexJobsProvider
 
 Provider = type[dynamic.ResourceProvider]
 
@@ -26,7 +26,7 @@ class UnknownProviderError(Exception):
     def __init__(self) -> None:
         super().__init__(
             "the state names a dynamic provider that is not of this checkout: another release made "
-            "it, or somebody has changed the state. It is not run. Use the release that deployed "
+            "it, or the state was changed by hand. It is not run. Use the release that deployed "
             "the stack last, or put an earlier state back (docs/state.md)"
         )
 
