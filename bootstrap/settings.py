@@ -11,13 +11,7 @@ from typing import Final
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.deployer import (
-    READ,
-    objects_condition,
-    permissions_of,
-    permissions_of_role,
-    sweeper,
-)
+from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
 from infra.settings import StackSettings
 from infra.settings.base import (
     UNSET,
@@ -182,10 +176,7 @@ def _problem(error: ErrorDetails) -> Problem:
     name = ".".join(map(str, error["loc"]))
     value: object = UNSET if error["type"] == "missing" else error["input"]
     return Problem(
-        _setting(name),
-        value,
-        f"is wrong: {error['msg']}",
-        "docs/gitops.md describes every setting",
+        _setting(name), value, f"is wrong: {error['msg']}", "docs/gitops.md describes every setting"
     )
 
 

@@ -391,11 +391,7 @@ def _spans(price: Price | None, hours: Decimal) -> dict[str, Any] | None:
 
 
 def _times(hour: Decimal, hours: Decimal) -> dict[str, str]:
-    return {
-        "hour": _plain(hour),
-        "day": _plain(hour * HOURS_PER_DAY),
-        "run": _plain(hour * hours),
-    }
+    return {"hour": _plain(hour), "day": _plain(hour * HOURS_PER_DAY), "run": _plain(hour * hours)}
 
 
 def _plain(number: Decimal) -> str:

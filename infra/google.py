@@ -15,19 +15,6 @@ from infra import credentials
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 
 
-def vertex_root(region: str) -> str:
-    """Return the address of a region's custom jobs, which are known at its own host only.
-
-    Raises:
-        ValueError: it is no region. Records and states name it, and others may write those.
-    """
-    if not _REGION.fullmatch(region):
-        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
-    return f"https://{region}-aiplatform.googleapis.com/v1"
-
-
-# --- Calls of Google's REST APIs from dynamic resources, with the credentials of the provider
-
 Json = dict[str, Any]
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 ATTEMPTS = 6
@@ -184,3 +171,14 @@ def _session(configured: Mapping[str, str]) -> requests.Session:
             "no credentials for Google Cloud: run `gcloud auth application-default login`, or set "
             f"GOOGLE_OAUTH_ACCESS_TOKEN ({error})",
         ) from None
+
+
+def vertex_root(region: str) -> str:
+    """Return the address of a region's custom jobs, which are known at its own host only.
+
+    Raises:
+        ValueError: it is no region. Records and states name it, and others may write those.
+    """
+    if not _REGION.fullmatch(region):
+        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
+    return f"https://{region}-aiplatform.googleapis.com/v1"

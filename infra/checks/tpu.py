@@ -459,12 +459,7 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
         return
     why = _why_not(settings)
     if why:
-        yield Problem(
-            "recovery.enabled",
-            True,
-            f"is not for this stack: {why[0]}",
-            why[1],
-        )
+        yield Problem("recovery.enabled", True, f"is not for this stack: {why[0]}", why[1])
 
 
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:

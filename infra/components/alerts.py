@@ -177,8 +177,7 @@ class Budget(pulumi.ComponentResource):
             ],
             all_updates_rule=self._recipients(stack, settings, services),
             opts=pulumi.ResourceOptions.merge(
-                services.after(BUDGETS_API, parent=self),
-                pulumi.ResourceOptions(provider=provider),
+                services.after(BUDGETS_API, parent=self), pulumi.ResourceOptions(provider=provider)
             ),
         )
         self.register_outputs({})

@@ -113,11 +113,7 @@ class Limits(pulumi.ComponentResource):
     """
 
     def __init__(
-        self,
-        stack: CheckedStack,
-        services: ProjectServices,
-        machines: Identity,
-        tpu: Identity,
+        self, stack: CheckedStack, services: ProjectServices, machines: Identity, tpu: Identity
     ) -> None:
         """`tpu` is whom the TPU acts as."""
         super().__init__("tpu-stack:infra:Limits", "limits")

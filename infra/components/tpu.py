@@ -15,12 +15,7 @@ import pulumi_gcp as gcp
 from infra.apis import COMPUTE_API, TPU_API
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
-from infra.components.identity import (
-    JOBS_OBJECTS,
-    Identity,
-    grant_bucket_to,
-    read_only_object,
-)
+from infra.components.identity import JOBS_OBJECTS, Identity, grant_bucket_to, read_only_object
 from infra.components.machine import (
     custom_timeouts,
     needs_of_startup,
@@ -179,8 +174,7 @@ class Tpu(pulumi.ComponentResource):
         own = pulumi.ResourceOptions(ignore_changes=["description"])
         if name in preempted:
             pulumi.log.info(
-                f"Google has taken {name} away. `pulumi up` deletes and recreates it",
-                resource=self,
+                f"Google has taken {name} away. `pulumi up` deletes and recreates it", resource=self
             )
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)

@@ -101,11 +101,7 @@ class Vm(pulumi.ComponentResource):
         """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
         stack, vm = self._stack, self._stack.settings.vm
         if not vm.keep_boot_disk:
-            params = {
-                "image": vm.image,
-                "size": vm.boot_disk_gib,
-                "type": vm.boot_disk_type.value,
-            }
+            params = {"image": vm.image, "size": vm.boot_disk_gib, "type": vm.boot_disk_type.value}
             return {"auto_delete": True, "initialize_params": params}
         disk = gcp.compute.Disk(
             "boot-disk",
@@ -302,11 +298,7 @@ def _interfaces(vm: VmSettings, network: Network) -> Any:
     # An empty access configuration asks for a public address of Google's choice.
     access: list[dict[str, str]] = [{}] if vm.public_ip else []
     return [
-        {
-            "network": network.network,
-            "subnetwork": network.subnetwork,
-            "access_configs": access,
-        }
+        {"network": network.network, "subnetwork": network.subnetwork, "access_configs": access}
     ]
 
 

@@ -1,7 +1,8 @@
-"""The providers of this checkout, by the pickles under which a state may name them.
+"""Serves the project's own resources to the engine, and loads no pickle of the state.
 
-For each dynamic resource the state holds a pickle of its provider, and anyone who can write the state
-could put another one there. So a pickle is only ever compared, byte for byte, and never loaded.
+For each dynamic resource the state holds a pickle of its provider, and anyone who can write the
+state could put another one there. So a pickle is only ever compared, byte for byte, with those of
+this checkout. The engine starts this module through plugin/.
 """
 
 from __future__ import annotations
@@ -49,11 +50,8 @@ def provider_of(pickled: bytes) -> dynamic.ResourceProvider:
     return provider()
 
 
-# --- Serves the queue's resources to the engine as Pulumi's own program does, but loads no pickle
-
-
 def main() -> None:
-    """Serve until the engine ends this process."""
+    """Serve as Pulumi's own program does, until the engine ends this process."""
     # The one place where Pulumi's program turns what the state says into an object.
     dill.loads = provider_of
     runpy.run_module("pulumi.dynamic", run_name="__main__", alter_sys=True)

@@ -42,11 +42,7 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        strict=True,
+        alias_generator=to_camel, extra="forbid", frozen=True, protected_namespaces=(), strict=True
     )
 
     @classmethod

@@ -1,6 +1,6 @@
 """Tells what a killed update made from what another stack made under the same name.
 
-The state has the mark that the update was about to make a resource with (infra/components/mark.py).
+The state has the mark that the update was about to make a resource with (infra/names.py).
 """
 
 from __future__ import annotations
