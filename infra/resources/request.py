@@ -76,7 +76,7 @@ def node_names(props: Mapping[str, Any]) -> list[str]:
     """
     if "request" not in props:
         return list(props.get("nodes") or [props["name"]])
-    (spec) = props["request"]["tpu"]["nodeSpec"]
+    (spec,) = props["request"]["tpu"]["nodeSpec"]
     several = spec.get("multiNodeParams")
     if not several:
         return [props["name"]]
@@ -219,7 +219,7 @@ def _covers(found: Any, wanted: Any) -> bool:
 
 def _flat(props: Mapping[str, Any]) -> Json:
     request = identity_of(props, "request")
-    (spec) = request["tpu"]["nodeSpec"]
+    (spec,) = request["tpu"]["nodeSpec"]
     where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
     rest = {key: value for key, value in request.items() if key != "tpu"}
     names = {key: value for key, value in spec.items() if key != "node"}

@@ -272,7 +272,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
     becomes(google)
     assert QueuedRequestProvider().diff(ENTRY, stored, ASKED).replaces == ["loss"]
-    assert f"a-tpu: Google takes it up no more ({why})" in capsys.readouterr().out
+    assert f"a-tpu: Google will not fulfil it ({why})" in capsys.readouterr().out
 
 
 def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:

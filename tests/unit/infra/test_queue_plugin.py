@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import queued
+from infra.resources import provider
 
-SCRIPT = Path(queued.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
+SCRIPT = Path(provider.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
 
 
 @pytest.mark.parametrize("named", [".venv", "{checkout}/elsewhere"])

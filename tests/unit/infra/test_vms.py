@@ -191,7 +191,7 @@ def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_e
 ) -> None:
     vm = run(config())[0].one("Instance")["metadata"]["cost-note"]
     # No price: a newer catalog would update every machine of every stack.
-    assert re.match(r"TPU and VM go on costing, [^$]*`pulumi destroy --stack test`\.[^$]*$", vm)
+    assert re.match(r"TPU and VM keep costing, [^$]*`pulumi destroy --stack test`\.[^$]*$", vm)
     bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     training = {"tensorflowVersion": "2.19.1"}
     engine, _ = run(config(tpu=bare, training=training))
