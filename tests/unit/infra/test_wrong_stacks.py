@@ -250,8 +250,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a node that runs the trainer",
         {**node(), "tpu-stack:training": {"runOn": "tpu"}},
-        'training.runOn: "tpu" is for architecture vm; nobody can log on to a classic node. '
-        "Use vm.",
+        'training.runOn: "tpu" is for architecture vm; a classic node allows no login. Use vm.',
     ),
     (
         "a spot node",
@@ -447,7 +446,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM beside its '
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM besides its '
         "boot disk. With architecture vm only.",
     ),
     (
@@ -1033,15 +1032,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a rule that deletes a job's last checkpoint because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30}]}),
         "bucket.lifecycle[0].ageDays: 30 would delete jobs/JOB/checkpoints by age alone, and with "
-        "it what a job that rests needs to go on. Set a prefix beside it, such as "
+        "it what a paused job needs to resume. Set a prefix with it, such as "
         "jobs/mnist-1/tensorboard/, or delete only old versions with noncurrentDays, or move to "
         "nearline instead.",
     ),
     (
         "a rule that deletes the data because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30, "prefix": "data/mnist"}]}),
-        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a job "
-        "that rests needs to go on. Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or "
+        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a paused "
+        "job needs to resume. Set a prefix with it, such as jobs/mnist-1/tensorboard/, or "
         "delete only old versions with noncurrentDays, or move to nearline instead.",
     ),
     (
@@ -1053,8 +1052,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a rule about old versions without versioning",
         config(bucket={"lifecycle": [{"noncurrentDays": 30}]}),
-        "bucket.lifecycle[0].noncurrentDays: 30 is of replaced and deleted objects, which there "
-        "are none of with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
+        "bucket.lifecycle[0].noncurrentDays: 30 is for replaced and deleted objects, which do "
+        "not exist with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
     ),
     (
         "a misspelled condition of a rule",
@@ -1171,7 +1170,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget that never tells anything",
         config(budget={"amount": 500, "thresholds": []}),
-        "budget.thresholds: [] tells nobody anything. Name at least one, such as 100.",
+        "budget.thresholds: [] never reports anything. Name at least one, such as 100.",
     ),
     (
         "a threshold of nothing",
