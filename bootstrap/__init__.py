@@ -1,1 +1,1 @@
-"""The pipeline's own resources: a second Pulumi program beside infra/."""
+"""The pipeline's own resources: a second Pulumi program next to infra/."""

@@ -8,7 +8,7 @@ import pulumi
 
 from bootstrap.program import declare
 from bootstrap.settings import BootstrapError, parse
-from infra.settings.engine import config_from_engine
+from infra.settings.parse import config_from_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,13 +10,9 @@ import pulumi
 import pulumi_gcp as gcp
 
 import infra.components.services as apis_of
-from bootstrap.components.accounts import Accounts, AccountsArgs
-from bootstrap.components.budget import Budget, BudgetArgs
-from bootstrap.components.federation import Federation, FederationArgs
-from bootstrap.components.state import Keys, KeysArgs, State, StateArgs
-from bootstrap.rights import Rights, rights_of
-from bootstrap.settings import BootstrapSettings
-from infra.components.services import ProjectServices, ProjectServicesArgs
+from bootstrap.components import Accounts, Budget, Federation, Keys, State
+from bootstrap.settings import BootstrapSettings, Rights, rights_of
+from infra.components.services import ProjectServices
 
 _APIS = (
     "cloudkms.googleapis.com",
@@ -29,45 +25,30 @@ _APIS = (
 # What an environment's project needs before its accounts can have a role there.
 _ENVIRONMENTS_APIS = ("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
 _BUDGETS_API = "billingbudgets.googleapis.com"
-LABELS = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
 
 
 def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
     """Declare everything and return the outputs; `root` has the stacks' files."""
     rights = rights_of(settings, root)
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
-    services = ProjectServices("services", ProjectServicesArgs(settings.project, apis, enable=True))
-    enabled = tuple(services.enabled.values())
-    project, region = settings.project, settings.region
-    State("own", StateArgs(project, region, settings.bucket, LABELS, enabled))
-    names = tuple(settings.environments)
-    keys = Keys("keys", KeysArgs(project, region, settings.name_prefix, names, LABELS, enabled))
-    federation = Federation("federation", FederationArgs(settings, enabled))
+    services = ProjectServices(settings.project, apis)
+    enabled = list(services.enabled.values())
+    State("own", settings, settings.bucket, enabled)
+    keys = Keys(settings, enabled).keys
+    federation = Federation(settings, enabled)
     environments = {}
     for name, environment in settings.environments.items():
-        bucket = settings.bucket_of(name)
-        state = State(name, StateArgs(project, region, bucket, LABELS, enabled)).bucket
-        accounts = Accounts(
-            name,
-            AccountsArgs(
-                settings,
-                name,
-                rights[name],
-                bucket=state,
-                key=keys.keys[name],
-                deploys=federation.deploys(name, environment),
-                previews=federation.previews(environment),
-                requires=(*enabled, *_enabled(name, environment.project)),
-            ),
-        )
+        state = State(name, settings, settings.bucket_of(name), enabled).bucket
+        requires = [*enabled, *_enabled(name, environment.project)]
+        accounts = Accounts(name, settings, rights[name], state, keys[name], federation, requires)
         environments[name] = {
             "backend_url": pulumi.Output.concat("gs://", state),
-            "secrets_provider": pulumi.Output.concat("gcpkms://", keys.keys[name]),
+            "secrets_provider": pulumi.Output.concat("gcpkms://", keys[name]),
             "deployer": accounts.deployer,
             "previewer": accounts.previewer,
         }
     if settings.budget:
-        Budget("budget", BudgetArgs(settings, settings.budget, enabled))
+        Budget(settings, settings.budget, enabled)
     return _exported(settings, federation, environments, rights)
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pulumi
 
-from infra import early
-
-# What is imported lives as long as the program. Collecting garbage among it again and again would
-# take a fifth of the program's time.
-gc.freeze()
-gc.set_threshold(100_000)
-early.start_provider()
-
-from infra import closed, cures, data_set, enabled, fits, offered, taken
+from infra import cures, preview
 from infra.catalog import Catalog
 from infra.checks import with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.program import declare
-from infra.settings.engine import settings_from_engine
-from infra.settings.problems import SettingsError
+from infra.settings.base import SettingsError
+from infra.settings.parse import settings_from_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,17 +21,13 @@ stack = pulumi.get_stack()
 try:
     settings = settings_from_engine()
     names = names_of(settings, stack)
-    look = taken.look(settings, names.tpus(settings.tpu.slices))
-    context = Context(stack, ROOT, Catalog(), names, taken=look)
+    preempted = preview.look_for_preempted(settings, names.tpus(settings.tpu.slices))
+    context = Context(stack, ROOT, Catalog(), names, preempted=preempted)
     if not pulumi.runtime.is_dry_run():
         cures.report()
     declare(settings, context)
     if pulumi.runtime.is_dry_run():
-        enabled.report(settings)
-        data_set.report(settings, context.names.bucket)
-        closed.report(settings, context.names.bucket)
-        offered.report(settings, context)
-        fits.report(settings, ROOT)
+        preview.report(settings, context)
 except SettingsError as error:
     whole = with_checks(error, lambda rest: Context(stack, ROOT, Catalog(), names_of(rest, stack)))
     raise pulumi.RunError(str(whole)) from None

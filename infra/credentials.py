@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import google.auth.credentials
     import requests
+    from urllib3.util import Retry
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _TOKENS = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
@@ -33,6 +34,8 @@ _ADC = "application_default_credentials.json"
 _TRUE = ("1", "t", "true")
 # Of Google's 403 with which golang/oauth2#702 (2024-02) and others end.
 _ASKS_FOR_ONE = "requires a quota project"
+# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 _PROJECT = re.compile(r"/projects/([^/]+)/")
 QUOTA_PROJECT = "X-Goog-User-Project"
 """Header with the project that a call counts against, where its path does not decide."""
@@ -63,7 +66,7 @@ class Given:
 
     @property
     def is_users(self) -> bool:
-        """Whether somebody has said credentials, and they are not just the machine's own."""
+        """Whether credentials were given, and not just the machine's own."""
         if self.token or self.key:
             return True
         named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
@@ -103,14 +106,41 @@ def session(given: Given) -> requests.Session:
     Raises:
         google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
     """
-    from infra.hosts import keep_to_google
-
     made = _plain_session(given) if given.token and not given.account else _session(given)
     keep_to_google(made)
     made.hooks["response"].append(_counted)
     if given.quota_project:
         made.headers[QUOTA_PROJECT] = given.quota_project
     return made
+
+
+def users_session() -> requests.Session | None:
+    """Return a client as the provider is; None if the machine had to be asked, for seconds."""
+    found = of_program()
+    return session(found) if found.is_users else None
+
+
+def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
+    """Let a session send requests, and so its credentials, to Google's APIs only.
+
+    It raises InvalidURL for any other host, redirected ones too, before anything is sent.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    class GoogleOnly(HTTPAdapter):
+        def send(
+            self, request: requests.PreparedRequest, *how: Any, **more: Any
+        ) -> requests.Response:
+            if not _GOOGLES.match(request.url or ""):
+                raise requests.exceptions.InvalidURL(
+                    f"{request.url} is not https://*.googleapis.com/, which alone gets Google's "
+                    "credentials"
+                )
+            return super().send(request, *how, **more)
+
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, GoogleOnly(max_retries=retries))
 
 
 def _counted(answer: requests.Response, **how: Any) -> requests.Response:

@@ -1,4 +1,4 @@
-"""Beside an error of Google's, `pulumi up` says what to do about it.
+"""Next to an error of Google's, `pulumi up` says what to do about it.
 
 The known errors are the trainer's, and `tpustack doctor` finds them in a text. It is asked once
 something has failed.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import pulumi
 
-from infra import enabled
+from infra.credentials import users_session
 
 _SECONDS = 30.0
 _DOCTOR = (sys.executable, "-m", "tpustack", "doctor", "--json", "-")
@@ -66,7 +66,7 @@ def cures(error: str) -> list[str]:
 def _watch(args: pulumi.ResourceHookArgs) -> None:
     made = args.new_inputs or {}
     tpu = f"projects/{made['project']}/locations/{made['zone']}/nodes/{made['name']}"
-    # Nobody waits for it: it ends with the program.
+    # A daemon: it ends with the program.
     threading.Thread(target=tell_if_refused, args=(tpu, pulumi.get_stack()), daemon=True).start()
 
 
@@ -79,7 +79,7 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
     """
     sleep(_PATIENCE)
     try:
-        session = enabled.users_session()
+        session = users_session()
         answer = session.get(_NODE.format(tpu), timeout=_SECONDS) if session else None
     except Exception:  # No error of any kind may fail an update.
         return

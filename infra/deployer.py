@@ -11,11 +11,9 @@ from typing import Any, Final
 import yaml
 
 from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.bucket import EncryptionSettings
-from infra.settings.budget import BudgetSettings
-from infra.settings.training import RunOn
-from infra.startup.agent.declaration import PATH
+from infra.settings import EncryptionSettings, StackSettings
+from infra.settings.machines import RunOn
+from tpu_core.paths import DATA, DECLARATION, WHEELS
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
 READ: Final = "read"
@@ -24,14 +22,17 @@ CHANGE: Final = "change"
 WAIT: Final = "wait"
 ALL: Final = (READ, WRITE, CHANGE, WAIT)
 OBJECTS_ROLE: Final = "roles/storage.objectUser"
-_OBJECTS: Final = (PATH, "data/", "wheels/")
+_OBJECTS: Final = (DECLARATION, DATA, WHEELS)
+
+# They count for requests in the queue, too.
+TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
-    "a vm that nobody manages": lambda s: s.vm.managed is None,
-    "a managed vm": lambda s: s.vm.managed is not None,
+    "a vm of its own": lambda s: s.vm.instance_group is None,
+    "an instance group": lambda s: s.vm.instance_group is not None,
     "a health check of the vm": lambda s: (
-        s.vm.managed is not None and s.training.run_on is RunOn.VM
+        s.vm.instance_group is not None and s.training.run_on is RunOn.VM
     ),
     "disks of its own": lambda s: (
         s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
@@ -50,18 +51,19 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "limits": lambda s: _makes_a_role(s),
     "recovery": lambda s: s.recovery.enabled,
     "jobs with an account of their own": lambda s: s.jobs.apart,
-    "managed training": lambda s: s.jobs.vertex is not None,
-    "submitters of managed training": lambda s: (
+    "vertex training": lambda s: s.jobs.vertex is not None,
+    "submitters of vertex training": lambda s: (
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
     ),
     "metrics of the vm": lambda s: s.vm.ops_agent,
     "a public address of the vm": lambda s: s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
-    "addresses that the budget tells": lambda s: bool(_budget(s).emails),
-    "a topic that the budget tells": lambda s: _budget(s).pubsub_topic is not None,
-    "a topic of its own": lambda s: _budget(s).own_topic is not None,
-    "a webhook": lambda s: s.messages.webhook is not None,
-    "messages by e-mail": lambda s: bool(s.messages.emails),
+    "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
+    "a topic that the budget tells": lambda s: (
+        s.budget is not None and s.budget.pubsub_topic is not None
+    ),
+    "a topic of its own": lambda s: s.budget is not None and s.budget.own_topic is not None,
+    "messages": lambda s: s.messages.any,
     "a topic of messages": lambda s: s.messages.pubsub_topic is not None,
 }
 
@@ -129,6 +131,11 @@ def objects_condition(settings: StackSettings, stack: str) -> str:
     return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in _OBJECTS)
 
 
+def permissions_of_role(*, creates: bool) -> list[str]:
+    """Return the permissions of the limits' role; `creates` if the agent recreates a lost TPU."""
+    return [*(["tpu.nodes.create"] if creates else []), *TPU_PERMISSIONS]
+
+
 def sweeper() -> list[str]:
     """Return what deleting resources that are in no state takes (`tpustack ci sweep`)."""
     listed: list[str] = _catalog()["sweeper"]
@@ -151,7 +158,3 @@ def _makes_a_role(settings: StackSettings) -> bool:
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:
     return encryption is not None and encryption.key is None
-
-
-def _budget(settings: StackSettings) -> BudgetSettings:
-    return settings.budget or BudgetSettings()

@@ -11,16 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpu_core.contract import MARK as MARK
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from infra.settings import StackSettings
 
-MARK = "tpu-stack-mark"
-"""The label by which a stack knows what it made itself (infra/components/mark.py)."""
+# Names don't tell apart two stacks of one name in two backends; the label MARK does. The engine
+# writes what it is about to make into the stack's own state, the mark included. So `tpustack
+# recover` adopts only what carries this stack's mark, and nothing of a colleague's.
+# A resource keeps the mark that it was made with, also when the stack moves to another backend.
+KEPT_LABEL = [f'labels["{MARK}"]']
+"""What a resource whose labels are marked ignores of later changes."""
+KEPT_DESCRIPTION = ["description"]
+"""The same for a resource whose description is marked."""
 JOB_LABEL, JOB_ID_LABEL = "tpu-stack-job", "tpu-stack-job-id"
 """The label of a custom job of Vertex AI that `tpustack job` has submitted."""
-MANAGED = "-vx"
+VERTEX = "-vx"
 """End of the id of the account that Vertex AI runs a stack's jobs as."""
 MADE_FOR = "Made by tpu-stack for stack "
 """Beginning of the description of what has no labels; the mark is its end."""
@@ -61,9 +69,9 @@ class Names:
         return f"{self.prefix}-job"
 
     @property
-    def managed_account(self) -> str:
+    def vertex_account(self) -> str:
         """Account id of the service account that Vertex AI runs jobs as."""
-        return f"{self.prefix}{MANAGED}"
+        return f"{self.prefix}{VERTEX}"
 
     @staticmethod
     def email_of(account: str, project: str) -> str:

@@ -8,9 +8,8 @@ import pulumi
 
 from infra.components.bucket import Bucket
 from infra.components.identity import Identity
-from infra.components.managed_vm import ManagedVm
 from infra.components.tpu import Tpu
-from infra.components.vm import Vm
+from infra.components.vm import InstanceGroup, Vm
 from infra.settings import StackSettings
 
 OUTPUTS: Mapping[str, str] = {
@@ -38,7 +37,7 @@ def export(
     job: str,
     bucket: Bucket,
     identity: Identity,
-    vm: Vm | ManagedVm,
+    vm: Vm | InstanceGroup,
     tpu: Tpu,
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""

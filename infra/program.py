@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pulumi
 
+from infra.apis import apis_of
 from infra.checks import ensure_valid
 from infra.checks.context import Context
-from infra.components.messages import declare_messages
-from infra.cost.parts import of_stack
-from infra.cost.running import goes_on
-from infra.cost.table import table
-from infra.managed import declare_training
+from infra.components.alerts import Budget, Messages
+from infra.components.bucket import Bucket
+from infra.components.identity import Identity, Limits
+from infra.components.network import Network
+from infra.components.services import ProjectServices
+from infra.components.tpu import QueuedTpu, Tpu, TpuNode, TpuVm
+from infra.components.vm import InstanceGroup, Vm
+from infra.cost import table, until_destroyed
 from infra.outputs import export
 from infra.settings import StackSettings
-from infra.settings.training import RunOn
-from infra.stack import Builder
+from infra.settings.machines import Architecture, RunOn
 
 
 def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:
@@ -26,26 +29,43 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     Raises:
         SettingsError: before anything is declared.
     """
-    checked = ensure_valid(settings, context)
-    for warning in checked.warnings:
+    stack = ensure_valid(settings, context)
+    for warning in stack.warnings:
         pulumi.log.warn(warning)
     if pulumi.runtime.is_dry_run():
-        costs = table(of_stack(settings, context.stack, context.catalog))
-        pulumi.log.info(f"{costs}\n\n{goes_on(settings, context.stack, context.catalog)}.")
-    stack = Builder(settings, context, checked)
-    services = stack.services()
-    stack.budget(services)
-    bucket = stack.bucket(services)
-    identity = stack.identity(services, bucket)
-    declare_training(settings, context.names, services, bucket)
-    of_tpu = identity
+        end = until_destroyed(stack.cost, settings, context.stack)
+        pulumi.log.info(f"{table(stack.cost)}\n\n{end}.")
+    services = ProjectServices(settings.project, apis_of(settings), enable=settings.enable_apis)
+    if settings.budget is not None:
+        Budget(stack, settings.budget, services)
+    bucket = Bucket(stack, services)
+    machines = Identity(stack, services, bucket)
+    if settings.jobs.vertex is not None:
+        # Imports requests, which takes a while.
+        from infra.components.vertex import VertexTraining
+
+        VertexTraining(stack, settings.jobs.vertex, services, bucket)
+    of_tpu = machines
     if settings.jobs.apart:
-        jobs = identity.of_jobs(context.names.jobs_account)
+        jobs = Identity(stack, services, bucket, machines)
         # Anyone who drives a TPU by gRPC acts as its account.
-        of_tpu = jobs if settings.training.run_on is RunOn.VM else identity
-    stack.limits(services, identity, of_tpu)
-    declare_messages(settings, context.names, stack.labels, identity, services)
-    network = stack.network(services)
-    tpu = stack.tpu(services, network, of_tpu, bucket)
-    vm = stack.vm(services, network, identity, bucket)
-    return export(settings, checked.job, bucket, identity, vm, tpu)
+        of_tpu = jobs if settings.training.run_on is RunOn.VM else machines
+    if settings.limits.any or settings.recovery.enabled:
+        Limits(stack, services, machines, of_tpu)
+    if settings.messages.any:
+        Messages(stack, services)
+    network = Network(stack, services)
+    tpu = _form_of_tpu(settings)(stack, services, network, of_tpu, bucket)
+    group = settings.vm.instance_group
+    vm = (
+        Vm(stack, services, network, machines, bucket)
+        if group is None
+        else InstanceGroup(stack, group, services, network, machines, bucket)
+    )
+    return export(settings, stack.job, bucket, machines, vm, tpu)
+
+
+def _form_of_tpu(settings: StackSettings) -> type[Tpu]:
+    if settings.architecture is Architecture.NODE:
+        return TpuNode
+    return TpuVm if settings.tpu.queue is None else QueuedTpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -107,3 +107,202 @@ def items(props: Mapping[str, Any], name: str) -> Sequence[Any]:
     """Return a property that is a list; empty if it is absent or unknown."""
     value = props.get(name)
     return value if isinstance(value, list) else []
+
+
+# --- VMs and TPUs, whichever type of resource declares them.
+
+_INSTANCES = ("gcp:compute/instance:Instance",)
+_TEMPLATES = (
+    "gcp:compute/instanceTemplate:InstanceTemplate",
+    "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
+)
+_DISK = "gcp:compute/disk:Disk"
+_TPU_VM = "gcp:tpu/v2Vm:V2Vm"
+_NODE = "gcp:tpu/node:Node"
+_QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
+# What infra/resources declares: the same request, with the account and capacity that V2 lacks.
+_QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
+
+ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"
+FLEX_START = "flex-start"
+_MODELS = {"SPOT": SPOT, "RESERVATION_BOUND": RESERVED, "FLEX_START": FLEX_START}
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property by its path, and its value."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of a kind (`pd-balanced`) and size."""
+
+    kind: str
+    gib: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A VM or TPU.
+
+    `account` is None where it has none, or one of Google's; `scopes` is None where Google chooses.
+    `count` is how many alike there are: a request in the queue may be for several.
+    """
+
+    what: str
+    size: Property
+    where: Property
+    capacity: Property
+    capacity_is: str
+    account: Property | None
+    scopes: Sequence[Any] | None
+    addresses: tuple[Property, ...]
+    disks: tuple[Disk, ...] = ()
+    count: int = 1
+
+    @property
+    def region(self) -> str | None:
+        """The region, if it is known."""
+        return region_of(self.where)
+
+
+def region_of(where: Property) -> str | None:
+    """Return the region that a property `zone`, `region` or `location` names, if it is known."""
+    if not isinstance(where.value, str):
+        return None
+    name = where.value.rpartition("/")[2].lower()
+    return name.rpartition("-")[0] if where.path.endswith("zone") else name
+
+
+def machines(resource: Resource) -> Iterator[Machine]:
+    """Return the machines that a resource is; none for other resources."""
+    props = resource.props
+    if resource.type in _INSTANCES:
+        boot = group(group(props, "bootDisk"), "initializeParams")
+        yield _vm(props, Property("zone", props.get("zone")), [_disk(boot, "type", "size")])
+    elif resource.type in _TEMPLATES:
+        disks = [_disk(disk, "diskType", "diskSizeGb") for disk in items(props, "disks")]
+        yield _vm(props, Property("region", props.get("region")), disks)
+    elif resource.type == _TPU_VM:
+        yield _tpu_vm(props, props, "", "scopes", *_asked("schedulingConfig", props))
+    elif resource.type == _NODE:
+        yield Machine(
+            "TPU",
+            Property("acceleratorType", props.get("acceleratorType")),
+            Property("zone", props.get("zone")),
+            *_asked("schedulingConfig", props),
+            account=None,
+            scopes=None,
+            addresses=(),
+        )
+    elif resource.type in (_QUEUED, _QUEUE_ENTRY):
+        yield from _queued(props, mine=resource.type == _QUEUE_ENTRY)
+
+
+def _queued(props: Mapping[str, Any], *, mine: bool) -> Iterator[Machine]:
+    request, prefix = (group(props, "request"), "request.") if mine else (props, "")
+    capacity = _tier(request, prefix)
+    key = "nodeSpec" if mine else "nodeSpecs"
+    for number, spec in enumerate(items(group(request, "tpu"), key)):
+        path = f"{prefix}tpu.{key}[{number}].node."
+        one = _tpu_vm(group(spec, "node"), props, path, "scope", *capacity)
+        count = group(spec, "multiNodeParams").get("nodeCount")
+        yield replace(one, count=int(count)) if isinstance(count, (int, float)) else one
+
+
+def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
+    model = request.get("provisioningModel")
+    if isinstance(model, str) and model in _MODELS:
+        return Property(f"{prefix}provisioningModel", model), _MODELS[model]
+    reserved = group(request, "guaranteed").get("reserved") is True
+    tiers = {"spot": SPOT, "bestEffort": PREEMPTIBLE}
+    # A guarantee alone is only about how long a TPU stays.
+    tiers |= {"guaranteed": RESERVED if reserved else ON_DEMAND}
+    for key, capacity in tiers.items():
+        if key in request:
+            return Property(f"{prefix}{key}", request[key]), capacity
+    return Property(f"{prefix}spot", None), ON_DEMAND
+
+
+def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
+    """Return how the machine is bought, by the flags in a scheduling group."""
+    scheduling = group(props, name)
+    if scheduling.get("provisioningModel") == "SPOT":
+        return Property(f"{name}.provisioningModel", "SPOT"), SPOT
+    for kind in (SPOT, PREEMPTIBLE, RESERVED):
+        if scheduling.get(kind) is True:
+            return Property(f"{name}.{kind}", True), kind
+    return Property(name, props.get(name)), ON_DEMAND
+
+
+def _vm(props: Mapping[str, Any], where: Property, disks: Sequence[Disk | None]) -> Machine:
+    account = _account(props, "")
+    addresses = tuple(
+        Property(f"networkInterfaces[{number}].{key}", interface[key])
+        for number, interface in enumerate(items(props, "networkInterfaces"))
+        for key in ("accessConfigs", "ipv6AccessConfigs")
+        if interface.get(key)
+    )
+    return Machine(
+        "VM",
+        Property("machineType", props.get("machineType")),
+        where,
+        *_asked("scheduling", props),
+        # A VM without an account has no identity at all.
+        account=account if "serviceAccount" in props else None,
+        scopes=items(group(props, "serviceAccount"), "scopes"),
+        addresses=addresses,
+        disks=tuple(disk for disk in disks if disk),
+    )
+
+
+def _tpu_vm(
+    node: Mapping[str, Any],
+    props: Mapping[str, Any],
+    path: str,
+    scopes: str,
+    capacity: Property,
+    capacity_is: str,
+) -> Machine:
+    networks = {"networkConfig": group(node, "networkConfig")} | {
+        f"networkConfigs[{number}]": network
+        for number, network in enumerate(items(node, "networkConfigs"))
+    }
+    return Machine(
+        "TPU",
+        Property(f"{path}acceleratorType", node.get("acceleratorType")),
+        Property("zone", props.get("zone")),
+        capacity,
+        capacity_is,
+        account=_account(node, path),
+        # Without scopes, Google gives a TPU VM the full one.
+        scopes=items(group(node, "serviceAccount"), scopes) or None,
+        addresses=tuple(
+            Property(f"{path}{key}.enableExternalIps", True)
+            for key, network in networks.items()
+            if network.get("enableExternalIps") is True
+        ),
+    )
+
+
+def _account(props: Mapping[str, Any], path: str) -> Property:
+    whole = props.get("serviceAccount")
+    email = whole if whole is UNKNOWN else group(props, "serviceAccount").get("email")
+    return Property(f"{path}serviceAccount.email", email)
+
+
+def data_disk(resource: Resource) -> Disk | None:
+    """Return the disk that a resource is; None for other resources."""
+    return _disk(resource.props, "type", "size") if resource.type == _DISK else None
+
+
+def _disk(props: Mapping[str, Any], kind: str, size: str) -> Disk | None:
+    """Return a disk of known size; None if an image decides it or it is not known yet."""
+    gib, name = props.get(size), props.get(kind)
+    if not isinstance(gib, (int, float)):
+        return None
+    # The kind that Google takes if none is named.
+    return Disk(name.rpartition("/")[2] if isinstance(name, str) else "pd-standard", int(gib))

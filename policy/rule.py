@@ -61,7 +61,7 @@ def allowed(what: str) -> Option:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, which looks at a resource by itself or at the whole stack."""
+    """One rule, which looks at one resource or at the whole stack."""
 
     name: str
     description: str

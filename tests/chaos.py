@@ -30,9 +30,8 @@ from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.context import Context
 from infra.names import names_of
-from infra.settings.parse import NAMESPACE, parse
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import NAMESPACE, parse, stack_path
 from tpustack import project
 from tpustack.cloud.google import Google, look_up
 from tpustack.console import Interrupted, handled

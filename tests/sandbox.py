@@ -16,7 +16,7 @@ from typing import Any
 import requests
 import yaml
 
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import stack_path
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand

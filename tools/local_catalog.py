@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from infra.catalog import Catalog
-from infra.catalog.model import Accelerator, Source
+from infra.catalog.entries import Accelerator, Source
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "localcloud" / "localcloud" / "data"

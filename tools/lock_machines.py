@@ -21,8 +21,7 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from infra.catalog import Catalog
-from infra.catalog.locks import LOCKS
+from infra.catalog import LOCKS, Catalog
 
 _UV = Path(sys.executable).with_name("uv")
 _OLDEST = 10

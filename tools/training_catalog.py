@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.catalog.model import Accelerator, Chip
-from infra.catalog.prices import Price
+from infra.catalog.entries import Accelerator, Chip, Price
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "training" / "tpu_training" / "compile" / "tpus.json"

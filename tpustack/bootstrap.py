@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 import yaml
 
-from bootstrap.rights import rights_of
-from bootstrap.settings import BootstrapError, BootstrapSettings, parse
-from infra.settings.bounded import load as load_yaml
+from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
+from infra.settings.parse import load_yaml
 from tpustack.cloud.google import require_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend

@@ -18,7 +18,7 @@ import click
 from tpustack.errors import UsageError
 
 if TYPE_CHECKING:
-    from infra.settings.problems import Problem
+    from infra.settings.base import Problem
 
 
 class LazyGroup(click.Group):

@@ -22,7 +22,7 @@ import click
 import psutil
 from rich.console import Console
 
-from infra.cost.table import aligned
+from infra.cost import aligned
 from tpustack import datasets, project
 from tpustack.cloud.google import Google
 from tpustack.engine import toolchain

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from infra.cost.table import dollars
+from infra.cost import dollars
 from tpustack.console import line
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from infra.cost.estimate import Estimate
+    from infra.cost import Estimate
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import File
     from tpustack.cloud.google import Google

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.catalog.model import Accelerator, Proof
-from infra.catalog.prices import Price, is_in
-from infra.cost.table import UNKNOWN, dollars
+from infra.catalog.entries import Accelerator, Price, Proof, is_in
+from infra.cost import UNKNOWN, dollars
 from infra.settings.reference import Setting, all_settings, groups
 
 _INTRODUCTION = """\

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, with_checks
 from infra.checks.context import Context
-from infra.checks.training import MANIFEST
-from infra.cost.estimate import Estimate
-from infra.cost.table import dollars
+from infra.checks.software import MANIFEST
+from infra.cost import Estimate, dollars
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem, SettingsError
-from infra.settings.stack_file import load_stack_file, stack_name, stack_path
+from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings.parse import load_stack_file, stack_name, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import root
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import cached_property
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from infra.catalog import unlisted
-from infra.catalog.model import (
+from infra.catalog.entries import (
     Accelerator,
     Chip,
     MachineType,
     NetworkFacts,
     NodeVersion,
+    Packages,
+    Prices,
     Proof,
     Runtime,
     Source,
+    read_table,
 )
-from infra.catalog.packages import Packages
-from infra.catalog.prices import Prices
-from infra.catalog.tables import read
 
 _RUNTIME_PREFIX = "tpu-vm-tf-"
 
@@ -99,12 +100,12 @@ class Catalog:
 
     def accelerator(self, name: str) -> Accelerator | None:
         """Return a TPU type; one that is not listed too, if it may exist all the same."""
-        return self.accelerators.get(name) or unlisted.accelerator(name, self.accelerators)
+        return self.accelerators.get(name) or unlisted_accelerator(name, self.accelerators)
 
     def runtime(self, name: str) -> Runtime | None:
         """Return a runtime; one that is not listed too, if its name follows Google's pattern."""
         convention = next(iter(self.runtimes.values())).source
-        return self.runtimes.get(name) or unlisted.runtime(name, convention)
+        return self.runtimes.get(name) or unlisted_runtime(name, convention)
 
     @cached_property
     def node_versions(self) -> Mapping[str, NodeVersion]:
@@ -139,7 +140,7 @@ class Catalog:
         """Return whether a machine type that is not listed may exist all the same."""
         kinds = self._read("machines")["kinds"]
         series = {known.rpartition("-")[0] for known in self.machine_types}
-        return unlisted.may_be_machine_type(name, series, kinds)
+        return is_machine_type_name(name, series, kinds)
 
     @cached_property
     def network(self) -> NetworkFacts:
@@ -169,7 +170,7 @@ class Catalog:
         return Prices(self._folder / "prices.yaml")
 
     def _read(self, table: str) -> Any:
-        return read(self._folder / f"{table}.yaml")
+        return read_table(self._folder / f"{table}.yaml")
 
 
 def _sources(document: Mapping[str, Any]) -> dict[str, Source]:
@@ -211,3 +212,128 @@ def _clock_mhz(facts: Mapping[str, Any]) -> int:
     """Return the clock at which the matrix units reach the peak: two operations each a cycle."""
     per_cycle: int = facts["matrixUnits"] * 2 * facts["matrixSide"] ** 2
     return round(float(facts["peakTflops"]) * 1e6 / per_cycle)
+
+
+# --- What the catalog does not list and Google may offer all the same, by Google's rules for names
+
+_TENSORFLOW = re.compile(
+    r"tpu-vm-tf-(?P<version>(?P<major>\d+)\.(?P<minor>\d+)\.\d+)(?P<pod>-pod)?"
+    r"(?P<api>-pjrt|-se)?(-[a-z0-9-]+)?"
+)
+_BARE = re.compile(r"(tpu-ubuntu\d{4}|tpu-vm|v\d+-alpha)(-[a-z0-9]+)*")
+_MACHINE = re.compile(r"(?P<series>[a-z]\d+[a-z]?-(?P<kind>[a-z]+))(-\d+g?(-\w+)*)?")
+_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-(ai\d+)?[a-z]")
+# From this release on the name of a runtime says which device API it has.
+_NAMES_API = (2, 15)
+
+
+def is_zone_name(name: str) -> bool:
+    """Return whether a name has the form of Google's zones."""
+    return bool(_ZONE.fullmatch(name))
+
+
+def unlisted_accelerator(name: str, known: Mapping[str, Accelerator]) -> Accelerator | None:
+    """Return a size that the catalog does not list, of a generation whose table is not complete."""
+    generation, _, size = name.rpartition("-")
+    smallest = next((a for a in known.values() if a.name.startswith(f"{generation}-")), None)
+    if smallest is None or not smallest.open_sizes or not size.isdecimal():
+        return None
+    hosts, left = divmod(int(size), smallest.cores)
+    if left or not hosts or size.startswith("0"):
+        return None
+    return replace(
+        smallest,
+        name=name,
+        topology="",
+        chips=smallest.chips * hosts,
+        cores=int(size),
+        hosts=hosts,
+        hbm_gib=smallest.hbm_gib * hosts,
+        listed=False,
+    )
+
+
+def unlisted_runtime(name: str, source: Source) -> Runtime | None:
+    """Return a runtime that the catalog does not list, if its name follows Google's pattern."""
+    if found := _TENSORFLOW.fullmatch(name):
+        new = (int(found["major"]), int(found["minor"])) >= _NAMES_API
+        if new != bool(found["api"]):
+            return None
+        served = found["pod"] is not None
+        return Runtime(name, found["version"], (), served, source, Proof.INFERRED, listed=False)
+    if name.startswith("tpu-vm-tf") or not _BARE.fullmatch(name):
+        return None
+    return Runtime(name, None, (), False, source, Proof.INFERRED, listed=False)
+
+
+def is_machine_type_name(name: str, series: Collection[str], kinds: Collection[str]) -> bool:
+    """Return whether a name has the form of Google's machine types, of a series not listed."""
+    found = _MACHINE.fullmatch(name)
+    return found is not None and found["series"] not in series and found["kind"] in kinds
+
+
+# --- Locks of what the start-up scripts install: pip takes only wheels with these hashes
+
+LOCKS = Path(__file__).parent.parent / "startup" / "locks"
+"""One file per release, PACKAGE-VERSION.txt, written by tools/lock_machines.py."""
+
+
+def lock_of(package: str, version: str) -> str | None:
+    """Return the requirements of a release with the hashes of their wheels, if they are known."""
+    path = LOCKS / f"{package}-{version}.txt"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+# --- What Vertex AI offers for custom jobs: its TPUs, their quotas, its containers
+
+_VERTEX = Path(__file__).parent / "vertex.yaml"
+
+
+@dataclass(frozen=True)
+class VertexTpu:
+    """A TPU of a custom job.
+
+    Attributes:
+        machine: the machineSpec of a worker pool.
+        quota: the metric that it counts against, without the API's name.
+        spot_quota: that of its spot capacity.
+        hosts: how many machines it has, each of which runs the container.
+        tensorflow: Google's own container with TensorFlow for it; None if there is none.
+    """
+
+    machine: Mapping[str, Any]
+    quota: str
+    spot_quota: str
+    hosts: int = 1
+    tensorflow: str | None = None
+
+
+@lru_cache(maxsize=1)
+def vertex_tpus() -> Mapping[str, VertexTpu]:
+    """Return the TPUs by their type, such as v2-8."""
+    return {name: VertexTpu(**about) for name, about in read_table(_VERTEX)["tpus"].items()}
+
+
+@lru_cache(maxsize=1)
+def vertex_regions() -> tuple[str, ...]:
+    """Return where custom jobs can have TPUs: the regions where Cloud TPU has one of theirs."""
+    there = Catalog().accelerators
+    zones = {zone for name in vertex_tpus() for zone in there[name].zones}
+    return tuple(sorted({zone.rpartition("-")[0] for zone in zones}))
+
+
+def why_not_on_vertex(kind: str) -> str:
+    """Return why a type of TPU is not among them."""
+    reasons: Mapping[str, str] = read_table(_VERTEX)["notOffered"]
+    return reasons.get(kind.rpartition("-")[0], "there is no such TPU")
+
+
+def why_not_spot_on_vertex(tpu: VertexTpu) -> str | None:
+    """Return why a TPU can't be a spot one; None if it can."""
+    spot = read_table(_VERTEX)["spot"]
+    return str(spot["why"]) if tpu.hosts > spot["mostHosts"] else None
+
+
+def vertex_plain_image() -> str:
+    """Return the container for jobs that bring their framework along."""
+    return str(read_table(_VERTEX)["plainImage"])

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle, check_soft_delete
-from infra.checks.budget import check_budget
 from infra.checks.context import Context
-from infra.checks.disks import check_data_disks
-from infra.checks.messages import check_messages
+from infra.checks.machines import (
+    check_data_disks,
+    check_image,
+    check_instance_group,
+    check_machine_type,
+    check_ops_agent,
+    check_shielded,
+    check_vm_capacity,
+    warn_about_limits,
+)
 from infra.checks.network import (
     check_cidr,
     check_network,
@@ -21,88 +28,109 @@ from infra.checks.network import (
     check_subnet,
     warn_about_network,
 )
-from infra.checks.packages import (
-    check_packages,
-    warn_about_locks,
-    warn_about_packages,
-    wheels_of,
+from infra.checks.project import (
+    check_bucket_name,
+    check_budget,
+    check_messages,
+    check_prefix,
+    check_project,
+    check_provider,
 )
-from infra.checks.project import check_bucket_name, check_prefix, check_project
-from infra.checks.provider import check_provider
-from infra.checks.queue import (
-    check_flex_start,
-    check_queue,
-    check_without_queue,
-    warn_about_flex_start,
-)
-from infra.checks.recovery import check_recovery
-from infra.checks.tpu import (
-    check_accelerator,
-    check_capacity,
-    check_form,
-    check_zone,
-    warn_about_node,
-)
-from infra.checks.tpu_vm import (
-    check_jobs,
-    check_not_for_nodes,
-    check_scopes,
-    check_tags,
-    warn_about_slices,
-)
-from infra.checks.training import (
+from infra.checks.software import (
     check_args,
     check_data,
     check_job,
-    check_wheel,
-    find_wheel,
-    job_name,
-)
-from infra.checks.unproven import warn_about_unlisted, warn_about_unproven
-from infra.checks.versions import (
     check_node_version,
+    check_packages,
     check_runtime,
     check_trainer_version,
+    check_wheel,
+    data_files,
+    find_wheel,
+    job_name,
     tpu_software,
     trainer_tensorflow,
+    warn_about_locks,
+    warn_about_packages,
     warn_about_versions,
+    wheels_of,
 )
-from infra.checks.vm import (
-    check_image,
-    check_machine_type,
-    check_managed,
-    check_ops_agent,
-    check_shielded,
-    check_vm_capacity,
-    warn_about_limits,
+from infra.checks.tpu import (
+    check_accelerator,
+    check_capacity,
+    check_fallback_zones,
+    check_flex_start,
+    check_form,
+    check_jobs,
+    check_not_for_nodes,
+    check_queue,
+    check_recovery,
+    check_scopes,
+    check_tags,
+    check_without_queue,
+    check_zone,
+    warn_about_ai_zones,
+    warn_about_flex_start,
+    warn_about_node,
+    warn_about_slices,
+    warn_about_unlisted,
+    warn_about_unproven,
 )
-from infra.checks.zones import check_fallback_zones, warn_about_ai_zones
+from infra.cost import Estimate
+from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem, SettingsError
 from infra.settings.parse import STAND_IN
-from infra.settings.problems import UNSET, Problem, SettingsError
 
 
 @dataclass(frozen=True)
 class CheckedStack:
-    """What the checks have made sure of, as values that are always there.
+    """A stack that has passed all checks: what its components are made from.
 
     Attributes:
+        settings: as the stack file has them.
+        context: what the checks looked at.
         wheel: the training wheel to upload.
+        data: the data set's files, by their names below `data/` in the bucket.
         job: the job's folder below `jobs/` in the bucket.
         trainer_tensorflow: the TensorFlow that the trainer runs with.
         tpu_software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
         wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
-        budget_amount: what the budget allows for a month; None without a budget.
+        cost: of the stack as it is set.
         warnings: what is allowed and may not be intended.
     """
 
+    settings: StackSettings
+    context: Context
     wheel: Path
+    data: Mapping[str, Path]
     job: str
     trainer_tensorflow: str
     tpu_software: str
     wheels: str | None
-    budget_amount: int | None
+    cost: Estimate
     warnings: tuple[str, ...]
+
+    @property
+    def names(self) -> Names:
+        """The names of the resources."""
+        return self.context.names
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of everything that can have labels."""
+        own = {"managed-by": "pulumi", "tpu-stack": self.context.stack}
+        return {**self.settings.labels, **own}
+
+    @property
+    def marked_labels(self) -> dict[str, str]:
+        """The labels of what another stack could create under the same name."""
+        return {**self.labels, MARK: mark_of(self.context.stack)}
+
+    @property
+    def marked_description(self) -> str:
+        """The same mark, for resources without labels."""
+        return f"{MADE_FOR}{self.context.stack} ({mark_of(self.context.stack)})"
 
 
 _DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
@@ -139,7 +167,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_image,
     check_vm_capacity,
     check_shielded,
-    check_managed,
+    check_instance_group,
     check_ops_agent,
     check_bucket,
     check_soft_delete,
@@ -181,7 +209,7 @@ def with_checks(error: SettingsError, context: Callable[[StackSettings], Context
     What a setting that could not be read may have made right, or wrong, is left out: whatever is
     said with its name, or of a setting of its group that is not set.
     """
-    if error.rest is None:
+    if not isinstance(error.rest, StackSettings):
         return error
     meant = {name for each in error.problems for name in _DID_YOU_MEAN.findall(each.cure)}
     unread = {STAND_IN, *meant, *(each.setting for each in error.problems)}
@@ -216,8 +244,15 @@ def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
     software = tpu_software(settings)
     if problems or wheel is None or tensorflow is None or software is None:
         raise SettingsError(context.stack, problems)
-    amount = settings.budget.amount if settings.budget else None
-    warnings = tuple(find_warnings(settings, context))
-    job = job_name(settings, context.root)
-    wheels = wheels_of(settings, context)
-    return CheckedStack(wheel, job, tensorflow, software, wheels, amount, warnings)
+    return CheckedStack(
+        settings,
+        context,
+        wheel,
+        data_files(settings, context.root),
+        job_name(settings, context.root),
+        tensorflow,
+        software,
+        wheels_of(settings, context),
+        context.cost_of(settings),
+        tuple(find_warnings(settings, context)),
+    )

@@ -1,16 +1,17 @@
-"""Checks of the bucket: its location, its key, what it keeps and for how long."""
+"""Checks of the bucket, and of the files that the stack uploads to it."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import zip_longest
+from pathlib import Path
 
 from infra.checks.context import Context
-from infra.settings import StackSettings
-from infra.settings.base import Section
-from infra.settings.bucket import LifecycleAction, LifecycleRule
-from infra.settings.problems import UNSET, Problem, misplaced
+from infra.settings import LifecycleAction, LifecycleRule, StackSettings
+from infra.settings.base import UNSET, Problem, Section, misplaced
 
 _KEY = re.compile(
     r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}", re.ASCII
@@ -110,7 +111,7 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
             yield Problem(
                 f"{name}.{key}",
                 value,
-                "is of replaced and deleted objects, which there are none of with "
+                "is for replaced and deleted objects, which do not exist with "
                 "bucket.versioning: false",
                 "Set bucket.versioning: true, or use ageDays",
             )
@@ -120,9 +121,9 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
                 yield Problem(
                     f"{name}.ageDays",
                     rule.age_days,
-                    f"would delete {_shown(path)} by age alone, and with it what a job that rests "
-                    "needs to go on",
-                    "Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or delete only old "
+                    f"would delete {_shown(path)} by age alone, and with it what a paused job "
+                    "needs to resume",
+                    "Set a prefix with it, such as jobs/mnist-1/tensorboard/, or delete only old "
                     "versions with noncurrentDays, or move to nearline instead",
                 )
                 return
@@ -151,7 +152,7 @@ def _shown(path: Sequence[str]) -> str:
 
 
 def check_encryption(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the key is named in full and lies in the bucket's region."""
+    """Check that the key is named in full and is in the bucket's region."""
     encryption = settings.bucket.encryption
     if encryption is None or encryption.key is None:
         return
@@ -178,3 +179,62 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
             "is of a key that the stack makes, but bucket.encryption.key names one that is there",
             "Remove one of the two",
         )
+
+
+# --- Secrets stay out of the folder that a stack uploads
+
+# `google-github-actions/auth` and `gcloud auth application-default login` write these.
+_NAMES = ("gha-creds-*.json", "application_default_credentials.json")
+# The kinds of credentials that google-auth reads (google/auth/_default.py).
+_KINDS = frozenset(
+    {
+        "authorized_user",
+        "external_account",
+        "external_account_authorized_user",
+        "gdch_service_account",
+        "impersonated_service_account",
+        "service_account",
+    }
+)
+# A service account's key has 2,400 bytes.
+_LONGEST = 100_000
+_PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
+
+
+def is_around(folder: Path, root: Path) -> bool:
+    """Return whether a folder is the project's root, or above it."""
+    return root.resolve().is_relative_to(folder.resolve())
+
+
+def refused_files(folder: Path, files: Iterable[Path]) -> Iterator[str]:
+    """Yield why files must not be uploaded, a text each."""
+    inside = folder.resolve()
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        if not path.resolve().is_relative_to(inside):
+            yield f"has {name}, a link to a file outside of it"
+        elif _is_secret(path):
+            yield f"has {name}, which holds credentials"
+
+
+def _is_secret(path: Path) -> bool:
+    if any(fnmatchcase(path.name.lower(), name) for name in _NAMES):
+        return True
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(_PEM))
+            if begin == _PEM:
+                return _PRIVATE in file.readline(_LONGEST)
+        is_json = path.suffix.lower() == ".json" and path.stat().st_size < _LONGEST
+        return is_json and _is_key(path)
+    except OSError:
+        # The upload itself says what is wrong with it.
+        return False
+
+
+def _is_key(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and str(found.get("type")) in _KINDS

@@ -1,4 +1,4 @@
-"""What checks look at beside the settings."""
+"""What checks look at besides the settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from infra.catalog import Catalog
+from infra.cost import Estimate, of_stack
 from infra.names import Names
-from infra.settings.problems import Problem
+from infra.settings import StackSettings
+from infra.settings.base import Problem
 
 
 def _installed_provider() -> str:
@@ -21,8 +23,8 @@ def _installed_provider() -> str:
 class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
 
-    `provider` is the version of pulumi-gcp that will declare them. `taken` looks which of the TPUs
-    Google has taken away (infra/taken.py).
+    `provider` is the version of pulumi-gcp that will declare them. `preempted` returns which of the
+    TPUs Google has taken away (infra/preview.py).
     """
 
     stack: str
@@ -30,7 +32,19 @@ class Context:
     catalog: Catalog
     names: Names
     provider: str = field(default_factory=_installed_provider)
-    taken: Callable[[], Mapping[str, str]] = dict
+    preempted: Callable[[], Mapping[str, str]] = dict
+    _costs: list[tuple[StackSettings, Estimate]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    def cost_of(self, settings: StackSettings) -> Estimate:
+        """Return what a stack costs; it is computed once."""
+        for known, estimate in self._costs:
+            if known is settings:
+                return estimate
+        estimate = of_stack(settings, self.stack, self.catalog)
+        self._costs.append((settings, estimate))
+        return estimate
 
 
 def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
@@ -41,7 +55,7 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
-    """Return the problem with a zone that is none of those with TPUs, the best of them first."""
+    """Return the problem with a zone without TPUs; `zones` have some, the best of them first."""
     known = list(zones)
     is_region = any(each.rpartition("-")[0] == zone for each in known)
     region = zone if is_region else zone.rpartition("-")[0]

@@ -8,8 +8,8 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 from infra.checks.context import Context
 from infra.checks.project import is_project_id
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem, misplaced
-from infra.settings.tpu import Architecture
+from infra.settings.base import UNSET, Problem, misplaced
+from infra.settings.machines import Architecture
 
 
 def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -50,7 +50,7 @@ def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Prob
         yield Problem(
             "network.name",
             UNSET,
-            f"is required beside network.project: {host} may lend several networks",
+            f"is required with network.project: {host} may lend several networks",
             "Set it, and network.subnetwork if that has another name",
         )
     if settings.architecture is Architecture.NODE:
@@ -69,7 +69,7 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     if network.create or own_default:
         return
     where = f"{network.name} of {network.project}" if network.project else f"{network.name}"
-    checked = network.project and settings.vm.managed
+    checked = network.project and settings.vm.instance_group
     health = ", and Google's health checks at the VM's health port" if checked else ""
     yield (
         f"network.create is false, so the rules of network {where} decide whether the stack's "
@@ -79,7 +79,7 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     )
     if network.project:
         yield (
-            f"network.project is {network.project}: whoever deploys needs "
+            f"network.project is {network.project}: the deployer needs "
             "roles/compute.networkUser on the subnetwork, and Cloud TPU's own account "
             "roles/tpu.xpnAgent in that project (docs/network.md#shared-vpc has the commands)."
         )

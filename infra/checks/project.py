@@ -1,14 +1,15 @@
-"""Checks of the project's id and of names."""
+"""Checks of the project, of names, of the provider, the budget and the messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem
+from infra.settings.machines import Architecture
 from infra.settings.parse import PROJECT_KEY
-from infra.settings.problems import UNSET, Problem
 
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 # What the stack files of this repository say (stacks/).
@@ -93,3 +94,145 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
     if not settings.bucket.name and any(check_project(settings, context)):
         return  # The name is wrong because the project is.
     yield Problem("bucket.name", value, f"{said} {why}".strip(), "Set one like my-project-tpu-data")
+
+
+# --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
+
+# https://github.com/pulumi/pulumi-gcp/releases/tag/v9.0.0 takes `gcp.tpu.Node` out.
+_LAST_WITH_NODES = 8
+
+
+def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the provider still has what the architecture needs."""
+    generation = int(context.provider.partition(".")[0])
+    if settings.architecture is Architecture.NODE and generation > _LAST_WITH_NODES:
+        yield Problem(
+            "architecture",
+            settings.architecture.value,
+            f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has",
+            "Use architecture vm, or install the last generation that has them: "
+            f"`pip install 'pulumi-gcp>={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}'`",
+        )
+
+
+# --- What budgets and messages have in common: e-mail addresses, and names of topics
+
+_EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
+_TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
+
+
+def is_topic(name: str) -> bool:
+    """Return whether a topic may be called so."""
+    return _TOPIC.fullmatch(name) is not None
+
+
+def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
+    """Yield what is wrong with addresses."""
+    for address in addresses:
+        if not _EMAIL.fullmatch(address):
+            yield Problem(setting, address, "is no e-mail address", "Use one like me@example.com")
+    if len(set(addresses)) < len(addresses):
+        yield Problem(setting, list(addresses), "has one twice", "Name each of them once")
+
+
+# --- Budget
+
+_ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+# https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
+_MOST_EMAILS = 5
+
+
+def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that account, currency, addresses and topic can exist at Google."""
+    budget = settings.budget
+    if budget is None:
+        return
+    forms = (
+        ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
+        ("currency", budget.currency, _CURRENCY, "currency", "Use a code like USD or EUR"),
+    )
+    for name, value, form, what, cure in forms:
+        if value is not None and not form.fullmatch(value):
+            yield Problem(f"budget.{name}", value, f"is no {what}", cure)
+    if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
+        yield Problem(
+            "budget.pubsubTopic", budget.pubsub_topic, "is no name of a topic", _TOPIC_CURE
+        )
+    yield from email_problems("budget.emails", budget.emails)
+    if len(budget.emails) > _MOST_EMAILS:
+        yield Problem(
+            "budget.emails",
+            list(budget.emails),
+            f"are too many: a budget tells at most {_MOST_EMAILS} addresses",
+            "Use the address of a group",
+        )
+    for name, percents in (
+        ("thresholds", budget.thresholds),
+        ("forecastThresholds", budget.forecast_thresholds),
+    ):
+        if len(set(percents)) < len(percents):
+            yield Problem(
+                f"budget.{name}", list(percents), "has one twice", "Name each of them once"
+            )
+    if not (budget.thresholds or budget.forecast_thresholds):
+        yield Problem(
+            "budget.thresholds", [], "never reports anything", "Name at least one, such as 100"
+        )
+
+
+_ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
+_TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of one that is there"
+
+
+# --- Messages
+
+# Notification channels of one policy: https://docs.cloud.google.com/monitoring/quotas
+_MOST_CHANNELS = 16
+_CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
+
+
+def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse channels that can't exist, and a ceiling without anyone to tell of it."""
+    messages, topic = settings.messages, settings.messages.pubsub_topic
+    yield from email_problems("messages.emails", messages.emails)
+    for channel in messages.channels:
+        if not _CHANNEL.fullmatch(channel):
+            yield Problem(
+                "messages.channels",
+                channel,
+                "is no full name of a notification channel",
+                "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
+                "channels list` shows it",
+            )
+    names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
+    if len(names) > _MOST_CHANNELS:
+        yield Problem(
+            "messages",
+            names,
+            f"are too many: an alert has at most {_MOST_CHANNELS} channels",
+            "Use the address of a group",
+        )
+    if topic is not None and ("/" in topic or not is_topic(topic)):
+        cure = "Use the name of a topic to make, like tpu-messages"
+        yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
+    elif topic is not None and settings.budget and settings.budget.own_topic == topic:
+        cure = "Use another name, since the stack makes both"
+        yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)
+    if messages.cost_dollars is None:
+        return
+    if not messages.any:
+        yield Problem(
+            "messages.costDollars",
+            messages.cost_dollars,
+            "reaches nobody",
+            "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it",
+        )
+    estimate = context.cost_of(settings)
+    if unknown := [line for line in estimate.lines if line.configured is None]:
+        yield Problem(
+            "messages.costDollars",
+            messages.cost_dollars,
+            f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}",
+            "Remove it, and set a budget instead",
+        )

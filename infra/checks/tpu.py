@@ -1,16 +1,17 @@
-"""Checks of the TPU's type, zone and form."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from infra.catalog import unlisted
+from infra import catalog
+from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
 from infra.settings import StackSettings
-from infra.settings.problems import Problem
-from infra.settings.tpu import Architecture, Capacity
-from infra.settings.training import RunOn
+from infra.settings.base import UNSET, Problem, misplaced
+from infra.settings.machines import FULL_SCOPE, Architecture, Capacity, RunOn
 
 # TPU7x, and what would follow it under either form of name.
 _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
@@ -22,7 +23,7 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     here = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
-    if not here and not (may_be_new and unlisted.is_zone(settings.zone)):
+    if not here and not (may_be_new and catalog.is_zone_name(settings.zone)):
         having = (accelerator, *types.values()) if accelerator else types.values()
         zones = dict.fromkeys(zone for each in having for zone in each.zones)
         yield without_tpus("zone", settings.zone, zones)
@@ -100,7 +101,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         yield Problem(
             "training.runOn",
             "tpu",
-            "is for architecture vm; nobody can log on to a classic node",
+            "is for architecture vm; a classic node allows no login",
             "Use vm",
         )
 
@@ -133,3 +134,427 @@ def check_capacity(settings: StackSettings, context: Context) -> Iterator[Proble
             "is for architecture vm",
             "Use on-demand or preemptible for a classic node",
         )
+
+
+# --- Settings that only TPU VMs have: classic nodes refuse them
+
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_SCOPES = "https://www.googleapis.com/auth/"
+_MAIL = "https://mail.google.com/"
+
+
+def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse settings of TPU VMs for a classic node."""
+    if settings.architecture is Architecture.VM:
+        return
+    tpu = settings.tpu
+    disks = [
+        disk.model_dump(mode="json", by_alias=True, exclude_unset=True) for disk in tpu.data_disks
+    ]
+    yield from misplaced(
+        {
+            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": disks or None,
+            "tpu.bootDiskGib": tpu.boot_disk_gib,
+            "tpu.externalIps": tpu.external_ips,
+            "tpu.tags": list(tpu.tags) or None,
+            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
+            "tpu.secureBoot": tpu.secure_boot,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
+        },
+        "is for architecture vm; a classic node has none",
+        "Remove it, or use architecture vm",
+    )
+
+
+def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that network tags follow Google's rules."""
+    for number, tag in enumerate(settings.tpu.tags):
+        if not _TAG.fullmatch(tag):
+            yield Problem(
+                f"tpu.tags[{number}]",
+                tag,
+                "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
+                "first, no hyphen last)",
+                "Use one like tpu-workers",
+            )
+
+
+def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs."""
+    scopes = settings.tpu.scopes
+    for number, scope in enumerate(scopes):
+        if not scope.startswith(_SCOPES) and scope != _MAIL:
+            yield Problem(
+                f"tpu.scopes[{number}]",
+                scope,
+                "is no access scope of Google's",
+                f"Use URLs such as {FULL_SCOPE}",
+            )
+    if not scopes:
+        yield Problem(
+            "tpu.scopes",
+            [],
+            "are none, which Google takes for all",
+            f"Leave it out for {FULL_SCOPE}",
+        )
+    elif settings.training.run_on is RunOn.TPU and FULL_SCOPE not in scopes:
+        yield Problem(
+            "tpu.scopes",
+            list(scopes),
+            "lack what the trainer needs, which runs on the TPU VM (training.runOn)",
+            f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do",
+        )
+
+
+def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse jobs with an account of their own where a server as the machines' obeys them."""
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    serves = settings.tpu.slices > 1 or (runtime is not None and runtime.serves_grpc)
+    if settings.jobs.apart and settings.training.run_on is RunOn.TPU and serves:
+        yield Problem(
+            "jobs.asRoot",
+            False,
+            "can't hold with training.runOn: tpu on this TPU: its gRPC does what any job wants, as "
+            "root and as the machines' account",
+            "Set training.runOn: vm, use one slice and no -pod runtime, or set jobs.asRoot: true",
+        )
+
+
+def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn that the trainer uses the first slice: TensorFlow's TPUStrategy drives one TPU."""
+    if settings.tpu.slices > 1:
+        first, *_ = context.names.tpus(settings.tpu.slices)
+        yield (
+            f"tpu.slices is {settings.tpu.slices}, and TensorFlow's TPUStrategy drives one TPU: "
+            f"the trainer of this project uses {first}. The output tpu_endpoints and the metadata "
+            "tpu-names name all slices, for programs that use several."
+        )
+
+
+# --- Further zones of a TPU from the queue
+
+_SETTING = "tpu.queued.fallbackZones"
+AI = "-ai"
+"""What the names of zones for accelerators alone have, such as us-central1-ai1a."""
+SWITCH_ON = (
+    "gcloud beta compute preview-features update ai-zones-visibility --activation-status=enabled "
+    "--rollout-plan=fast-rollout --project={}"
+)
+"""Shows AI zones to a project (docs.cloud.google.com/compute/docs/regions-zones/manage-ai-zones,
+read 2026-11-24).
+"""
+
+
+def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the TPU can be in each zone, and that nothing ties it to one."""
+    queued = settings.tpu.queued
+    if queued is None or settings.architecture is not Architecture.VM:
+        return
+    zones = list(queued.fallback_zones)
+    if not zones:
+        yield from misplaced(
+            {"tpu.queued.zoneMinutes": queued.zone_minutes},
+            "is for a TPU that may be in several zones",
+            "Set tpu.queued.fallbackZones, or remove it",
+        )
+        return
+    wrong = [f"{zone} {why}" for zone, why in _wrong(settings, context)]
+    if wrong:
+        good = _good(settings, context)
+        cure = f"Use {one_of(good)}" if good else "Remove it: there is no other zone"
+        yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
+    if tie := _tie(settings):
+        yield Problem(_SETTING, zones, *tie)
+
+
+def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of zones that Google hides until a project switches them on."""
+    for zone in settings.tpu_zones:
+        if AI in zone:
+            yield (
+                f"{settings.setting_of(zone)}: {zone} is an AI zone, which Google hides from a "
+                f"project until `{SWITCH_ON.format(settings.project)}`. The VM is in "
+                f"{settings.vm_zone}: AI zones have no usual machine types."
+            )
+
+
+def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:
+    """Yield each zone that can't be used, and why."""
+    known = [settings.zone]
+    for zone in settings.tpu.queued.fallback_zones if settings.tpu.queued else ():
+        if zone in known:
+            yield zone, "is there twice" if zone != settings.zone else "is the stack's zone already"
+        elif zone.rpartition("-")[0] != settings.region:
+            yield zone, f"is not in {settings.region}, where the bucket and the network are"
+        elif not _may_have(settings, context, zone):
+            yield zone, f"offers no {settings.tpu.accelerator_type}"
+        known.append(zone)
+
+
+def _may_have(settings: StackSettings, context: Context, zone: str) -> bool:
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    # Another check names a type that there is not.
+    if accelerator is None or zone in accelerator.zones:
+        return True
+    return not accelerator.zones_final and catalog.is_zone_name(zone)
+
+
+def _good(settings: StackSettings, context: Context) -> list[str]:
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    zones = accelerator.zones if accelerator else ()
+    return [
+        zone
+        for zone in zones
+        if zone.rpartition("-")[0] == settings.region and zone != settings.zone
+    ]
+
+
+def _tie(settings: StackSettings) -> tuple[str, str] | None:
+    """Return why the TPU can't move, and the cure; None if it can."""
+    queued = settings.tpu.queued
+    if queued and not queued.enabled:
+        return "contradicts tpu.queued.enabled: only a TPU out of the queue moves", "Remove one"
+    if queued and queued.reservation:
+        return "contradicts tpu.queued.reservation, which is in one zone", "Remove one"
+    if settings.tpu.data_disks:
+        return "contradicts tpu.dataDisks, which are in one zone", "Remove one, or read the bucket"
+    return None
+
+
+# --- Queue: settings that need it, and settings that exclude each other in it
+
+_RESERVATION = re.compile(
+    r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
+)
+
+
+def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse, without the queue, settings for which Google's provider has no field."""
+    tpu = settings.tpu
+    if settings.architecture is not Architecture.VM or tpu.queue:
+        return
+    yield from misplaced(
+        {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
+        "is only for a TPU out of the queue: Google's provider has no field for it",
+        "Set tpu.queued: {}, or remove it",
+    )
+
+
+def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the request's conditions suit the capacity and the number of slices."""
+    tpu, queue = settings.tpu, settings.tpu.queue
+    if settings.architecture is not Architecture.VM or queue is None:
+        return
+    if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
+        yield Problem(
+            "tpu.queued.reservation",
+            queue.reservation,
+            "is no reservation's name",
+            "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME",
+        )
+    if queue.reservation and tpu.capacity is not Capacity.RESERVED:
+        yield Problem(
+            "tpu.queued.reservation",
+            queue.reservation,
+            f"contradicts tpu.capacity: {tpu.capacity.value}",
+            "Set tpu.capacity: reserved, or remove it",
+        )
+    if queue.reservation_bound and not queue.reservation:
+        yield Problem(
+            "tpu.queued.reservationBound",
+            True,
+            "does not say to which reservation",
+            "Set tpu.queued.reservation, or remove it",
+        )
+    if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
+        yield Problem(
+            "tpu.queued.guaranteedHours",
+            queue.guaranteed_hours,
+            "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours",
+            "Set tpu.queued.runHours instead",
+        )
+    if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
+        yield Problem(
+            "tpu.queued.guaranteedHours",
+            queue.guaranteed_hours,
+            f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away",
+            "Set tpu.capacity: on-demand or reserved, or remove it",
+        )
+    if queue.workload and tpu.slices == 1:
+        yield Problem(
+            "tpu.queued.workload",
+            queue.workload.value,
+            "is for several slices, but there is one",
+            "Set tpu.slices, or remove it",
+        )
+    if tpu.timeouts.create_minutes is not None:
+        yield Problem(
+            "tpu.timeouts.createMinutes",
+            tpu.timeouts.create_minutes,
+            "is for a TPU that does not queue",
+            "Set tpu.queued.waitMinutes instead",
+        )
+
+
+def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that a TPU for a while says how long, queues, and is of a kind that Google names."""
+    tpu = settings.tpu
+    hours = tpu.queued.run_hours if tpu.queued else None
+    if tpu.capacity is not Capacity.FLEX_START:
+        yield from misplaced(
+            {"tpu.queued.runHours": hours},
+            f"contradicts tpu.capacity: {tpu.capacity.value}, which stays until it is deleted",
+            "Set tpu.capacity: flex-start, or remove it",
+        )
+        return
+    if settings.architecture is not Architecture.VM:
+        return
+    if tpu.queue is None:
+        yield Problem(
+            "tpu.queued.enabled",
+            False,
+            "contradicts tpu.capacity: flex-start, which Google has in the queue alone",
+            "Remove it",
+        )
+    elif hours is None:
+        yield Problem(
+            "tpu.queued.runHours",
+            UNSET,
+            "is required with tpu.capacity: flex-start",
+            "Set after how many hours Google deletes the TPU, at most 168",
+        )
+    accelerator = context.catalog.accelerator(tpu.accelerator_type)
+    if accelerator and not accelerator.flex_start:
+        named = {each.family for each in context.catalog.accelerators.values() if each.flex_start}
+        yield Problem(
+            "tpu.capacity",
+            tpu.capacity.value,
+            f"is for {' and '.join(sorted(named))}, but tpu.acceleratorType is {accelerator.name}",
+            "Use spot, or a type of those",
+        )
+
+
+def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of a zone in which Google does not name the generation for flex-start."""
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    if settings.tpu.capacity is not Capacity.FLEX_START or accelerator is None:
+        return
+    for zone in settings.tpu_zones if accelerator.flex_start else ():
+        if zone in accelerator.flex_start:
+            continue
+        named = f"{accelerator.family} ({', '.join(accelerator.flex_start)})"
+        yield (
+            f'{settings.setting_of(zone)}: "{zone}" is none of those in which Google names '
+            f"flex-start for {named}; it may have added some"
+        )
+
+
+# --- What the agent can recreate
+
+
+def check_recovery(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse recovery where no machine is left to do it, or where it would fight the state."""
+    if not settings.recovery.enabled:
+        return
+    why = _why_not(settings)
+    if why:
+        yield Problem("recovery.enabled", True, f"is not for this stack: {why[0]}", why[1])
+
+
+def _why_not(settings: StackSettings) -> tuple[str, str] | None:
+    """Return why the agent can't recreate the TPU, and the cure; None if it can."""
+    queue = settings.tpu.queue
+    if settings.training.run_on is RunOn.TPU:
+        return (
+            "with training.runOn: tpu the agent would be lost along with the TPU",
+            "Remove it, and let a laptop run `tpustack recover --loop --stack NAME`",
+        )
+    if queue is not None and (queue.run_hours or queue.reservation_bound):
+        ends = "after tpu.queued.runHours" if queue.run_hours else "when the reservation ends"
+        return f"Google deletes its TPU {ends}, which is meant", "Remove it"
+    return None
+
+
+# --- What is not proven to work (docs/tpu.md)
+
+_TPU = "https://tpu.googleapis.com/v2"
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
+_LIVE = "`tpustack check --live` asks Google"
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """What the catalog does not know, so that only Google can say whether it exists.
+
+    Attributes:
+        setting: the setting that names it.
+        value: what it names.
+        known: what the catalog knows of its kind.
+        url: where Google describes it, if it exists.
+    """
+
+    setting: str
+    value: str
+    known: tuple[str, ...]
+    url: str
+
+
+def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
+    """Yield what the catalog does not know."""
+    catalog, zone = context.catalog, settings.zone
+    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    if accelerator:
+        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
+        if not accelerator.listed:
+            known = tuple(catalog.accelerators)
+            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
+        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
+        for other in settings.tpu_zones:
+            if other not in accelerator.zones:
+                setting = settings.setting_of(other)
+                there = url.replace(f"/{zone}/", f"/{other}/")
+                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
+    runtime = catalog.runtime(settings.tpu.runtime_version or "")
+    if runtime and not runtime.listed:
+        url = f"{tpus}/runtimeVersions/{runtime.name}"
+        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
+    machine = settings.vm.machine_type
+    if machine not in catalog.machine_types:
+        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
+        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
+        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
+
+
+def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of what the catalog does not know."""
+    for one in unlisted(settings, context):
+        yield (
+            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(one.value, one.known)}."
+        )
+
+
+def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:
+        return
+    found = [*_unproven(settings, accelerator, runtime)]
+    if found:
+        yield f"not proven on a real TPU (docs/tpu.md#what-stays-unproven): {'; '.join(found)}"
+
+
+def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtime) -> Iterator[str]:
+    if runtime.listed and runtime.proof is Proof.INFERRED:
+        yield f"that {runtime.name} exists ({_LIVE})"
+    if runtime.broken:
+        yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
+    if accelerator.doubt:
+        yield accelerator.doubt
+    if settings.training.run_on is not RunOn.VM:
+        return
+    worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
+    yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"

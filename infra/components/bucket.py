@@ -1,49 +1,33 @@
-"""The bucket and the objects that the stack uploads."""
+"""The bucket, the objects that the stack uploads, and the key that encrypts them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pulumi
+import pulumi_gcp as gcp
 
-from infra.components import mark, storage
-from infra.components.encryption import Encryption
-from infra.settings.bucket import LifecycleAction, LifecycleRule
+from infra.apis import KMS_API, STORAGE_API
+from infra.checks import CheckedStack
+from infra.components.services import ProjectServices
+from infra.names import KEPT_LABEL
+from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
+from tpu_core.paths import DATA, WHEELS
 
 _DAY = 86400
-
-
-@dataclass(frozen=True)
-class BucketArgs:
-    """`data` maps names below `data/` to files; `requires` is what the bucket waits for."""
-
-    project: str
-    name: str
-    region: str
-    create: bool
-    wheel: Path
-    data: Mapping[str, Path]
-    force_destroy: bool
-    protect: bool
-    versioning: bool
-    soft_delete_days: int | None
-    lifecycle: Sequence[LifecycleRule]
-    encryption: Encryption | None
-    labels: Mapping[str, str]
-    requires: tuple[pulumi.Resource, ...] = ()
+_DEFAULT_ROTATION_DAYS = 90
+_KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 
 
 class Bucket(pulumi.ComponentResource):
     """A regional bucket with the training wheel and the data; private in every way.
 
-    Without `create` the bucket exists already, and only the uploaded objects are the stack's.
+    With `bucket.create: false` the bucket exists already, and only the uploaded objects are the
+    stack's.
 
-    On `destroy` the bucket stays with its objects, on purpose, unless `force_destroy` is set: data
-    outlives compute. What the training writes is not the stack's and never touched.
+    On `destroy` the bucket stays with its objects, on purpose, unless `bucket.forceDestroy` is set:
+    data outlives compute. What the training writes is not the stack's and never touched.
     """
 
     name: pulumi.Output[str]
@@ -55,24 +39,22 @@ class Bucket(pulumi.ComponentResource):
     """The bucket, whose deletion deletes all in it; None if it stays on `destroy`."""
     objects: tuple[pulumi.Resource, ...]
 
-    def __init__(
-        self, name: str, args: BucketArgs, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        super().__init__("tpu-stack:infra:Bucket", name, None, opts)
-        kept = not args.force_destroy
-        bucket = self._declare(args, kept) if args.create else None
+    def __init__(self, stack: CheckedStack, services: ProjectServices) -> None:
+        super().__init__("tpu-stack:infra:Bucket", "bucket")
+        kept = not stack.settings.bucket.force_destroy
+        bucket = self._declare(stack, services) if stack.settings.bucket.create else None
         self.deleted_with = None if kept else bucket
         # The digest is part of the wheel's path: a new build is a new object, and a machine that
         # starts with old metadata still finds the old one.
-        self.wheel_sha256 = hashlib.sha256(args.wheel.read_bytes()).hexdigest()
-        wheel_path = f"wheels/{self.wheel_sha256[:12]}/{args.wheel.name}"
-        files = {wheel_path: args.wheel}
-        files |= {f"data/{path}": file for path, file in args.data.items()}
+        self.wheel_sha256 = hashlib.sha256(stack.wheel.read_bytes()).hexdigest()
+        wheel_path = f"{WHEELS}{self.wheel_sha256[:12]}/{stack.wheel.name}"
+        files = {wheel_path: stack.wheel}
+        files |= {f"{DATA}{path}": file for path, file in stack.data.items()}
         self.objects = tuple(
-            storage.BucketObject(
+            gcp.storage.BucketObject(
                 "wheel" if path == wheel_path else path,
                 name=path,
-                bucket=bucket.name if bucket else args.name,
+                bucket=bucket.name if bucket else stack.names.bucket,
                 source=pulumi.FileAsset(str(file)),
                 opts=pulumi.ResourceOptions(
                     parent=bucket or self, retain_on_delete=kept, deleted_with=self.deleted_with
@@ -80,37 +62,104 @@ class Bucket(pulumi.ComponentResource):
             )
             for path, file in files.items()
         )
-        self.name = bucket.name if bucket else pulumi.Output.from_input(args.name)
+        self.name = bucket.name if bucket else pulumi.Output.from_input(stack.names.bucket)
         self.url = pulumi.Output.concat("gs://", self.name)
         self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
         self.register_outputs({"url": self.url})
 
-    def _declare(self, args: BucketArgs, kept: bool) -> storage.Bucket:
-        key, deleted = args.encryption, args.soft_delete_days
-        requires = [*args.requires, key.usable] if key else list(args.requires)
-        return storage.Bucket(
+    def _declare(self, stack: CheckedStack, services: ProjectServices) -> gcp.storage.Bucket:
+        bucket = stack.settings.bucket
+        key = Encryption(stack, bucket.encryption, services) if bucket.encryption else None
+        days = bucket.soft_delete_days
+        own = pulumi.ResourceOptions(
+            protect=bucket.protect,
+            retain_on_delete=not bucket.force_destroy,
+            ignore_changes=KEPT_LABEL,
+            depends_on=[key.usable] if key else None,
+        )
+        return gcp.storage.Bucket(
             "bucket",
-            name=args.name,
-            project=args.project,
-            location=args.region.upper(),
-            force_destroy=args.force_destroy,
+            name=stack.names.bucket,
+            project=stack.settings.project,
+            location=stack.settings.region.upper(),
+            force_destroy=bucket.force_destroy,
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
-            versioning={"enabled": args.versioning},
-            soft_delete_policy=None
-            if deleted is None
-            else {"retention_duration_seconds": deleted * _DAY},
-            lifecycle_rules=[_rule(rule) for rule in args.lifecycle] or None,
+            versioning={"enabled": bucket.versioning},
+            soft_delete_policy=(
+                None if days is None else {"retention_duration_seconds": days * _DAY}
+            ),
+            lifecycle_rules=[_rule(rule) for rule in bucket.lifecycle] or None,
             encryption={"default_kms_key_name": key.key} if key else None,
-            labels=mark.labels(args.labels),
+            labels=stack.marked_labels,
+            opts=pulumi.ResourceOptions.merge(services.after(STORAGE_API, parent=self), own),
+        )
+
+
+class Encryption(pulumi.ComponentResource):
+    """A key of Cloud KMS in the bucket's region, which Cloud Storage's own account may use.
+
+    Google deletes neither key rings nor keys: `destroy` destroys the key's versions. The ring's
+    name ends in random characters, so that the stack can be created again.
+    """
+
+    key: pulumi.Output[str]
+    """The key's full name."""
+    usable: pulumi.Resource
+    """Ready once a bucket can use the key."""
+
+    def __init__(
+        self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
+    ) -> None:
+        super().__init__("tpu-stack:infra:Encryption", "encryption")
+        kept = not stack.settings.bucket.force_destroy
+        self.key = (
+            pulumi.Output.from_input(settings.key)
+            if settings.key
+            else self._declare(stack, settings, services)
+        )
+        apis = [services.enabled[api] for api in (KMS_API, STORAGE_API)]
+        agent = gcp.storage.get_project_service_account_output(
+            project=stack.settings.project,
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
+        )
+        self.usable = gcp.kms.CryptoKeyIAMMember(
+            "storage",
+            crypto_key_id=self.key,
+            role=_KEY_ROLE,
+            member=pulumi.Output.concat("serviceAccount:", agent.email_address),
+            # The account is the same for all buckets of the project, and another one may use a key
+            # that is not the stack's.
             opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=requires,
-                protect=args.protect,
-                retain_on_delete=kept,
-                ignore_changes=mark.KEPT_LABEL,
+                parent=self, retain_on_delete=kept or settings.key is not None
             ),
         )
+        self.register_outputs({"key": self.key})
+
+    def _declare(
+        self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
+    ) -> pulumi.Output[str]:
+        bucket = stack.settings.bucket
+        kept = pulumi.ResourceOptions(
+            parent=self, protect=bucket.protect, retain_on_delete=not bucket.force_destroy
+        )
+        ring = gcp.kms.KeyRing(
+            stack.names.prefix,
+            project=stack.settings.project,
+            location=stack.settings.region,
+            opts=pulumi.ResourceOptions.merge(
+                services.after(KMS_API, STORAGE_API, parent=self), kept
+            ),
+        )
+        key: pulumi.Output[str] = gcp.kms.CryptoKey(
+            "bucket-key",
+            name="bucket",
+            key_ring=ring.id,
+            rotation_period=f"{(settings.rotation_days or _DEFAULT_ROTATION_DAYS) * _DAY}s",
+            labels=stack.labels,
+            opts=kept,
+        ).id
+        return key
 
 
 def _rule(rule: LifecycleRule) -> dict[str, Any]:

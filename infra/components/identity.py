@@ -1,50 +1,38 @@
-"""The machines' service account and its roles."""
+"""Whom the machines act as, and what they may do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components import mark, projects, storage
+from infra.apis import IAM_API, PROJECTS_API
+from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
+from infra.components.services import ProjectServices
+from infra.deployer import permissions_of_role
+from infra.names import KEPT_DESCRIPTION
+from infra.settings import StackSettings
+from infra.settings.machines import Architecture
+from tpu_core.paths import DECLARATION
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 _WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
-# What a job writes, and reads, by its own account: nothing that the agent or a person acts by.
-# TensorFlow also asks for the folders themselves, without a slash. The TPU VM, which has this
-# account where the VM drives it, writes what is announced for it.
 JOBS_OBJECTS = ("jobs", "data", "notices/")
-# On Vertex AI its container has one account, which also fetches it and keeps its record.
+"""What a job reads and writes by its own account: nothing that the agent or a person acts by.
+
+TensorFlow also asks for the folders themselves, without a slash. The TPU VM, which has this account
+where the VM drives it, writes what is announced for it.
+"""
 VERTEX_OBJECTS = ("jobs", "data", "archives/", "bell", "queue/")
+"""The same on Vertex AI, where a container has one account, which also fetches it and keeps its
+record.
+"""
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
-
-
-@dataclass(frozen=True)
-class IdentityArgs:
-    """The account to declare.
-
-    Attributes:
-        account_id: the part of its address before the @.
-        read_only: an object of the bucket that they may read, but not write or delete.
-        project_roles: roles on the project beside those that all machines need.
-        machines: if it is of their jobs, the address of the account that makes its tokens.
-        bucket_deleted_with: the bucket, if `destroy` deletes it along with its policy.
-        requires: the API that each kind of grant (`account`, `project`) waits for.
-    """
-
-    project: str
-    account_id: str
-    bucket: pulumi.Input[str]
-    read_only: str | None = None
-    project_roles: tuple[str, ...] = ()
-    machines: pulumi.Input[str] | None = None
-    bucket_deleted_with: pulumi.Resource | None = None
-    requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
 
 
 class Identity(pulumi.ComponentResource):
@@ -59,67 +47,120 @@ class Identity(pulumi.ComponentResource):
     """`projects/P/serviceAccounts/EMAIL`"""
 
     def __init__(
-        self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None
+        self,
+        stack: CheckedStack,
+        services: ProjectServices,
+        bucket: Bucket,
+        machines: Identity | None = None,
     ) -> None:
-        super().__init__("tpu-stack:infra:Identity", name, None, opts)
-        # An address in the engine has the kind of a parent, and not its name.
-        prefix = "" if name == "identity" else f"{name}-"
+        """With `machines` it is the account of their jobs, whose tokens they make."""
+        super().__init__("tpu-stack:infra:Identity", "identity" if machines is None else "jobs")
+        # The URN of a resource has the type of its parent, not its name.
+        prefix = "" if machines is None else "jobs-"
+        project = stack.settings.project
         account = gcp.serviceaccount.Account(
             f"{prefix}account",
-            project=args.project,
-            account_id=args.account_id,
+            project=project,
+            account_id=stack.names.account if machines is None else stack.names.jobs_account,
             display_name="Machines of a tpu-stack",
-            description=mark.description(),
-            # An account that is there already may be a colleague's: Google refuses it, and
-            # `tpustack recover` takes in what a killed update has made.
+            description=stack.marked_description,
+            # Google refuses an account that exists, which may be a colleague's; `tpustack recover`
+            # adopts what a killed update has made.
             opts=pulumi.ResourceOptions.merge(
-                self._after(args, "account"),
-                pulumi.ResourceOptions(
-                    # Earlier releases took any account.
-                    ignore_changes=["createIgnoreAlreadyExists", *mark.KEPT_DESCRIPTION]
-                ),
+                services.after(IAM_API, parent=self),
+                pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION),
             ),
         )
+        self.email, self.name = account.email, account.name
         member = pulumi.Output.concat("serviceAccount:", account.email)
-        self._args = args
-        self.email = account.email
-        self.name = account.name
-        only = JOBS_OBJECTS if args.machines is not None else ()
-        for role, condition in _bucket_grants(args.bucket, args.read_only, only):
-            storage.BucketIAMMember(
+        only = () if machines is None else JOBS_OBJECTS
+        for role, condition in bucket_grants(bucket.name, read_only_object(stack.settings), only):
+            gcp.storage.BucketIAMMember(
                 f"{prefix}{role.rpartition('/')[2]}",
-                bucket=args.bucket,
+                bucket=bucket.name,
                 role=role,
                 member=member,
                 condition=condition,
-                opts=pulumi.ResourceOptions(parent=self, deleted_with=args.bucket_deleted_with),
+                opts=pulumi.ResourceOptions(parent=self, deleted_with=bucket.deleted_with),
             )
-        for role in (*_PROJECT_ROLES, *args.project_roles):
-            projects.IAMMember(
+        roles = list(_PROJECT_ROLES)
+        if stack.settings.vm.ops_agent and machines is None:
+            roles.append("roles/monitoring.metricWriter")
+        for role in roles:
+            gcp.projects.IAMMember(
                 f"{prefix}{role.rpartition('/')[2]}",
-                project=args.project,
+                project=project,
                 role=role,
                 member=member,
-                opts=self._after(args, "project"),
+                opts=services.after(PROJECTS_API, parent=self),
             )
-        if args.machines is not None:
+        if machines is not None:
             gcp.serviceaccount.IAMMember(
                 f"{prefix}tokens",
                 service_account_id=account.name,
                 role="roles/iam.serviceAccountTokenCreator",
-                member=pulumi.Output.concat("serviceAccount:", args.machines),
+                member=pulumi.Output.concat("serviceAccount:", machines.email),
                 opts=pulumi.ResourceOptions(parent=self),
             )
         self.register_outputs({"email": self.email})
 
-    def of_jobs(self, account_id: str) -> Identity:
-        """Declare whom jobs of these machines act as, by tokens that the machines make."""
-        args = replace(self._args, account_id=account_id, project_roles=(), machines=self.email)
-        return Identity("jobs", args)
 
-    def _after(self, args: IdentityArgs, kind: str) -> pulumi.ResourceOptions:
-        api = args.requires.get(kind)
-        return pulumi.ResourceOptions(parent=self, depends_on=[api] if api else [])
+class Limits(pulumi.ComponentResource):
+    """A role with which the machines stop, start and delete their TPU.
+
+    It is not `roles/tpu.admin`, on purpose: they create TPUs only where recovery is enabled, and
+    then as the stack's account for it alone.
+    """
+
+    def __init__(
+        self, stack: CheckedStack, services: ProjectServices, machines: Identity, tpu: Identity
+    ) -> None:
+        """`tpu` is whom the TPU acts as."""
+        super().__init__("tpu-stack:infra:Limits", "limits")
+        settings = stack.settings
+        own = services.after(IAM_API, PROJECTS_API, parent=self)
+        member = pulumi.Output.concat("serviceAccount:", machines.email)
+        role: pulumi.Input[str] = f"projects/{settings.project}/roles/{settings.limits.role}"
+        if settings.limits.role is None:
+            role = gcp.projects.IAMCustomRole(
+                "agent",
+                project=settings.project,
+                role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
+                title="Keeps the limits of a tpu-stack",
+                permissions=permissions_of_role(creates=settings.recovery.enabled),
+                opts=pulumi.ResourceOptions.merge(
+                    own, pulumi.ResourceOptions(ignore_changes=["roleId"])
+                ),
+            ).name
+        gcp.projects.IAMMember(
+            "agent", project=settings.project, role=role, member=member, opts=own
+        )
+        # A classic node acts as an account of Google's.
+        if settings.recovery.enabled and settings.architecture is Architecture.VM:
+            gcp.serviceaccount.IAMMember(
+                "acts-as",
+                service_account_id=tpu.name,
+                role="roles/iam.serviceAccountUser",
+                member=member,
+                opts=own,
+            )
+        self.register_outputs({})
+
+
+def week(now: datetime) -> str:
+    """Return the part of a role's id that another week changes.
+
+    Google keeps the id of a deleted role for 37 days. It lets the provider bring the role back for
+    the first 7, so within the same week; later the role needs another id. The role keeps the one
+    that it was made with.
+    """
+    year, number, _ = now.isocalendar()
+    return f"{year}w{number:02}"
+
+
+def read_only_object(settings: StackSettings) -> str | None:
+    """Return the object that the agent reads and its account must not write, if there is one."""
+    return DECLARATION if settings.recovery.enabled else None
 
 
 def grant_bucket_to(
@@ -132,7 +173,7 @@ def grant_bucket_to(
 ) -> list[pulumi.Resource]:
     """Let another identity use the bucket: a classic TPU node reads its data itself."""
     return [
-        storage.BucketIAMMember(
+        gcp.storage.BucketIAMMember(
             f"{name}-{role.rpartition('.')[2]}",
             bucket=bucket.name,
             role=role,
@@ -140,18 +181,20 @@ def grant_bucket_to(
             member=pulumi.Output.concat("serviceAccount:", email),
             opts=pulumi.ResourceOptions(parent=parent, deleted_with=bucket.deleted_with),
         )
-        for role, condition in _bucket_grants(bucket.name, read_only, only)
+        for role, condition in bucket_grants(bucket.name, read_only, only)
     ]
 
 
-def _bucket_grants(
+def bucket_grants(
     bucket: pulumi.Input[str], read_only: str | None, only: tuple[str, ...]
-) -> Iterator[tuple[str, dict[str, object] | None]]:
+) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
     """Yield each role on the bucket, with the condition under which it counts.
 
-    A list of objects is an access to the bucket, whose name the first condition lets pass; what it
-    leaves out is to create, to overwrite and to delete this one object. The second leaves lists to
-    the other role. Sources: "Resource attributes for IAM Conditions",
+    `read_only` names an object that may be read, but not created, overwritten or deleted. `only`
+    limits the grant to objects whose names begin so.
+
+    A list of objects is an access to the bucket, whose name the first condition lets pass. The
+    second leaves lists to the other role. Sources: "Resource attributes for IAM Conditions",
     cloud.google.com/iam/docs/conditions-resource-attributes; the bucket needs uniform access,
     cloud.google.com/storage/docs/access-control/iam#conditions.
     """
@@ -160,18 +203,26 @@ def _bucket_grants(
     )
     if only:
         begins = [pulumi.Output.concat(objects, each, '")') for each in only]
-        expression = pulumi.Output.all(*begins).apply(" || ".join)
-        yield _WRITER, {"title": "Only what jobs use", "expression": expression}
+        yield (
+            _WRITER,
+            gcp.storage.BucketIAMMemberConditionArgs(
+                title="Only what jobs use", expression=pulumi.Output.all(*begins).apply(_any)
+            ),
+        )
         yield _BUCKET_ROLES[1], None
         return
     if read_only is None:
         yield from ((role, None) for role in _BUCKET_ROLES)
         return
-    condition = {
-        "title": f"Not {read_only}",
-        "description": "What pulumi up writes and the machines only read",
-        "expression": pulumi.Output.concat("!", objects, read_only, '")'),
-    }
-    for role in _BUCKET_ROLES:
-        yield role, condition if role == _WRITER else None
+    condition = gcp.storage.BucketIAMMemberConditionArgs(
+        title=f"Not {read_only}",
+        description="What pulumi up writes and the machines only read",
+        expression=pulumi.Output.concat("!", objects, read_only, '")'),
+    )
+    yield _WRITER, condition
+    yield _BUCKET_ROLES[1], None
     yield _READER, None
+
+
+def _any(conditions: list[str]) -> str:
+    return " || ".join(conditions)

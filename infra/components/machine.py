@@ -1,82 +1,87 @@
-"""What the VM and the TPU have in common: arguments, metadata, start-up scripts."""
+"""What the VM and the TPU have in common: their metadata, start-up scripts and timeouts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pulumi
 
-from infra.checks.context import Context
-from infra.cost.parts import of_stack
-from infra.cost.running import COST_NOTE
-from infra.names import Names
-from infra.settings import StackSettings
-from infra.settings.timeouts import Timeouts
-from infra.settings.training import RunOn
+from infra.catalog import lock_of
+from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
+from infra.checks import CheckedStack
+from infra.components.bucket import Bucket
+from infra.components.network import Network
+from infra.cost import without_price
+from infra.settings.machines import RunOn, Timeouts
 from infra.startup.agent.bundle import program
-from infra.startup.agent.jobs.identity import AS_ROOT
+from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-LOCK = "tensorflow-lock"
-"""The metadata with the hashes of what the start-up script installs, or `none`."""
-AGENT = "watchdog"
-"""The metadata with the agent, which the start-up script runs."""
-LIMITS = "limits"
-"""The metadata with what the agent does beside running the trainer."""
-JOBS = "training-jobs"
-"""The metadata that says that a machine runs the jobs of the queue, and as which account."""
-MESSAGES = "messages"
-"""The metadata that says whom the agent tells: it names a secret, and never a webhook's URL."""
-ZONES = "tpu-zones"
-"""The metadata with all zones that the TPU may be in, where there are several."""
-_PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
+# The task that an idle VM's start-up script would have.
+_NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a VM and a TPU have in common.
-
-    Attributes:
-        name: its name; the names of several slices begin with it.
-        account: address of the service account that it runs as.
-        tag: by which the firewall of the stack's own network lets it in.
-        metadata: what its start-up script reads; a classic TPU node has none.
-        requires: what it waits for although none of its properties names it.
-        parts_require: what its disks wait for, and all else that it is made of.
-    """
-
-    project: str
-    zone: str
-    name: str
-    network: pulumi.Input[str]
-    subnetwork: pulumi.Input[str]
-    account: pulumi.Input[str]
-    tag: str
-    labels: Mapping[str, str]
-    metadata: Mapping[str, pulumi.Input[str]]
-    requires: tuple[pulumi.Resource, ...]
-    parts_require: tuple[pulumi.Resource, ...]
+def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+    """Return the VM's metadata without its start-up script."""
+    vm = stack.settings.vm
+    return {
+        **_job(stack, bucket, VM_PACKAGE),
+        **_trainer(stack, RunOn.VM),
+        "enable-oslogin": "TRUE" if vm.os_login else "FALSE",
+        # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
+        # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
+        "serial-port-logging-enable": "true" if vm.serial_port_logging else "false",
+        **({Metadata.OPS_AGENT: "true"} if vm.ops_agent else {}),
+    }
 
 
-@dataclass(frozen=True)
-class Job:
-    """The training that a machine runs.
+def vm_script(stack: CheckedStack) -> str | None:
+    """Return the VM's start-up script; None unless it runs the trainer."""
+    return startup_script("vm.sh") if stack.settings.training.run_on is RunOn.VM else None
 
-    Attributes:
-        wheels: a list of wheels for pip beside the package index.
-    """
 
-    name: str
-    args: tuple[str, ...]
-    tensorflow: str
-    wheels: str | None
-    bucket_url: pulumi.Input[str]
-    wheel_url: pulumi.Input[str]
-    wheel_sha256: str
+def vm_task(stack: CheckedStack) -> str:
+    """Return what the VM's start-up script does; another task replaces the VM."""
+    settings = stack.settings
+    if settings.training.run_on is not RunOn.VM:
+        return _NOTHING
+    if settings.jobs.enabled:
+        return _JOBS
+    return _TRAIN_AND_WATCH if settings.limits.any or settings.recovery.enabled else _TRAIN
+
+
+def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+    """Return a TPU VM's metadata; less if its runtime serves gRPC and the VM trains."""
+    settings = stack.settings
+    runtime = stack.context.catalog.runtime(settings.tpu.runtime_version or "")
+    if runtime is None:
+        return {}  # A classic node has no metadata.
+    trains = settings.training.run_on is RunOn.TPU
+    job = _job(stack, bucket, TPU_PACKAGE) | _trainer(stack, RunOn.TPU)
+    if runtime.serves_grpc and not trains:
+        job = {key: job[key] for key in (Metadata.TPU_NAME, Metadata.BUCKET_URL)}
+    return {
+        **job,
+        Metadata.SERVES_GRPC: "true" if runtime.serves_grpc else "false",
+        Metadata.PLUGGABLE: "true" if runtime.pluggable else "false",
+        Metadata.RUNS_TRAINING: "true" if trains else "false",
+        Metadata.STARTUP_SCRIPT: startup_script("tpu_vm.sh"),
+    }
+
+
+def needs_of_startup(network: Network, bucket: Bucket) -> list[pulumi.Resource]:
+    """Return what a start-up script uses: the way to packages, and the bucket's objects."""
+    return [*network.egress, *bucket.objects]
+
+
+def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
+    """Replace a machine whose job changes: a start-up script runs only at boot."""
+    keys = sorted({Metadata.JOBS, *(key for key in metadata if key.startswith(TRAINING_PREFIX))})
+    return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
 
 
 def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
@@ -90,91 +95,84 @@ def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
     return pulumi.CustomTimeouts(**spans) if spans else None
 
 
-def startup_script(script: str) -> str:
+def startup_script(name: str) -> str:
     """Return a start-up script, preceded by the functions that all of them share."""
-    return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
+    return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", name))
 
 
-def agent_metadata(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
-    """Return what the agent does beside running the trainer."""
-    limits = _limits(settings, context.names)
-    account = context.names.email_of(context.names.jobs_account, settings.project)
-    who = account if settings.jobs.apart else AS_ROOT
-    jobs = {JOBS: who} if settings.jobs.enabled else {}
-    zones = {ZONES: ",".join(settings.tpu_zones)} if len(settings.tpu_zones) > 1 else {}
-    return {**limits, **jobs, **_messages(settings, context), **zones}
+def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.Input[str]]:
+    """Return the metadata of a machine that installs TensorFlow as `package`.
+
+    `startup/common.sh` names each key.
+    """
+    settings, tpus = stack.settings, stack.names.tpus(stack.settings.tpu.slices)
+    return {
+        Metadata.TPU_NAME: tpus[0],
+        **({Metadata.TPU_NAMES: ",".join(tpus)} if len(tpus) > 1 else {}),
+        **({Metadata.WHEELS: stack.wheels} if stack.wheels else {}),
+        Metadata.TPU_ZONE: settings.zone,
+        Metadata.TPU_PROJECT: settings.project,
+        Metadata.BUCKET_URL: bucket.url,
+        Metadata.WHEEL: bucket.wheel_url,
+        Metadata.WHEEL_SHA256: bucket.wheel_sha256,
+        Metadata.ARGUMENTS: json.dumps(settings.training.args),
+        Metadata.TENSORFLOW: stack.trainer_tensorflow,
+        Metadata.JOB: stack.job,
+        Metadata.TENSORFLOW_LOCK: lock_of(package, stack.trainer_tensorflow) or NO_LOCK,
+        **_agent(stack),
+    }
 
 
-def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
-    limits, recovery = settings.limits, settings.recovery
-    if not limits.any and not recovery.enabled:
+def _trainer(stack: CheckedStack, machine: RunOn) -> dict[str, pulumi.Input[str]]:
+    """Return what only the machine that runs the trainer gets: its agent, what the stack costs."""
+    if stack.settings.training.run_on is not machine:
         return {}
+    note = f"{without_price(stack.settings, stack.context.stack)}."
+    return {Metadata.COST_NOTE: note, Metadata.AGENT: program()}
+
+
+def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
+    """Return what the agent does besides running the trainer."""
+    settings, found = stack.settings, dict[str, pulumi.Input[str]]()
+    if settings.limits.any or settings.recovery.enabled:
+        found[Metadata.LIMITS] = _limits(stack)
+    if settings.jobs.enabled:
+        account = stack.names.email_of(stack.names.jobs_account, settings.project)
+        found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else account
+    if settings.messages.any:
+        found[Metadata.MESSAGES] = _messages(stack)
+    if len(settings.tpu_zones) > 1:
+        found[Metadata.TPU_ZONES] = ",".join(settings.tpu_zones)
+    return found
+
+
+def _limits(stack: CheckedStack) -> str:
+    settings, limits = stack.settings, stack.settings.limits
+    recovery, queue = settings.recovery, settings.tpu.queue
     budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
-    said = {
-        "tpus": names.tpus(settings.tpu.slices),
+    limited = {
+        "tpus": stack.names.tpus(settings.tpu.slices),
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
         # A group would restart a VM that turns itself off when the TPU's time is up.
-        "turnOff": settings.training.run_on is RunOn.VM and settings.vm.managed is None,
+        "turnOff": settings.training.run_on is RunOn.VM and settings.vm.instance_group is None,
         "recovery": budgets if recovery.enabled else None,
-        # The TPUs of a request in the queue are lost and made anew together.
-        "request": names.tpu if recovery.enabled and settings.tpu.queue else None,
-        "zoneMinutes": settings.tpu.queue.minutes_in_zone if settings.tpu.queue else None,
+        # The TPUs of a request in the queue are lost and recreated together.
+        "request": stack.names.tpu if recovery.enabled and queue else None,
+        "zoneMinutes": queue.minutes_in_zone if queue else None,
     }
-    return {LIMITS: json.dumps({key: value for key, value in said.items() if value is not None})}
+    return json.dumps({key: value for key, value in limited.items() if value is not None})
 
 
-def _messages(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
-    messages, parent = settings.messages, f"projects/{settings.project}"
-    if not messages.any:
-        return {}
-    said = {
-        "webhook": messages.webhook and f"{parent}/secrets/{messages.webhook}",
-        "topic": messages.pubsub_topic and f"{parent}/topics/{messages.pubsub_topic}",
-        "log": context.names.messages_log(settings.project) if messages.emails else None,
-        "cost": messages.cost_dollars and _ceiling(messages.cost_dollars, settings, context),
-    }
-    return {MESSAGES: json.dumps({key: value for key, value in said.items() if value})}
-
-
-def _ceiling(dollars: int, settings: StackSettings, context: Context) -> dict[str, float]:
-    """Return the ceiling, and what an hour costs with the TPU and without it."""
-    costs = of_stack(settings, context.stack, context.catalog)
-    rest = replace(costs, lines=tuple(line for line in costs.lines if line.part != "TPU"))
-    hours = {"hour": costs.configured.hour, "hourWithoutTpu": rest.configured.hour}
-    return {"dollars": dollars, **{name: float(hour) for name, hour in hours.items()}}
-
-
-def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
-    """Replace a machine whose job changes: a start-up script runs only at boot."""
-    keys = sorted({JOBS, *(key for key in metadata if key.startswith(_PREFIX))})
-    return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
-
-
-def trainer_metadata(cost_note: str) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata of the one machine that runs the trainer: its agent, what it costs."""
-    return {COST_NOTE: cost_note, AGENT: program()}
-
-
-def job_metadata(
-    job: Job, tpus: tuple[str, ...], zone: str, project: str
-) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata that the start-up scripts read (`startup/common.sh` names each key).
-
-    `tpus` are the names of the slices.
-    """
-    further: dict[str, pulumi.Input[str]] = {"tpu-names": ",".join(tpus)} if len(tpus) > 1 else {}
-    if job.wheels:
-        further[f"{_PREFIX}wheels"] = job.wheels
-    return {
-        "tpu-name": tpus[0],
-        **further,
-        "tpu-zone": zone,
-        "tpu-project": project,
-        "bucket-url": job.bucket_url,
-        f"{_PREFIX}wheel": job.wheel_url,
-        f"{_PREFIX}wheel-sha256": job.wheel_sha256,
-        f"{_PREFIX}args": json.dumps(job.args),
-        f"{_PREFIX}tensorflow": job.tensorflow,
-        f"{_PREFIX}job": job.name,
-    }
+def _messages(stack: CheckedStack) -> str:
+    """Return the log that the alert policy watches and, with a ceiling, what an hour costs."""
+    dollars = stack.settings.messages.cost_dollars
+    log: dict[str, object] = {"log": stack.names.messages_log(stack.settings.project)}
+    if dollars is not None:
+        without_tpu = tuple(line for line in stack.cost.lines if line.part != "TPU")
+        log["cost"] = {
+            "dollars": dollars,
+            "hour": float(stack.cost.configured.hour),
+            "hourWithoutTpu": float(replace(stack.cost, lines=without_tpu).configured.hour),
+        }
+    return json.dumps(log)

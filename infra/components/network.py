@@ -2,117 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from ipaddress import IPv4Network
-
 import pulumi
+import pulumi_gcp as gcp
 
-from infra.components import compute, mark
-
-
-@dataclass(frozen=True)
-class NetworkArgs:
-    """The network to declare.
-
-    Attributes:
-        iap_range: the addresses that IAP forwards SSH from.
-        tag: what all of the stack's machines are tagged with.
-        requires: what the network waits for; everything else waits for the network.
-    """
-
-    project: str
-    region: str
-    name: str
-    subnet_range: IPv4Network
-    iap_range: IPv4Network
-    ssh_port: int
-    tag: str
-    requires: tuple[pulumi.Resource, ...] = ()
+from infra.apis import COMPUTE_API
+from infra.checks import CheckedStack
+from infra.checks.network import subnet_range
+from infra.components.services import ProjectServices
+from infra.names import KEPT_DESCRIPTION
 
 
 class Network(pulumi.ComponentResource):
-    """The stack's own network: one subnet, Private Google Access and Cloud NAT.
+    """The stack's own network, or the one that the settings name.
 
-    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines with
-    the stack's tag reach each other. They do so at all ports: which ones the hosts of slices use
-    changes with the runtime (github.com/jax-ml/jax/issues/35905). By the tag, since Cloud TPU's API
-    says of tags that they are sources and targets of firewall rules (Node.tags,
+    Its own has one subnet, Private Google Access and Cloud NAT. Nothing is open to the internet, on
+    purpose: SSH comes in through IAP, and only machines with the stack's tag reach each other. They
+    do so at all ports: which ones the hosts of slices use changes with the runtime
+    (github.com/jax-ml/jax/issues/35905). By the tag, since Cloud TPU's API says of tags that they
+    are sources and targets of firewall rules (Node.tags,
     docs.cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes, read 2026-11-24), and
-    nobody says so of the account.
+    does not say so of the account.
     """
 
     network: pulumi.Output[str]
     subnetwork: pulumi.Output[str]
-    egress: pulumi.Resource
+    egress: tuple[pulumi.Resource, ...] = ()
     """Ready once a machine without a public address can reach the internet."""
 
-    def __init__(
-        self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        super().__init__("tpu-stack:infra:Network", name, None, opts)
+    def __init__(self, stack: CheckedStack, services: ProjectServices) -> None:
+        super().__init__("tpu-stack:infra:Network", "network")
+        settings = stack.settings
+        if settings.network.create:
+            self._declare(stack, services)
+        else:
+            given = settings.network
+            project = given.project or settings.project
+            self.network = pulumi.Output.from_input(
+                f"projects/{project}/global/networks/{given.given_name}"
+            )
+            self.subnetwork = pulumi.Output.from_input(
+                f"projects/{project}/regions/{settings.region}/subnetworks/{given.given_subnetwork}"
+            )
+        self.register_outputs({"network": self.network, "subnetwork": self.subnetwork})
+
+    def _declare(self, stack: CheckedStack, services: ProjectServices) -> None:
+        facts, name = stack.context.catalog.network, stack.names.network
+        project, region = stack.settings.project, stack.settings.region
         child = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
-        network = compute.Network(
+        network = gcp.compute.Network(
             "network",
-            name=args.name,
-            project=args.project,
+            name=name,
+            project=project,
             auto_create_subnetworks=False,
-            description=mark.description(),
+            description=stack.marked_description,
             opts=pulumi.ResourceOptions.merge(
-                child,
-                pulumi.ResourceOptions(
-                    depends_on=list(args.requires), ignore_changes=mark.KEPT_DESCRIPTION
-                ),
+                services.after(COMPUTE_API, parent=self),
+                pulumi.ResourceOptions(delete_before_replace=True, ignore_changes=KEPT_DESCRIPTION),
             ),
         )
-        subnetwork = compute.Subnetwork(
+        subnetwork = gcp.compute.Subnetwork(
             "subnetwork",
-            name=args.name,
-            project=args.project,
-            region=args.region,
+            name=name,
+            project=project,
+            region=region,
             network=network.id,
-            ip_cidr_range=str(args.subnet_range),
+            ip_cidr_range=str(subnet_range(stack.settings, stack.context)),
             private_ip_google_access=True,
             opts=child,
         )
-        compute.Firewall(
+        gcp.compute.Firewall(
             "allow-machines",
-            name=f"{args.name}-machines",
-            project=args.project,
+            name=f"{name}-machines",
+            project=project,
             network=network.id,
             direction="INGRESS",
-            source_tags=[args.tag],
-            target_tags=[args.tag],
+            source_tags=[name],
+            target_tags=[name],
             allows=[{"protocol": "all"}],
             opts=child,
         )
-        compute.Firewall(
+        gcp.compute.Firewall(
             "allow-iap-ssh",
-            name=f"{args.name}-iap-ssh",
-            project=args.project,
+            name=f"{name}-iap-ssh",
+            project=project,
             network=network.id,
             direction="INGRESS",
-            source_ranges=[str(args.iap_range)],
-            allows=[{"protocol": "tcp", "ports": [str(args.ssh_port)]}],
+            source_ranges=[str(facts.iap_range)],
+            allows=[{"protocol": "tcp", "ports": [str(facts.ssh_port)]}],
             opts=child,
         )
-        router = compute.Router(
-            "router",
-            name=args.name,
-            project=args.project,
-            region=args.region,
-            network=network.id,
-            opts=child,
+        router = gcp.compute.Router(
+            "router", name=name, project=project, region=region, network=network.id, opts=child
         )
-        self.egress = compute.RouterNat(
+        nat = gcp.compute.RouterNat(
             "nat",
-            name=args.name,
-            project=args.project,
-            region=args.region,
+            name=name,
+            project=project,
+            region=region,
             router=router.name,
             nat_ip_allocate_option="AUTO_ONLY",
             source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
             opts=child,
         )
-        self.network = network.id
-        self.subnetwork = subnetwork.id
-        self.register_outputs({"network": self.network, "subnetwork": self.subnetwork})
+        self.egress = (nat,)
+        self.network, self.subnetwork = network.id, subnetwork.id

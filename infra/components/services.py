@@ -1,26 +1,13 @@
-"""The Google APIs that the stack needs."""
+"""The Google APIs of a project."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import pulumi
+import pulumi_gcp as gcp
 
-from infra.components import projects
-from infra.enabled import wait_until_it_answers
-
-
-@dataclass(frozen=True)
-class ProjectServicesArgs:
-    """`services` are names of APIs, for example `tpu.googleapis.com`.
-
-    Without `enable` somebody else has enabled them.
-    """
-
-    project: str
-    services: tuple[str, ...]
-    enable: bool
+from infra.apis import wait_until_it_answers
 
 
 class ProjectServices(pulumi.ComponentResource):
@@ -29,29 +16,21 @@ class ProjectServices(pulumi.ComponentResource):
     enabled: Mapping[str, pulumi.Resource]
     """By name, so that each resource waits for the API that it needs and for no other."""
 
-    def __init__(
-        self,
-        name: str,
-        args: ProjectServicesArgs,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("tpu-stack:infra:ProjectServices", name, None, opts)
-        self.enabled = dict.fromkeys(args.services, self)
-        if args.enable:
-            self.enabled = {service: self._enable(service, args) for service in args.services}
+    def __init__(self, project: str, apis: Iterable[str], *, enable: bool = True) -> None:
+        """Without `enable` an administrator has enabled them."""
+        super().__init__("tpu-stack:infra:ProjectServices", "services")
+        self.enabled = {api: self._enable(project, api) if enable else self for api in apis}
         self.register_outputs({})
 
-    def _enable(self, service: str, args: ProjectServicesArgs) -> projects.Service:
-        return projects.Service(
-            service,
-            project=args.project,
-            service=service,
-            disable_on_destroy=False,
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                # Resources that wait for this one wait for the hook, too.
-                hooks=until_they_answer(),
-            ),
+    def after(self, *apis: str, parent: pulumi.Resource) -> pulumi.ResourceOptions:
+        """Return the options of a resource that needs these APIs."""
+        return pulumi.ResourceOptions(parent=parent, depends_on=[self.enabled[api] for api in apis])
+
+    def _enable(self, project: str, api: str) -> gcp.projects.Service:
+        # Resources that wait for this one wait for the hook, too.
+        options = pulumi.ResourceOptions(parent=self, hooks=until_they_answer())
+        return gcp.projects.Service(
+            api, project=project, service=api, disable_on_destroy=False, opts=options
         )
 
 

@@ -1,46 +1,60 @@
-"""The TPU: two of its three forms, and what all forms look like to the rest of the program."""
+"""The TPU in its three forms, its data disks, and what all forms look like to the program."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timezone
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components import mark
-from infra.components.declaration import declare_tpus
-from infra.components.disks import Attached, DataDisks, DataDisksArgs
-from infra.components.machine import Machine, custom_timeouts, replace_for_another_job
-from infra.settings.tpu import Capacity, TpuSettings
+from infra.apis import COMPUTE_API, TPU_API
+from infra.checks import CheckedStack
+from infra.components.bucket import Bucket
+from infra.components.identity import JOBS_OBJECTS, Identity, grant_bucket_to, read_only_object
+from infra.components.machine import (
+    custom_timeouts,
+    needs_of_startup,
+    replace_for_another_job,
+    tpu_metadata,
+)
+from infra.components.network import Network
+from infra.components.services import ProjectServices
+from infra.names import KEPT_LABEL
+from infra.settings.machines import (
+    Capacity,
+    DataDisk,
+    DiskMode,
+    QueueSettings,
+    TpuDiskType,
+    Workload,
+)
+from infra.startup.agent.versioned import stamped
+from tpu_core.contract import Metadata
+from tpu_core.paths import DECLARATION
 
+_HOUR = 3600
+_WORKLOADS = {
+    Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
+    Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
+}
+_DISK_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
 # The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
-_LABELS_ONCE = pulumi.ResourceOptions(ignore_changes=["labels", "effectiveLabels", "pulumiLabels"])
+_LABELS_ONCE = ["labels", "effectiveLabels", "pulumiLabels"]
 
 
 @dataclass(frozen=True)
-class TpuArgs(Machine):
-    """The TPU to declare.
+class AttachedDisk:
+    """A disk as the TPU API wants it."""
 
-    Attributes:
-        names: the name of each slice.
-        software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
-        grpc_port: the port of endpoints that name none.
-        disk_type: the type of data disks that name none.
-        taken: by the name of each TPU that Google has taken away, the description of the one that
-            is made in its place.
-        declared_in: the bucket in which the agent reads what to make anew; None without recovery.
-    """
-
-    names: tuple[str, ...]
-    settings: TpuSettings
-    software: str
-    grpc_port: int
-    disk_type: str
-    taken: Mapping[str, str]
-    declared_in: pulumi.Input[str] | None
+    source: str
+    """`projects/P/zones/Z/disks/N`"""
+    mode: str
+    """`READ_WRITE` or `READ_ONLY`"""
 
 
 class Tpu(pulumi.ComponentResource):
@@ -56,192 +70,371 @@ class Tpu(pulumi.ComponentResource):
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
     def __init__(
-        self, name: str, args: TpuArgs, opts: pulumi.ResourceOptions | None = None
+        self,
+        stack: CheckedStack,
+        services: ProjectServices,
+        network: Network,
+        identity: Identity,
+        bucket: Bucket,
     ) -> None:
-        super().__init__(f"tpu-stack:infra:{type(self).__name__}", name, None, opts)
+        super().__init__(f"tpu-stack:infra:{type(self).__name__}", "tpu")
+        self.stack, self.network, self.identity, self.bucket = stack, network, identity, bucket
+        self.settings, self.slices = stack.settings.tpu, stack.names.tpus(stack.settings.tpu.slices)
+        self.metadata = tpu_metadata(stack, bucket)
+        self.zone = pulumi.Output.from_input(stack.settings.zone)
+        self.disks: list[pulumi.Resource] = []
+        """The stack's own data disks. A TPU waits for them: it refers to them by name."""
+        self._after_compute = services.after(COMPUTE_API, parent=self)
         # Names are fixed: the old TPU must be gone before its replacement can be made.
+        installs = Metadata.TENSORFLOW_LOCK in self.metadata
         own = pulumi.ResourceOptions(
-            parent=self,
             delete_before_replace=True,
-            depends_on=list(args.requires),
-            custom_timeouts=custom_timeouts(args.settings.timeouts),
+            depends_on=needs_of_startup(network, bucket) if installs else None,
+            custom_timeouts=custom_timeouts(self.settings.timeouts),
         )
-        self.zone = pulumi.Output.from_input(args.zone)
-        self.declare(args, own)
+        self.declare(pulumi.ResourceOptions.merge(services.after(TPU_API, parent=self), own))
         self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
 
     @abstractmethod
-    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
+    def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the resource and set the outputs."""
 
-    def data_disks(self, args: TpuArgs) -> DataDisks:
-        """Declare the data disks."""
-        disks = DataDisksArgs(
-            project=args.project,
-            zone=args.zone,
-            name=args.name,
-            tpus=args.names,
-            disks=args.settings.data_disks,
-            default_type=args.disk_type,
-            labels=args.labels,
-            requires=args.parts_require,
-        )
-        return DataDisks(disks, self)
+    def attached_disks(self) -> list[list[AttachedDisk]]:
+        """Declare the data disks; return those of each slice, in the order of the settings.
 
-    def anew_if_taken(
-        self, args: TpuArgs, name: str, opts: pulumi.ResourceOptions
+        Each slice gets its own copy of a disk that is written to; all slices share one that is only
+        read.
+        """
+        shared = {
+            disk: self._attached(disk, self.stack.names.tpu)
+            for disk in self.settings.data_disks
+            if disk.mode is DiskMode.READ_ONLY
+        }
+        return [
+            [shared.get(disk) or self._attached(disk, name) for disk in self.settings.data_disks]
+            for name in self.slices
+        ]
+
+    def _attached(self, disk: DataDisk, owner: str) -> AttachedDisk:
+        mode = _DISK_MODES[disk.mode]
+        if disk.source:
+            return AttachedDisk(disk.source, mode)
+        stack = self.stack
+        accelerator = stack.context.catalog.accelerator(self.settings.accelerator_type)
+        kind = str(disk.type or (accelerator.disk_types[0] if accelerator else ""))
+        shared = disk.mode is DiskMode.READ_ONLY and kind == TpuDiskType.HYPERDISK_ML.value
+        # Another disk is made and attached before the old one goes.
+        content = f"{kind} {disk.snapshot or ''} {shared}"
+        name = f"{owner}-{disk.name}-{hashlib.sha256(content.encode()).hexdigest()[:4]}"
+        project, zone = stack.settings.project, stack.settings.zone
+        self.disks.append(
+            gcp.compute.Disk(
+                f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
+                name=name,
+                project=project,
+                zone=zone,
+                size=disk.size_gib,
+                type=kind,
+                snapshot=disk.snapshot,
+                access_mode="READ_ONLY_MANY" if shared else None,
+                labels=stack.marked_labels,
+                opts=pulumi.ResourceOptions.merge(
+                    self._after_compute, pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)
+                ),
+            )
+        )
+        return AttachedDisk(f"projects/{project}/zones/{zone}/disks/{name}", mode)
+
+    def declare_for_agent(self, bodies: Mapping[str, Any], tpus: Sequence[pulumi.Resource]) -> None:
+        """Declare the object from which the agent recreates TPUs: what the API gets, by name.
+
+        It is made after the TPUs and deleted before them, so that the agent never recreates one
+        that `destroy` deletes.
+        """
+        if not self.stack.settings.recovery.enabled:
+            return
+        gcp.storage.BucketObject(
+            "declaration",
+            name=DECLARATION,
+            bucket=self.bucket.name,
+            content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
+            content_type="application/json",
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=list(tpus), delete_before_replace=True
+            ),
+        )
+
+    def replace_if_preempted(
+        self, name: str, preempted: Mapping[str, str], opts: pulumi.ResourceOptions
     ) -> pulumi.ResourceOptions:
         """Replace a TPU that Google has taken away; leave the description of any other alone.
 
         It is the one property that tells the new TPU from the old and changes nothing else.
         """
-        if name not in args.taken:
-            own = pulumi.ResourceOptions(ignore_changes=["description"])
-        else:
+        own = pulumi.ResourceOptions(ignore_changes=["description"])
+        if name in preempted:
             pulumi.log.info(
-                f"Google has taken {name} away. `pulumi up` deletes it and makes it anew",
-                resource=self,
+                f"Google has taken {name} away. `pulumi up` deletes and recreates it", resource=self
             )
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
+
+    def body(self, disks: Sequence[AttachedDisk]) -> dict[str, Any]:
+        """Return a TPU VM as the API's Node; unset fields are left out."""
+        tpu = self.settings
+        boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
+        secure = {"enableSecureBoot": True} if tpu.secure_boot else None
+        return {
+            "acceleratorType": tpu.accelerator_type,
+            "runtimeVersion": self.stack.tpu_software,
+            "networkConfig": {
+                "network": self.network.network,
+                "subnetwork": self.network.subnetwork,
+                "enableExternalIps": tpu.external_ips,
+            },
+            "serviceAccount": {"email": self.identity.email, "scope": list(tpu.scopes)},
+            "metadata": dict(self.metadata),
+            **unless_empty(
+                "dataDisks", [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
+            ),
+            **unless_empty("bootDiskConfig", boot),
+            "tags": [self.stack.names.network, *tpu.tags],
+            **unless_empty("shieldedInstanceConfig", secure),
+            **unless_empty("autocheckpointEnabled", tpu.autocheckpoint),
+        }
+
+    def urls(self, endpoints: Sequence[Any]) -> list[str]:
+        """Return the addresses of one TPU's workers."""
+        port = self.stack.context.catalog.network.grpc_port
+        return [f"grpc://{worker.ip_address}:{worker.port or port}" for worker in endpoints]
 
 
 class TpuVm(Tpu):
     """One or more TPU VMs without a queue: the update fails if there is no capacity."""
 
-    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
+    def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.V2Vm` for each slice."""
-        tpu = args.settings
-        disks = self.data_disks(args)
-        own = pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata))
-        made = pulumi.ResourceOptions(depends_on=disks.made, ignore_changes=mark.KEPT_LABEL)
-        own = pulumi.ResourceOptions.merge(own, made)
-        same: dict[str, Any] = {
-            "project": args.project,
-            "zone": args.zone,
-            "accelerator_type": tpu.accelerator_type,
-            "runtime_version": args.software,
-            "network_config": {
-                "network": args.network,
-                "subnetwork": args.subnetwork,
-                "enable_external_ips": tpu.external_ips,
-            },
-            "scheduling_config": {
-                Capacity.ON_DEMAND: None,
-                Capacity.SPOT: {"spot": True},
-                Capacity.PREEMPTIBLE: {"preemptible": True},
-                Capacity.RESERVED: {"reserved": True},
-            }[tpu.capacity],
-            "shielded_instance_config": {"enable_secure_boot": True} if tpu.secure_boot else None,
-            "service_account": {"email": args.account, "scopes": list(tpu.scopes)},
-            "tags": [args.tag, *tpu.tags],
-            "metadata": dict(args.metadata),
-            "labels": mark.labels(args.labels),
-        }
+        stack, tpu = self.stack, self.settings
+        disks, preempted = self.attached_disks(), stack.context.preempted()
+        options = pulumi.ResourceOptions.merge(
+            pulumi.ResourceOptions.merge(opts, replace_for_another_job(self.metadata)),
+            pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL),
+        )
+        flag = {Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
         slices = [
             gcp.tpu.V2Vm(
-                f"tpu{name.removeprefix(args.name)}",
+                f"tpu{name.removeprefix(stack.names.tpu)}",
                 name=name,
+                project=stack.settings.project,
+                zone=stack.settings.zone,
+                accelerator_type=tpu.accelerator_type,
+                runtime_version=stack.tpu_software,
+                network_config={
+                    "network": self.network.network,
+                    "subnetwork": self.network.subnetwork,
+                    "enable_external_ips": tpu.external_ips,
+                },
+                scheduling_config={flag: True} if flag else None,
+                shielded_instance_config=(
+                    {"enable_secure_boot": True} if tpu.secure_boot else None
+                ),
+                service_account={"email": self.identity.email, "scopes": list(tpu.scopes)},
+                tags=[stack.names.network, *tpu.tags],
+                metadata=dict(self.metadata),
+                labels=stack.marked_labels,
                 data_disks=[{"source_disk": d.source, "mode": d.mode} for d in attached] or None,
-                description=args.taken.get(name),
-                opts=self.anew_if_taken(args, name, own),
-                **same,
+                description=preempted.get(name),
+                opts=self.replace_if_preempted(name, preempted, options),
             )
-            for name, attached in zip(args.names, disks.of_each, strict=True)
+            for name, attached in zip(self.slices, disks, strict=True)
         ]
-        if args.declared_in is not None:
-            bodies = {
-                name: {
-                    **node_body(args, attached),
-                    **given("schedulingConfig", same["scheduling_config"]),
-                    "labels": same["labels"],
-                }
-                for name, attached in zip(args.names, disks.of_each, strict=True)
+        bodies = {
+            name: {
+                **self.body(attached),
+                **({"schedulingConfig": {flag: True}} if flag else {}),
+                "labels": stack.marked_labels,
             }
-            declare_tpus(args.declared_in, bodies, slices, self)
+            for name, attached in zip(self.slices, disks, strict=True)
+        }
+        self.declare_for_agent(bodies, slices)
         self.name = slices[0].name
         self.names = pulumi.Output.all(*(one.name for one in slices)).apply(list)
-        urls = _endpoints(args.grpc_port)
         self.endpoints = pulumi.Output.all(
-            *(one.network_endpoints.apply(urls) for one in slices)
+            *(one.network_endpoints.apply(self.urls) for one in slices)
         ).apply(lambda workers: [url for of_one in workers for url in of_one])
+
+
+class QueuedTpu(Tpu):
+    """TPU VMs that wait in Google's queue for capacity; the update waits until all are READY.
+
+    Several slices are one request: Google gives all of them or none.
+    """
+
+    def declare(self, opts: pulumi.ResourceOptions) -> None:
+        """Declare the request and the TPU VMs that it becomes."""
+        # Imports requests, which takes a while.
+        from infra.resources.node import QueuedNode
+        from infra.resources.request import QueuedRequest, body_of
+
+        stack, queue = self.stack, self.settings.queue or QueueSettings()
+        if pulumi.runtime.is_dry_run():
+            pulumi.log.info(self._notice(queue), resource=self)
+        disks = self.attached_disks()
+        project, zone = stack.settings.project, stack.settings.zone
+        where = {
+            "project": project,
+            "zone": zone,
+            "name": stack.names.tpu,
+            **unless_empty("fallbackZones", list(queue.fallback_zones)),
+        }
+        spec = {
+            "parent": f"projects/{project}/locations/{zone}",
+            **self._node_names(queue),
+            # Slices of one request have the same disks: the checks let them only read.
+            "node": self.body(disks[0]),
+        }
+        requested = {
+            "request": {"tpu": {"nodeSpec": [spec]}, **self._tier(queue)},
+            "queueing": _policy(queue),
+            "labels": stack.marked_labels,
+        }
+        request = QueuedRequest(
+            "tpu",
+            {
+                **where,
+                **requested,
+                **unless_empty("deleteMinutes", self.settings.timeouts.delete_minutes),
+                **unless_empty("zoneMinutes", queue.minutes_in_zone),
+            },
+            pulumi.ResourceOptions.merge(
+                opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL)
+            ),
+        )
+        nodes = QueuedNode(
+            "tpu-node",
+            {
+                **where,
+                **({"nodes": list(self.slices)} if len(self.slices) > 1 else {}),
+                "requested": request.id,
+                **({"at": request.at} if queue.fallback_zones else {}),
+                "waitMinutes": queue.wait_minutes,
+            },
+            pulumi.ResourceOptions(parent=self, delete_before_replace=True),
+        )
+        body = pulumi.Output.from_input(requested).apply(body_of)
+        self.declare_for_agent({stack.names.tpu: body}, [request, nodes])
+        self.name = pulumi.Output.from_input(self.slices[0])
+        self.names = pulumi.Output.from_input(list(self.slices))
+        if queue.fallback_zones:
+            self.zone = request.at
+        port = stack.context.catalog.network.grpc_port
+        self.endpoints = nodes.endpoints.apply(
+            lambda workers: [
+                f"grpc://{worker['ipAddress']}:{worker['port'] or port}" for worker in workers
+            ]
+        )
+
+    def _notice(self, queue: QueueSettings) -> str:
+        """Say how long an update waits, and what ends the TPU."""
+        several = len(self.slices) > 1
+        whose = f"its {len(self.slices)} TPU VMs" if several else "its TPU VM"
+        ends = " Google deletes it when the reservation ends." if queue.reservation_bound else ""
+        if queue.run_hours:
+            ends = f" Google deletes it {queue.run_hours:g} hours after it was made."
+        return (
+            f"{self.stack.names.tpu} comes from Google's queue: an update waits for "
+            f"{'them' if several else 'it'}, at most {queue.wait_minutes:g} minutes.{ends} "
+            f"Replacing or destroying the request also deletes {whose}, even while it is ACTIVE "
+            "and in use."
+        )
+
+    def _node_names(self, queue: QueueSettings) -> dict[str, Any]:
+        name = self.stack.names.tpu
+        if len(self.slices) == 1:
+            return {"nodeId": name}
+        workload = _WORKLOADS[queue.workload] if queue.workload else None
+        several = {"nodeCount": len(self.slices), "nodeIdPrefix": name}
+        return {"multiNodeParams": {**several, **unless_empty("workloadType", workload)}}
+
+    def _tier(self, queue: QueueSettings) -> dict[str, Any]:
+        """Return the tier of the queue that the request is in; empty for on demand."""
+        capacity, stack = self.settings.capacity, self.stack.settings
+        if capacity is Capacity.SPOT:
+            return {"spot": {}}
+        if capacity is Capacity.PREEMPTIBLE:
+            return {"bestEffort": {}}
+        if capacity is Capacity.FLEX_START:
+            seconds = round((queue.run_hours or 0) * _HOUR)
+            duration = {"maxRunDuration": f"{seconds}s"}
+            return {"provisioningModel": "FLEX_START", "runDuration": duration}
+        hours = queue.guaranteed_hours
+        reserved = capacity is Capacity.RESERVED and not queue.reservation_bound
+        guaranteed = {
+            **unless_empty("reserved", reserved),
+            **unless_empty("minDuration", f"{round(hours * _HOUR)}s" if hours else None),
+        }
+        name = queue.reservation
+        if name and "/" not in name:
+            name = f"projects/{stack.project}/locations/{stack.zone}/reservations/{name}"
+        bound = "RESERVATION_BOUND" if queue.reservation_bound else None
+        return {
+            **unless_empty("guaranteed", guaranteed),
+            **unless_empty("reservationName", name),
+            **unless_empty("provisioningModel", bound),
+        }
 
 
 class TpuNode(Tpu):
     """The classic TPU node, for projects in which Google still allows one."""
 
-    account: pulumi.Output[str]
-    """Address of Google's account as which the node reads and writes the bucket."""
-
-    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declare a `gcp.tpu.Node`."""
-        tpu = args.settings
+    def declare(self, opts: pulumi.ResourceOptions) -> None:
+        """Declare a `gcp.tpu.Node`, which reads and writes the bucket as an account of Google's."""
+        stack, tpu, name = self.stack, self.settings, self.stack.names.tpu
+        preempted = stack.context.preempted()
+        once = pulumi.ResourceOptions(ignore_changes=_LABELS_ONCE)
+        preemptible = {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
         # Newer generations of the provider lack the class; check_provider refuses nodes with them.
         provider: Any = gcp.tpu
-        preemptible = {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
-        labels = mark.labels(args.labels)
         node = provider.Node(
             "tpu",
-            name=args.name,
-            project=args.project,
-            zone=args.zone,
+            name=name,
+            project=stack.settings.project,
+            zone=stack.settings.zone,
             accelerator_type=tpu.accelerator_type,
-            tensorflow_version=args.software,
-            network=args.network,
+            tensorflow_version=stack.tpu_software,
+            network=self.network.network,
             cidr_block=tpu.cidr_block,
             scheduling_config=preemptible,
-            labels=labels,
-            description=args.taken.get(args.name),
-            opts=self.anew_if_taken(
-                args, args.name, pulumi.ResourceOptions.merge(opts, _LABELS_ONCE)
+            labels=stack.marked_labels,
+            description=preempted.get(name),
+            opts=self.replace_if_preempted(
+                name, preempted, pulumi.ResourceOptions.merge(opts, once)
             ),
         )
-        if args.declared_in is not None:
-            body = {
-                "acceleratorType": tpu.accelerator_type,
-                "tensorflowVersion": args.software,
-                "network": args.network,
-                "labels": labels,
-                **given("cidrBlock", tpu.cidr_block),
-                **given("schedulingConfig", preemptible),
-            }
-            declare_tpus(args.declared_in, {args.name: body}, [node], self)
+        body = {
+            "acceleratorType": tpu.accelerator_type,
+            "tensorflowVersion": stack.tpu_software,
+            "network": self.network.network,
+            "labels": stack.marked_labels,
+            **unless_empty("cidrBlock", tpu.cidr_block),
+            **unless_empty("schedulingConfig", preemptible),
+        }
+        self.declare_for_agent({name: body}, [node])
+        read_only = read_only_object(stack.settings)
+        only = JOBS_OBJECTS if stack.settings.jobs.apart else ()
+        grant_bucket_to("tpu", self.bucket, node.service_account, node, read_only, only)
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
-        self.account = node.service_account
-        self.endpoints = node.network_endpoints.apply(_endpoints(args.grpc_port))
+        self.endpoints = node.network_endpoints.apply(self.urls)
 
 
-def node_body(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
-    """Return a TPU VM as the API's Node; unset fields are left out."""
-    tpu = args.settings
-    attached = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
-    boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
-    return {
-        "acceleratorType": tpu.accelerator_type,
-        "runtimeVersion": args.software,
-        "networkConfig": {
-            "network": args.network,
-            "subnetwork": args.subnetwork,
-            "enableExternalIps": tpu.external_ips,
-        },
-        "serviceAccount": {"email": args.account, "scope": list(tpu.scopes)},
-        "metadata": dict(args.metadata),
-        **given("dataDisks", attached),
-        **given("bootDiskConfig", boot),
-        "tags": [args.tag, *tpu.tags],
-        **given("shieldedInstanceConfig", {"enableSecureBoot": True} if tpu.secure_boot else None),
-        **given("autocheckpointEnabled", tpu.autocheckpoint),
-    }
-
-
-def given(name: str, value: object) -> dict[str, Any]:
+def unless_empty(name: str, value: object) -> dict[str, Any]:
     """Return the value under its name; nothing if it is empty."""
     return {name: value} if value else {}
 
 
-def _endpoints(grpc_port: int) -> Any:
-    def urls(endpoints: Sequence[Any]) -> list[str]:
-        return [f"grpc://{worker.ip_address}:{worker.port or grpc_port}" for worker in endpoints]
-
-    return urls
+def _policy(queue: QueueSettings) -> dict[str, str]:
+    if queue.valid_until is None:
+        return {}
+    moment = queue.valid_until.astimezone(timezone.utc)
+    return {"validUntilTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}

@@ -1,36 +1,42 @@
-"""The VM that runs the trainer."""
+"""The VM that runs the trainer, alone or in a managed instance group of one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
 from typing import Any
 
 import pulumi
+import pulumi_gcp as gcp
 
-from infra.components import compute, mark
+from infra.apis import COMPUTE_API
+from infra.checks import CheckedStack
+from infra.components.bucket import Bucket
+from infra.components.identity import Identity
 from infra.components.machine import (
     CLOUD_PLATFORM,
-    JOBS,
-    LIMITS,
-    Machine,
     custom_timeouts,
+    needs_of_startup,
     replace_for_another_job,
+    vm_metadata,
+    vm_script,
+    vm_task,
 )
-from infra.settings.vm import HostMaintenance, TerminationAction, VmCapacity, VmSettings
+from infra.components.network import Network
+from infra.components.services import ProjectServices
+from infra.names import KEPT_DESCRIPTION, KEPT_LABEL
+from infra.settings.machines import (
+    HostMaintenance,
+    InstanceGroupSettings,
+    TerminationAction,
+    VmCapacity,
+    VmSettings,
+)
+from tpu_core.contract import Metadata, Port
 
-
-@dataclass(frozen=True)
-class VmArgs(Machine):
-    """The VM to declare.
-
-    Attributes:
-        startup_script: None for a VM that runs nothing.
-        comes_back: whether an update that refreshes starts a VM that was turned off.
-    """
-
-    settings: VmSettings
-    startup_script: str | None
-    comes_back: bool
+# Neither a new release's packages nor other prices recreate a VM.
+_KEPT = (Metadata.TENSORFLOW_LOCK, Metadata.COST_NOTE)
+# Nor does a new release's agent, unless the VM has just been given one to do more than train.
+_TASKS = (Metadata.LIMITS, Metadata.JOBS)
 
 
 class Vm(pulumi.ComponentResource):
@@ -41,88 +47,235 @@ class Vm(pulumi.ComponentResource):
 
     name: pulumi.Output[str]
 
-    def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("tpu-stack:infra:Vm", name, None, opts)
-        vm = args.settings
-        own = pulumi.ResourceOptions(
-            parent=self,
-            delete_before_replace=True,
-            depends_on=list(args.requires),
-            custom_timeouts=custom_timeouts(vm.timeouts),
-            ignore_changes=mark.KEPT_LABEL,
-        )
-        instance = compute.Instance(
-            "instance",
-            name=args.name,
-            project=args.project,
-            zone=args.zone,
-            machine_type=vm.machine_type,
-            boot_disk=self._boot_disk(args),
-            network_interfaces=interfaces(args),
-            scheduling=scheduling(vm),
-            shielded_instance_config=shielded(vm),
-            service_account=identity(args),
-            tags=[args.tag],
-            metadata=metadata(args),
-            metadata_startup_script=args.startup_script,
-            labels=mark.labels(args.labels),
-            desired_status="RUNNING" if args.comes_back else None,
-            allow_stopping_for_update=True,
-            opts=pulumi.ResourceOptions.merge(
-                pulumi.ResourceOptions.merge(own, keep_script(args)),
-                replace_for_another_job(args.metadata),
+    def __init__(
+        self,
+        stack: CheckedStack,
+        services: ProjectServices,
+        network: Network,
+        identity: Identity,
+        bucket: Bucket,
+    ) -> None:
+        super().__init__("tpu-stack:infra:Vm", "vm")
+        self._stack = stack
+        vm, metadata = stack.settings.vm, vm_metadata(stack, bucket)
+        options = pulumi.ResourceOptions.merge(
+            self._options(services),
+            pulumi.ResourceOptions(
+                depends_on=needs_of_startup(network, bucket),
+                # The script runs only at boot, and a new release replaces no VM: it is kept as long
+                # as its task stays the same.
+                ignore_changes=["metadataStartupScript", *KEPT_LABEL],
+                replacement_trigger=vm_task(stack),
             ),
+        )
+        instance = gcp.compute.Instance(
+            "instance",
+            name=stack.names.vm,
+            project=stack.settings.project,
+            zone=stack.settings.vm_zone,
+            machine_type=vm.machine_type,
+            boot_disk=self._boot_disk(services),
+            network_interfaces=_interfaces(vm, network),
+            scheduling=scheduling(vm),
+            shielded_instance_config=_shielded(vm),
+            service_account=_account(identity),
+            tags=[stack.names.network],
+            metadata=metadata,
+            metadata_startup_script=vm_script(stack),
+            labels=stack.marked_labels,
+            desired_status="RUNNING" if stack.settings.vm_comes_back else None,
+            allow_stopping_for_update=True,
+            opts=pulumi.ResourceOptions.merge(options, replace_for_another_job(metadata)),
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
 
-    def _boot_disk(self, args: VmArgs) -> Any:
+    def _options(self, services: ProjectServices) -> pulumi.ResourceOptions:
+        own = pulumi.ResourceOptions(
+            delete_before_replace=True,
+            custom_timeouts=custom_timeouts(self._stack.settings.vm.timeouts),
+        )
+        return pulumi.ResourceOptions.merge(services.after(COMPUTE_API, parent=self), own)
+
+    def _boot_disk(self, services: ProjectServices) -> Any:
         """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
-        vm = args.settings
+        stack, vm = self._stack, self._stack.settings.vm
         if not vm.keep_boot_disk:
-            params = {
-                "image": vm.image,
-                "size": vm.boot_disk_gib,
-                "type": vm.boot_disk_type.value,
-            }
+            params = {"image": vm.image, "size": vm.boot_disk_gib, "type": vm.boot_disk_type.value}
             return {"auto_delete": True, "initialize_params": params}
-        disk = compute.Disk(
+        disk = gcp.compute.Disk(
             "boot-disk",
             # A boot disk that is deleted with its VM has the VM's name.
-            name=f"{args.name}-boot",
-            project=args.project,
-            zone=args.zone,
+            name=f"{stack.names.vm}-boot",
+            project=stack.settings.project,
+            zone=stack.settings.vm_zone,
             image=vm.image,
             size=vm.boot_disk_gib,
             type=vm.boot_disk_type.value,
-            labels=mark.labels(args.labels),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                delete_before_replace=True,
-                depends_on=list(args.parts_require),
-                custom_timeouts=custom_timeouts(vm.timeouts),
-                ignore_changes=mark.KEPT_LABEL,
+            labels=stack.marked_labels,
+            opts=pulumi.ResourceOptions.merge(
+                self._options(services), pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)
             ),
         )
         return {"auto_delete": False, "source": disk.self_link}
 
 
-def keep_script(args: VmArgs) -> pulumi.ResourceOptions:
-    """Keep a VM's start-up script, which runs only at boot, as long as its task stays the same.
+class InstanceGroup(pulumi.ComponentResource):
+    """A VM that comes back under the same name and resumes training from its checkpoint.
 
-    A new release thus replaces no VM.
+    Its group recreates it whenever it is not running (preempted, stopped, deleted, crashed) and,
+    if it runs the trainer, when it fails its health check. A change of settings replaces what it
+    touches instead of updating it: Google refuses to update a group that it has changed itself in
+    the meantime, and another job needs a new VM anyway.
     """
-    return pulumi.ResourceOptions(
-        ignore_changes=["metadataStartupScript"],
-        replacement_trigger=_task(args),
-    )
 
+    name: pulumi.Output[str]
 
-def interfaces(args: VmArgs) -> Any:
-    """Return the VM's one interface, in the stack's subnet."""
-    # An empty access configuration asks for a public address of Google's choice.
-    access: list[dict[str, str]] = [{}] if args.settings.public_ip else []
-    return [{"network": args.network, "subnetwork": args.subnetwork, "access_configs": access}]
+    def __init__(
+        self,
+        stack: CheckedStack,
+        settings: InstanceGroupSettings,
+        services: ProjectServices,
+        network: Network,
+        identity: Identity,
+        bucket: Bucket,
+    ) -> None:
+        super().__init__("tpu-stack:infra:InstanceGroup", "vm")
+        self._stack, self._network, self._identity = stack, network, identity
+        project, zone, name = stack.settings.project, stack.settings.vm_zone, stack.names.vm
+        own = pulumi.ResourceOptions.merge(
+            services.after(COMPUTE_API, parent=self),
+            pulumi.ResourceOptions(custom_timeouts=custom_timeouts(stack.settings.vm.timeouts)),
+        )
+        template = self._template(vm_metadata(stack, bucket), own)
+        healing = None
+        if vm_script(stack):
+            check = self._health_check(settings, own)
+            delay = settings.initial_delay_seconds
+            healing = gcp.compute.InstanceGroupManagerAutoHealingPoliciesArgs(
+                health_check=check.id, initial_delay_sec=delay
+            )
+        manager = gcp.compute.InstanceGroupManager(
+            "group",
+            name=name,
+            project=project,
+            zone=zone,
+            base_instance_name=name,
+            versions=[{"instance_template": template.self_link}],
+            auto_healing_policies=healing,
+            opts=pulumi.ResourceOptions.merge(
+                own,
+                pulumi.ResourceOptions(
+                    delete_before_replace=True,
+                    replace_on_changes=["*"],
+                    depends_on=needs_of_startup(network, bucket),
+                ),
+            ),
+        )
+        # VMs that a group makes have random names; one that is added by name keeps it. It counts
+        # towards the group's size, which is therefore not set above.
+        member = gcp.compute.PerInstanceConfig(
+            "instance",
+            name=f"{name}-0",
+            project=project,
+            zone=zone,
+            instance_group_manager=manager.name,
+            preserved_state={"metadata": {"group": name}},
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(delete_before_replace=True, deleted_with=manager)
+            ),
+        )
+        self.name = member.name
+        self.register_outputs({"name": self.name})
+
+    def _template(
+        self, metadata: dict[str, pulumi.Input[str]], own: pulumi.ResourceOptions
+    ) -> gcp.compute.InstanceTemplate:
+        """Declare the template, which never changes: another one gets another name.
+
+        The name is a digest of the content, so that an update that was killed while Google made the
+        template finds it again.
+        """
+        stack, vm, script = self._stack, self._stack.settings.vm, vm_script(self._stack)
+        disk: Any = {
+            "boot": True,
+            "auto_delete": True,
+            "source_image": vm.image,
+            "disk_size_gb": vm.boot_disk_gib,
+            "disk_type": vm.boot_disk_type.value,
+        }
+        if script:
+            metadata = {**metadata, Metadata.HEALTH_PORT: str(Port.HEALTH)}
+        kept = _KEPT if any(task in metadata for task in _TASKS) else (*_KEPT, Metadata.AGENT)
+        named = {key: value for key, value in metadata.items() if key not in kept}
+        tags, account = [stack.names.network], _account(self._identity)
+        content = [
+            *(vm.machine_type, disk, _interfaces(vm, self._network), scheduling(vm)),
+            *(_shielded(vm), account, tags, named, stack.labels),
+        ]
+        return gcp.compute.InstanceTemplate(
+            "template",
+            name=pulumi.Output.json_dumps(content, sort_keys=True).apply(
+                lambda text: f"{stack.names.vm}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            ),
+            project=stack.settings.project,
+            machine_type=vm.machine_type,
+            disks=[disk],
+            network_interfaces=_interfaces(vm, self._network),
+            scheduling=scheduling(vm),
+            shielded_instance_config=_shielded(vm),
+            service_account=account,
+            tags=tags,
+            metadata={**metadata, **({Metadata.STARTUP_SCRIPT: script} if script else {})},
+            labels=stack.marked_labels,
+            # Like a VM without a group it keeps the script that it was made with, and what that
+            # installs.
+            opts=pulumi.ResourceOptions.merge(
+                own,
+                pulumi.ResourceOptions(
+                    ignore_changes=[
+                        *KEPT_LABEL,
+                        *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
+                    ]
+                ),
+            ),
+        )
+
+    def _health_check(
+        self, settings: InstanceGroupSettings, own: pulumi.ResourceOptions
+    ) -> gcp.compute.HealthCheck:
+        """Declare the check, and open its port to Google's health checks alone."""
+        stack, name = self._stack, self._stack.names.vm
+        # Firewall rules belong to the network's project, which decides in a Shared VPC.
+        if not stack.settings.network.project:
+            ranges = stack.context.catalog.network.health_check_ranges
+            gcp.compute.Firewall(
+                "allow-health",
+                name=f"{name}-health",
+                project=stack.settings.project,
+                network=self._network.network,
+                direction="INGRESS",
+                source_ranges=[str(block) for block in ranges],
+                target_service_accounts=[self._identity.email],
+                allows=[{"protocol": "tcp", "ports": [str(Port.HEALTH)]}],
+                opts=pulumi.ResourceOptions.merge(
+                    own, pulumi.ResourceOptions(delete_before_replace=True)
+                ),
+            )
+        return gcp.compute.HealthCheck(
+            "health",
+            name=name,
+            project=stack.settings.project,
+            check_interval_sec=settings.check_interval_seconds,
+            timeout_sec=min(5, settings.check_interval_seconds),
+            unhealthy_threshold=settings.failed_checks,
+            http_health_check={"port": Port.HEALTH},
+            description=stack.marked_description,
+            # The group refers to it by its name, which stays the same.
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION)
+            ),
+        )
 
 
 def scheduling(vm: VmSettings) -> Any:
@@ -140,7 +293,16 @@ def scheduling(vm: VmSettings) -> Any:
     }
 
 
-def shielded(vm: VmSettings) -> Any:
+def _interfaces(vm: VmSettings, network: Network) -> Any:
+    """Return the VM's one interface, in the stack's subnet."""
+    # An empty access configuration asks for a public address of Google's choice.
+    access: list[dict[str, str]] = [{}] if vm.public_ip else []
+    return [
+        {"network": network.network, "subnetwork": network.subnetwork, "access_configs": access}
+    ]
+
+
+def _shielded(vm: VmSettings) -> Any:
     """Return the options of Shielded VM."""
     return {
         "enable_secure_boot": vm.shielded.secure_boot,
@@ -149,27 +311,6 @@ def shielded(vm: VmSettings) -> Any:
     }
 
 
-def identity(args: VmArgs) -> Any:
+def _account(identity: Identity) -> Any:
     """Return the service account; IAM, not its scopes, limits what it may do."""
-    return {"email": args.account, "scopes": [CLOUD_PLATFORM]}
-
-
-def metadata(args: VmArgs) -> dict[str, pulumi.Input[str]]:
-    """Return the job's metadata with the VM's own."""
-    googles: dict[str, pulumi.Input[str]] = {
-        "enable-oslogin": "TRUE" if args.settings.os_login else "FALSE",
-        # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
-        # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
-        "serial-port-logging-enable": "true" if args.settings.serial_port_logging else "false",
-    }
-    agent = {"ops-agent": "true"} if args.settings.ops_agent else {}
-    return {**args.metadata, **googles, **agent}
-
-
-def _task(args: VmArgs) -> str:
-    """Return what the start-up script does; another task replaces the VM."""
-    if args.startup_script is None:
-        return "nothing"
-    if JOBS in args.metadata:
-        return "run jobs"
-    return "train and watch" if LIMITS in args.metadata else "train"
+    return {"email": identity.email, "scopes": [CLOUD_PLATFORM]}

@@ -1,13 +1,16 @@
-"""What every section of the settings has in common."""
+"""What every section of the settings has in common, and how problems with them are reported."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
+
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """A text that is not empty."""
@@ -31,18 +35,14 @@ class StrEnum(str, Enum):
 class Section(BaseModel):
     """A group of settings: camelCase in the stack file, unknown names are errors, immutable.
 
-    Numbers and flags are no texts there. What is in no group is a text to Pulumi, whatever the file
-    says.
+    Numbers and flags are not texts there. What is in no group is a text to Pulumi, whatever it is
+    in the file.
 
     The docstring below a setting is its description.
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        strict=True,
+        alias_generator=to_camel, extra="forbid", frozen=True, protected_namespaces=(), strict=True
     )
 
     @classmethod
@@ -79,3 +79,98 @@ def descriptions(section: type[Section]) -> dict[str, str]:
 def one_line(description: str | None) -> str:
     """Return a description without the line breaks that it has in the source."""
     return " ".join((description or "").split())
+
+
+# --- Problems with settings, and the one message that reports all of them
+
+
+class _Unset:
+    """The value of a setting that is missing; prints as "(not set)"."""
+
+    def __repr__(self) -> str:
+        return "(not set)"
+
+
+UNSET: Final = _Unset()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: the setting, its value, what is wrong with it, and what would be right."""
+
+    setting: str
+    """Path as in the stack file, e.g. `tpu.acceleratorType`."""
+    value: object
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        end = "" if self.cure.endswith("?") else "."
+        about = f"{self.setting}: {_shown(self.value)}"
+        if self.value is UNSET and self.why.startswith("is "):
+            about = self.setting
+        return f"{_printable(about)} {self.why}. {self.cure}{end}"
+
+
+def holds_secret(value: object) -> bool:
+    """Return whether a setting is, or has in it, what Pulumi keeps encrypted (`secure: …`)."""
+    if isinstance(value, dict):
+        encrypted = [*value] == ["secure"] and isinstance(value["secure"], str)
+        return encrypted or any(map(holds_secret, value.values()))
+    return isinstance(value, list) and any(map(holds_secret, value))
+
+
+def secret_problem(setting: str) -> Problem:
+    """Return the problem with a setting that is a secret."""
+    return Problem(
+        setting,
+        "[secret]",
+        "is a secret, but settings stand in clear in the state and in what is made of them",
+        "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
+        "the training reads it (docs/gitops.md)",
+    )
+
+
+def misplaced(values: Mapping[str, object], why: str, cure: str) -> Iterator[Problem]:
+    """Yield a problem for each setting, by its path, that has a value and should have none."""
+    for setting, value in values.items():
+        if value not in (None, False):
+            yield Problem(setting, value, why, cure)
+
+
+class SettingsError(Exception):
+    """The settings of a stack cannot be used. The message names every problem.
+
+    `rest` are the settings without those that have problems, if there are such.
+    """
+
+    def __init__(
+        self, stack: str, problems: Sequence[Problem], rest: Section | None = None
+    ) -> None:
+        self.stack = stack
+        self.problems = tuple(problems)
+        self.rest = rest
+        count = counted(len(problems), "problem")
+        lines = [f"{count} in the settings of stack {stack!r} (stacks/Pulumi.{stack}.yaml):"]
+        lines += [f"  - {problem}" for problem in problems]
+        lines.append("Nothing was created or changed.")
+        super().__init__("\n".join(lines))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 problem`, `2 problems`, and so on."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _shown(value: object) -> str:
+    if value is UNSET:
+        return repr(UNSET)
+    if isinstance(value, (str, int, float, bool, list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _printable(text: str) -> str:
+    """Return a foreign text without anything that controls a terminal or a pipeline's log."""
+    kept = (each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+    return "".join(kept)

@@ -1,4 +1,4 @@
-"""From the names and values of a stack file to `StackSettings`, or to every problem at once."""
+"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import datetime
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, get_args
 
+import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from infra.settings import StackSettings
-from infra.settings.base import Section, descriptions, one_line
-from infra.settings.problems import UNSET, Problem, SettingsError, holds_secret, secret_problem
+from infra.settings.base import (
+    UNSET,
+    Problem,
+    Section,
+    SettingsError,
+    descriptions,
+    holds_secret,
+    one_line,
+    secret_problem,
+)
 
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
@@ -232,3 +242,128 @@ def _description(path: tuple[int | str, ...]) -> str:
         return ""
     section, field = found
     return one_line(descriptions(section)[field.alias or ""]).rstrip(".")
+
+
+# --- Stack files, for programs without an engine: the command line and the tests
+
+# What else Pulumi keeps in such a file.
+_PULUMIS = ("config", "environment", "secretsprovider", "encryptionsalt", "encryptedkey")
+
+
+def stack_path(root: Path, stack: str) -> Path:
+    """Return the path of a stack's file in the project's folder."""
+    return root / "stacks" / f"Pulumi.{stack}.yaml"
+
+
+def stack_name(path: Path) -> str:
+    """Return the stack of a file `Pulumi.STACK.yaml`."""
+    return path.stem.removeprefix("Pulumi.")
+
+
+def load_stack_file(path: Path) -> StackSettings:
+    """Return the settings in a stack file.
+
+    Raises SettingsError if they are wrong or the file is missing or not YAML.
+    """
+    stack = stack_name(path)
+    try:
+        document = load_yaml(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
+        cure = f"There are: {', '.join(there) or 'none'}"
+        raise _refusal(stack, f"has no file {path.name}", cure) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise _refusal(stack, f"has a file that can't be read: {reason}", "Correct it") from None
+    except yaml.YAMLError as error:
+        where = str(error).replace("\n", " ")
+        raise _refusal(stack, f"has a file that is not valid YAML: {where}", "Correct it") from None
+    document = document if isinstance(document, dict) else {}
+    config = document.get("config")
+    if config is not None and not isinstance(config, dict):
+        problem = Problem(
+            "config", config, "is not a group of settings", "Write one setting a line"
+        )
+        raise SettingsError(stack, [problem])
+    if unnamed := [key for key in config or {} if not isinstance(key, str)]:
+        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-central1-b"
+        raise SettingsError(
+            stack, [Problem("config", key, "is no setting's name", cure) for key in unnamed]
+        )
+    outside = {str(key): document[key] for key in document if key not in _PULUMIS}
+    why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
+    told = [Problem(key, value, why, cure) for key, value in outside.items()]
+    meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
+    return parse({**meant, **(config or {})}, stack, told)
+
+
+def _refusal(stack: str, why: str, cure: str) -> SettingsError:
+    return SettingsError(stack, [Problem("stack", stack, why, cure)])
+
+
+# The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The largest of our stack files has some hundred values, five deep.
+DEEPEST, MOST = 50, 20_000
+
+
+def load_yaml(text: str) -> Any:
+    """Return the document in a text that others wrote.
+
+    PyYAML's loader in C ends the process if lists nest a hundred thousand deep, and a few lines
+    with aliases can stand for more values than any memory holds.
+
+    Raises:
+        YAMLError: it is no YAML, too deep or too large.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"it nests more than {DEEPEST} deep")
+    try:
+        document = yaml.load(text, Loader=Loader)
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        # An invalid date, or a value that is not of the type that its tag names.
+        raise yaml.YAMLError(f"it has an invalid value ({error})") from None
+    _require_bounded(document)
+    return document
+
+
+def _require_bounded(document: object) -> None:
+    waiting, seen = [(document, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        seen += 1
+        if seen > MOST:
+            raise yaml.YAMLError(f"it has more than {MOST} values, aliases counted each time")
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"it nests more than {DEEPEST} deep, or in itself")
+        if isinstance(value, dict):
+            waiting += [(each, depth + 1) for pair in value.items() for each in pair]
+        elif isinstance(value, (list, tuple, set)):
+            waiting += [(each, depth + 1) for each in value]
+
+
+def settings_from_engine() -> StackSettings:
+    """Read the settings of the stack that the engine runs. Raises SettingsError."""
+    import pulumi  # The command line reads settings without it.
+
+    return parse(config_from_engine(), pulumi.get_stack())
+
+
+def config_from_engine() -> dict[str, object]:
+    """Return the configuration as the stack's file has it: what is secret is so as a whole."""
+    import pulumi
+
+    secret = pulumi.runtime.get_config_secret_keys_env()
+    return {
+        key: {"secure": ""} if key in secret else _structured(value)
+        for key, value in pulumi.runtime.get_config_env().items()
+    }
+
+
+def _structured(value: str) -> object:
+    """Return a setting as the engine got it: groups and lists are JSON, all else is plain text."""
+    return json.loads(value) if value.startswith(("{", "[")) else value

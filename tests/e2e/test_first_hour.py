@@ -17,7 +17,7 @@ import pytest
 
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
-from infra.settings.stack_file import load_stack_file
+from infra.settings.parse import load_stack_file
 from localcloud.admin import resource_names, soft_deleted_bytes
 from localcloud.app import LocalCloud
 from localcloud.core import projects

@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from bootstrap.rights import UNLIMITED
+from bootstrap.settings import UNLIMITED
 from infra.deployer import OBJECTS_ROLE, Permissions
 from tpustack.local import LocalCloudCommand
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from infra.components.limits import week
+from infra.components.identity import week
 from infra.deployer import CHANGE, READ, WRITE, permissions_of
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand

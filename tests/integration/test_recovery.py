@@ -276,7 +276,7 @@ def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
         (node,) = google.get(NODES).json().get("nodes") or [{"state": "gone"}]
         return str(node["createTime"]) if node["state"] == "READY" else ""
 
-    managed = {"machineType": "n1-standard-2", "capacity": "spot", "managed": {}}
+    managed = {"machineType": "n1-standard-2", "capacity": "spot", "instanceGroup": {}}
     changes = {"vm": managed} if how == "preempted" else {}
     engine = deploy(recovery={"enabled": True}, **changes)
     vm = engine.up(ignore).outputs["vm_name"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from infra.names import names_of
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import stack_path
 from tpustack import console, project
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google

@@ -10,14 +10,10 @@ from pathlib import Path
 import yaml
 
 from infra.catalog import Catalog
-from infra.cost.estimate import Total
-from infra.cost.parts import of_stack
-from infra.cost.table import dollars
+from infra.cost import Total, dollars, of_stack
 from infra.settings import StackSettings
-from infra.settings.bounded import load
-from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_yaml, parse, stack_path
 from tpustack.ci import plan
 from tpustack.ci.drift import left_alone, notes_on
 from tpustack.ci.forge import has_ended
@@ -135,7 +131,7 @@ def cost_change(
 
 def _settings(stack: str, text: str | None) -> StackSettings | None:
     try:
-        document = load(text) if text else None
+        document = load_yaml(text) if text else None
         config = document.get("config") if isinstance(document, dict) else None
         return parse(config, stack) if isinstance(config, dict) else None
     except (yaml.YAMLError, SettingsError):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, stack_path
 from tpustack.ci.pipeline import load_pipeline
 from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google

@@ -16,10 +16,8 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from infra.settings.base import Section, Text
-from infra.settings.bounded import load
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_name, stack_path
+from infra.settings.base import Section, SettingsError, Text
+from infra.settings.parse import load_stack_file, load_yaml, stack_name, stack_path
 from tpustack.engine.stack import POLICY
 from tpustack.errors import TpustackError, UsageError
 
@@ -63,7 +61,7 @@ def load_pipeline(root: Path) -> PipelineSettings:
     """Return the settings of the pipeline. Raises UsageError with every problem."""
     path = root / PIPELINE_FILE
     try:
-        document = load(path.read_text(encoding="utf-8"))
+        document = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"{PIPELINE_FILE} is not there. It lists the pipeline's stacks: `stacks: [dev, prod]`"
@@ -105,7 +103,7 @@ def _require_own_project(root: Path, project: str) -> None:
 def _project_of(path: Path) -> str:
     """Return the project in a stack's file; empty if it can't be read, which its checks report."""
     try:
-        document = load(path.read_text(encoding="utf-8"))
+        document = load_yaml(path.read_text(encoding="utf-8"))
         return str(document["config"]["gcp:project"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         return ""
@@ -136,7 +134,7 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
         load_stack_file(path)
     except SettingsError as error:
         raise UsageError(f"{PIPELINE_FILE}: pullRequests.like: {error}") from None
-    document = load(path.read_text(encoding="utf-8"))
+    document = load_yaml(path.read_text(encoding="utf-8"))
     config: dict[str, Any] = document["config"]
     config["gcp:project"] = how.project
     # Its deployer can't use the key of another environment.
@@ -290,7 +288,7 @@ def rules_note(root: Path, revision: str | None) -> str:
 
 def _find_environment(definition: Path, root: Path) -> None:
     """Lead the pack to the checkout's virtual environment, which it names relative to itself."""
-    document = load(definition.read_text(encoding="utf-8"))
+    document = load_yaml(definition.read_text(encoding="utf-8"))
     options = document["runtime"]["options"]
     options["virtualenv"] = str((root / POLICY / options["virtualenv"]).resolve())
     definition.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -325,7 +323,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
     try:
-        document = load(content.decode("utf-8"))
+        document = load_yaml(content.decode("utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError):
         return None
     return document if isinstance(document, dict) else None

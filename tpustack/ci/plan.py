@@ -22,8 +22,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from infra.names import MADE_FOR, MARK
-from infra.settings.bounded import load
-from infra.settings.stack_file import stack_path
+from infra.settings.parse import load_yaml, stack_path
 from tpustack.ci.pipeline import head_commit
 from tpustack.ci.result import Run
 from tpustack.engine.stack import Done, Stack
@@ -90,7 +89,7 @@ def unreviewed_steps(
     if reviewed is None:
         return surplus(fresh.steps, {})
     file = stack_path(run.root, engine.name).read_text(encoding="utf-8")
-    provider = load(file).get("secretsprovider")
+    provider = load_yaml(file).get("secretsprovider")
     now, then = comparable(
         fresh, reviewed, lambda texts, how: engine.decrypted(texts, how, provider)
     )
@@ -149,7 +148,7 @@ _SEAL, _STEPS = TypeAdapter(Seal), TypeAdapter(dict[str, _Step])
 
 def encryption_of(stack_file: Path) -> dict[str, str]:
     """Return what a stack file says about its encryption; the engine has filled it in."""
-    document = load(stack_file.read_text(encoding="utf-8"))
+    document = load_yaml(stack_file.read_text(encoding="utf-8"))
     return {name: document[name] for name in _ENCRYPTION if document.get(name)}
 
 

@@ -29,9 +29,8 @@ from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.settings.bounded import load
-from infra.settings.problems import SettingsError, counted
-from infra.settings.stack_file import load_stack_file, stack_path
+from infra.settings.base import SettingsError, counted
+from infra.settings.parse import load_stack_file, load_yaml, stack_path
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation
@@ -194,7 +193,7 @@ def checked_settings(
     except SettingsError as error:
         raise StackError(str(with_checks(error, context))) from None
     known = {**os.environ, **environment}
-    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
+    provider = load_yaml(path.read_text(encoding="utf-8")).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
         raise StackError(
             f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "

@@ -16,10 +16,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
-from infra.catalog.vertex import regions
-from infra.hosts import vertex_root
-from infra.managed_jobs import UNENDED, account_of
+from infra.catalog import vertex_regions
+from infra.google import vertex_root
 from infra.names import MADE_FOR, MANAGED, MARK, mark_of
+from infra.resources.vertex import UNENDED, account_of
 from tpustack.ci.deployment import result_of
 from tpustack.ci.forge import has_ended
 from tpustack.ci.pipeline import REQUEST, reason_to_sweep, tags_are_complete
@@ -338,7 +338,7 @@ def _custom_jobs(google: Google, project: str, orphans: Iterable[Orphan]) -> Ite
         TpustackError: the caller may not look; what is not found here would lose its account.
     """
     stacks = {each.url.rpartition("/")[2]: each.stack for each in orphans if each.runs_jobs}
-    for region in regions() if stacks else ():
+    for region in vertex_regions() if stacks else ():
         root = vertex_root(region)
         url = f"{root}/projects/{project}/locations/{region}/customJobs"
         try:

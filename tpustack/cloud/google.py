@@ -15,7 +15,7 @@ from google.auth.exceptions import GoogleAuthError
 from urllib3.util import Retry
 
 from infra import credentials
-from infra.hosts import keep_to_google
+from infra.credentials import keep_to_google
 from infra.startup.agent.jobs.store import message
 from tpustack.errors import TpustackError, UsageError
 

@@ -21,14 +21,12 @@ from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.project import LONGEST_PREFIX
-from infra.cost.parts import of_stack
-from infra.cost.table import UNKNOWN, dollars
+from infra.cost import UNKNOWN, dollars, of_stack
 from infra.names import in_bucket_names
 from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings.machines import Capacity, RunOn
 from infra.settings.parse import PROJECT_KEY, parse
-from infra.settings.problems import UNSET, Problem, SettingsError
-from infra.settings.tpu import Capacity
-from infra.settings.training import RunOn
 from tpustack import console, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own

@@ -12,12 +12,11 @@ import yaml
 
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of, without_tpus
-from infra.cost.parts import of_accelerator, of_stack
-from infra.cost.table import aligned, as_json, table
+from infra.cost import aligned, as_json, of_accelerator, of_stack, table
 from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissions_of
-from infra.settings.problems import Problem, counted
+from infra.settings.base import Problem, counted
+from infra.settings.machines import Capacity
 from infra.settings.reference import all_settings
-from infra.settings.tpu import Capacity
 from tpustack import console, project, stacks
 from tpustack import reference as tables
 from tpustack.console import refuse

@@ -36,7 +36,7 @@ def follow_command(stack: str) -> None:
     """
     from rich.console import Console
 
-    from infra.settings.training import RunOn
+    from infra.settings.machines import RunOn
     from tpustack.engine.backend import outputs_of
     from tpustack.logs.follow import follow
 
@@ -61,7 +61,7 @@ def _settings(stack: str) -> StackSettings | None:
 
 def _goes_on(stack: str, settings: StackSettings | None) -> str:
     from infra.catalog import Catalog
-    from infra.cost.running import goes_on
+    from infra.cost import goes_on
 
     if settings is None:
         return f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
@@ -316,7 +316,7 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
 
 def _money(stack: str | None, total: Account) -> Money:
     from infra.catalog import Catalog
-    from infra.cost.parts import of_stack
+    from infra.cost import of_stack
     from tpustack.engine.backend import name_of
     from tpustack.goodput import money_of
     from tpustack.stacks import load

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost import of_stack
 from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store

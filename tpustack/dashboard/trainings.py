@@ -15,7 +15,7 @@ from urllib.parse import quote
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
-from infra.cost.estimate import Estimate
+from infra.cost import Estimate
 from tpu_training.goodput.account import Account, Segment, account, timeline
 from tpu_training.goodput.ledger import Ledger, read
 from tpustack.cloud.google import Google

@@ -76,7 +76,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
         UsageError: the TPU has several hosts, and the framework can't use them as they are.
     """
     from infra.catalog import Catalog
-    from infra.settings.training import RunOn
+    from infra.settings.machines import RunOn
     from tpustack.stacks import load
 
     if framework == "none" or stack is None:
@@ -108,7 +108,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
 
 def _cure_of_slice(settings: StackSettings, framework: str, *, serves_grpc: bool) -> str | None:
     """Return what a framework needs on a TPU with several hosts; None if it has that."""
-    from infra.settings.training import RunOn
+    from infra.settings.machines import RunOn
 
     on_vm = settings.training.run_on is RunOn.VM
     if framework not in ON_EACH_HOST:

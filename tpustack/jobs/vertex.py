@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from infra.hosts import vertex_root
+from infra.google import vertex_root
 from infra.names import JOB_ID_LABEL, JOB_LABEL
 from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
@@ -25,7 +25,7 @@ from tpustack.jobs.spec import JobOptions
 from tpustack.jobs.submission import upload
 
 if TYPE_CHECKING:
-    from infra.catalog.vertex import ManagedTpu
+    from infra.catalog import VertexTpu
 
 
 SPOT = "SPOT"
@@ -69,15 +69,15 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
 def _place(
     stack: str, framework: str, tpu: str | None, image: str | None, *, spot: bool, queued: bool
 ) -> dict[str, str]:
-    from infra.catalog.vertex import managed_tpus, plain_image
+    from infra.catalog import vertex_plain_image, vertex_tpus
     from infra.names import names_of
     from tpustack.stacks import load
 
     settings = load(stack)
     vertex = settings.jobs.vertex
     kind = tpu or settings.tpu.accelerator_type
-    found = managed_tpus().get(kind)
-    own = found.tensorflow if found and framework == "tensorflow" else plain_image()
+    found = vertex_tpus().get(kind)
+    own = found.tensorflow if found and framework == "tensorflow" else vertex_plain_image()
     image = image or own
     if problems := list(_problems(kind, image, framework, spot=spot, queued=queued)):
         raise UsageError("\n".join(problems))
@@ -100,15 +100,15 @@ def _place(
 def _problems(
     kind: str, image: str | None, framework: str, *, spot: bool, queued: bool
 ) -> Iterator[str]:
-    from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
+    from infra.catalog import vertex_tpus, why_not_on_vertex, why_not_spot_on_vertex
 
     if queued:
         yield "--after and --priority: not with --on vertex, which starts each job on its own"
-    found = managed_tpus().get(kind)
+    found = vertex_tpus().get(kind)
     if found is None:
         yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_offered(kind)}. Give one of "
-            f"{', '.join(managed_tpus())}"
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_on_vertex(kind)}. Give one of "
+            f"{', '.join(vertex_tpus())}"
         )
         return
     if image is None:
@@ -116,7 +116,7 @@ def _problems(
             f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
             "that has python3 and the framework"
         )
-    if spot and (why := why_not_spot(found)):
+    if spot and (why := why_not_spot_on_vertex(found)):
         yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
 
 
@@ -209,11 +209,11 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
     return {"displayName": job.name, "jobSpec": spec, "labels": labels}
 
 
-def _tpu(name: str) -> ManagedTpu:
+def _tpu(name: str) -> VertexTpu:
     # Slow to load; only jobs on Vertex AI need it.
-    from infra.catalog.vertex import managed_tpus
+    from infra.catalog import vertex_tpus
 
-    return managed_tpus()[name]
+    return vertex_tpus()[name]
 
 
 def _upload_agent(queue: Queue) -> str:

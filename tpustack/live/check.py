@@ -9,7 +9,7 @@ from typing import Any
 
 from infra.apis import apis_of
 from infra.settings import StackSettings
-from infra.settings.training import RunOn
+from infra.settings.machines import RunOn
 from tpustack.live import project, zone
 from tpustack.live.project import (
     OK,

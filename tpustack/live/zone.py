@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from infra.apis import COMPUTE_API, TPU_API
-from infra.catalog.model import Accelerator
+from infra.catalog.entries import Accelerator
 from infra.checks.context import nearest
-from infra.checks.zones import AI, SWITCH_ON
-from infra.settings.tpu import Architecture, Capacity
-from infra.settings.vm import VmCapacity
+from infra.checks.tpu import AI, SWITCH_ON
+from infra.settings.machines import Architecture, Capacity, VmCapacity
 from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.project import (
     OK,

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from pulumi import automation
 
-from infra.settings.problems import counted
+from infra.settings.base import counted
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
 from tpustack.recovery.locks import (

@@ -373,6 +373,6 @@ def _of_resource(package: str, resource: Resource) -> Iterator[str]:
 
 def _known() -> frozenset[str]:
     # Pulumi's SDK takes a second to import.
-    from infra.queued.known import known
+    from infra.resources.provider import known
 
     return frozenset(known())

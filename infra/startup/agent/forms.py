@@ -14,7 +14,7 @@ from typing import Any
 from .causes import cause_of
 from .google import TPU, Call, Json, Place, is_missing, message, state_of, version
 
-# The provider of the queue's resources asks by the same version (infra/queued/api.py).
+# The provider of the queue's resources asks by the same version (infra/resources/request.py).
 _QUEUE = "v2alpha1"
 _NODES = {
     **dict.fromkeys(("PREEMPTED", "TERMINATED"), "lost"),

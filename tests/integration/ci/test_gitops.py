@@ -10,7 +10,7 @@ import requests
 
 from infra.deployer import permissions_of, sweeper
 from infra.names import MARK, mark_of
-from infra.settings.stack_file import load_stack_file
+from infra.settings.parse import load_stack_file
 from localcloud.core.cloud import DEVELOPER
 from tests.integration.ci.conftest import OUTPUT, REQUESTS, MakeCheckout
 from tpustack.local import LocalCloudCommand

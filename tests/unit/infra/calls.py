@@ -11,9 +11,7 @@ from typing import Any
 from infra.checks.context import Context
 from infra.checks.network import subnet_range
 from infra.names import MARK
-from infra.settings import StackSettings
-from infra.settings.bucket import LifecycleAction, LifecycleRule
-from infra.settings.budget import BudgetScope
+from infra.settings import BudgetScope, LifecycleAction, LifecycleRule, StackSettings
 
 from .generate_values import BILLING_ACCOUNT, Json
 

@@ -190,7 +190,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def body() -> pulumi.Output[None]:
             parsed = parse(settings, stack)
-            context = replace(context_of(parsed, root, stack), taken=lambda: taken or {})
+            context = replace(context_of(parsed, root, stack), preempted=lambda: taken or {})
             exported = declare(parsed, context)
             return pulumi.Output.from_input(await_all(exported))
 

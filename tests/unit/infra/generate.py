@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from infra.catalog.model import Accelerator
+from infra.catalog.entries import Accelerator
+from infra.settings.machines import FULL_SCOPE
 
 from .generate_values import (
     ACCELERATORS,
     CAPACITIES,
     CATALOG,
-    FULL_SCOPE,
     GIVEN_GIB,
     GIVEN_NETWORK,
     MACHINES,
@@ -130,7 +130,7 @@ def _vm(chance: Random) -> Json:
         "opsAgent": chance.random() < 0.2,
     }
     if chance.random() < 0.3:
-        made["managed"] = _managed(chance)
+        made["instanceGroup"] = _managed(chance)
     elif chance.random() < 0.3:
         made["keepBootDisk"] = True
     return made
@@ -215,7 +215,7 @@ _CHANGES: tuple[Change, ...] = (
     _set("vm", "hostMaintenance", lambda c: c.choice(("migrate", "terminate"))),
     _set("vm", "shielded", lambda c: {"vtpm": c.random() < 0.5, "secureBoot": c.random() < 0.5}),
     _set("vm", "shielded", lambda c: {"vtpm": False, "integrityMonitoring": c.random() < 0.5}),
-    _set("vm", "managed", _managed),
+    _set("vm", "instanceGroup", _managed),
     _set("bucket", "name", lambda c: text(c, 12) if c.random() < 0.7 else "a" * c.randint(1, 70)),
     _set(
         "bucket", "name", lambda c: c.choice(("192.168.5.4", "a..b", "a.-b", "my-goog1e", "goog"))

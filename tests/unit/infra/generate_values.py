@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.catalog.model import Accelerator
-from infra.settings.tpu import FULL_SCOPE as FULL_SCOPE
+from infra.catalog.entries import Accelerator
 
 CATALOG = Catalog()
 PROJECT = "tpu-stack-local"

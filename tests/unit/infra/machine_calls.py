@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from infra.checks.context import Context
 from infra.components.vm import scheduling as vm_scheduling
 from infra.settings import StackSettings
-from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
-from infra.settings.tpu import FULL_SCOPE, Architecture, Capacity, Workload
-from infra.settings.training import RunOn
+from infra.settings.machines import (
+    FULL_SCOPE,
+    Architecture,
+    Capacity,
+    DataDisk,
+    DiskMode,
+    RunOn,
+    TpuDiskType,
+    Workload,
+)
 
 from .calls import Call, email_of, labels_of, network_of, surroundings
 from .generate_values import Json
@@ -27,7 +34,7 @@ def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
         yield from _queued(settings, context)
     else:
         yield from _tpu_vms(settings, context)
-    if settings.vm.managed:
+    if settings.vm.instance_group:
         yield from _managed_vm(settings, context)
     else:
         yield from _vm(settings, context)
@@ -249,7 +256,7 @@ def _vm(settings: StackSettings, context: Context) -> Iterator[Call]:
 
 def _managed_vm(settings: StackSettings, context: Context) -> Iterator[Call]:
     """Ends with the instance as the group asks for it by itself, which it does later and alone."""
-    vm, managed, name = settings.vm, settings.vm.managed, context.names.vm
+    vm, managed, name = settings.vm, settings.vm.instance_group, context.names.vm
     assert managed is not None
     interval = managed.check_interval_seconds
     check: Json = {

@@ -13,8 +13,8 @@ import pytest
 from infra.checks import find_problems
 from infra.names import MARK
 from infra.settings import StackSettings
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 
 from .calls import ANY_MARK, Call
 from .conftest import Declared, Engine, Run, context_of
@@ -27,7 +27,7 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
     "TPU VMs": lambda s: s.architecture == "vm" and not s.tpu.queue,
     "out of the queue": lambda s: s.tpu.queue is not None,
     "data disks": lambda s: s.tpu.data_disks,
-    "a managed VM": lambda s: s.vm.managed is not None,
+    "an instance group": lambda s: s.vm.instance_group is not None,
     "a boot disk that stays": lambda s: s.vm.keep_boot_disk,
     "a key": lambda s: s.bucket.encryption is not None,
     "a lifecycle": lambda s: s.bucket.lifecycle,
@@ -41,7 +41,7 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
 def test_what_google_is_asked_is_what_the_program_declares(
     run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.components.mark._mark", lambda: ANY_MARK)
+    monkeypatch.setattr("infra.checks.mark_of", lambda stack: ANY_MARK)
     seen: set[str] = set()
     seeds = iter(range(1000))
     while seen != FORMS.keys():

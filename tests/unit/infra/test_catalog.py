@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.catalog import Catalog
-from infra.catalog.model import Proof
+from infra.catalog.entries import Proof
 
 CATALOG = Catalog()
 

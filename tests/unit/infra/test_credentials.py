@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from pulumi import dynamic
 
-from infra import enabled
+from infra import apis
 from infra.credentials import Given, given, of_program, session
-from infra.managed_jobs import CustomJobsApi
-from infra.queued.api import TpuApi
-from infra.rest import Api, ApiError, ApiResourceProvider
+from infra.google import Api, ApiError
+from infra.resources.request import ApiResourceProvider, TpuApi
+from infra.resources.vertex import CustomJobsApi
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -132,7 +132,7 @@ def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_
     file = tmp_path / "adc.json"
     file.write_text(json.dumps(key_of(cloud, "elsewhere")), encoding="utf-8")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    assert enabled.disabled(DEFAULT_PROJECT, ["tpu.googleapis.com", "pubsub.googleapis.com"]) == [
+    assert apis.disabled(DEFAULT_PROJECT, ["tpu.googleapis.com", "pubsub.googleapis.com"]) == [
         "pubsub.googleapis.com"
     ]
     assert TpuApi().list_all(NODES, "queuedResources") == []
@@ -157,7 +157,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
     answer = session(said).get(f"{policies}/compute.requireOsLogin:getEffectivePolicy")
     assert answer.json()["spec"] == {"rules": []}
-    monkeypatch.setattr("infra.rest.credentials.given", lambda _: said)
+    monkeypatch.setattr("infra.google.credentials.given", lambda _: said)
     vertex = CustomJobsApi("us-central1")
     place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
     assert vertex.list_all(place, "customJobs") == []

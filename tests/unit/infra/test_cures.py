@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import cures, enabled
+from infra import cures
 from localcloud.app import LocalCloud
-from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import session
@@ -21,8 +20,8 @@ TPU = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b/nodes/a-tpu"
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
-    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
-    monkeypatch.setattr(enabled, "users_session", lambda: session(cloud))
+    enablement.enable(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
+    monkeypatch.setattr(cures, "users_session", lambda: session(cloud))
     yield cloud
     cloud.stop()
 
@@ -84,6 +83,6 @@ def test_a_tpu_that_google_is_making_is_none(cloud: LocalCloud, warnings: list[s
 def test_without_credentials_nothing_is_said(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enabled, "users_session", lambda: None)
+    monkeypatch.setattr(cures, "users_session", lambda: None)
     waited([])
     assert warnings == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import enabled
+from infra import apis, preview
 from infra.apis import apis_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -23,7 +23,7 @@ from .conftest import config
 EVERYTHING = {
     "bucket": {"encryption": {}},
     "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
-    "messages": {"webhook": "tpu-webhook", "emails": ["a@example.com"]},
+    "messages": {"pubsubTopic": "tpu-messages", "emails": ["a@example.com"]},
 }
 ALL_APIS = apis_of(parse(config(**EVERYTHING), "test"))
 # These ask for the API in the project of the caller's credentials.
@@ -65,19 +65,19 @@ def test_what_is_disabled_is_found_whatever_page_the_rest_is_on(
     token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token(DEVELOPER)
-    monkeypatch.setattr(enabled, "_PAGE", 2)
-    assert enabled.disabled(DEFAULT_PROJECT, [TPU, STORAGE]) == [TPU]
+    monkeypatch.setattr(apis, "_PAGE", 2)
+    assert apis.disabled(DEFAULT_PROJECT, [TPU, STORAGE]) == [TPU]
 
 
 def test_who_may_not_look_is_told_nothing(token: Token) -> None:
     token("user:stranger@example.com")
-    assert enabled.disabled(DEFAULT_PROJECT, [TPU]) == []
+    assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
 
 
 def test_without_credentials_nobody_is_asked(token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
-    monkeypatch.setattr(enabled, "_enabled", lambda *_: pytest.fail("somebody was asked"))
-    assert enabled.disabled(DEFAULT_PROJECT, [TPU]) == []
+    monkeypatch.setattr(apis, "_enabled", lambda *_: pytest.fail("somebody was asked"))
+    assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_the_preview_says_who_enables_what_is_disabled(
     monkeypatch.setattr(pulumi.log, "info", lambda text: heard.append(f"info: {text}"))
     monkeypatch.setattr(pulumi.log, "warn", lambda text: heard.append(f"warn: {text}"))
     settings = parse(config(enableApis=ours), "test")
-    enabled._tell([TPU], settings)
-    enabled._tell([], settings)
+    preview._tell_disabled([TPU], settings)
+    preview._tell_disabled([], settings)
     (sentence,) = heard
     assert sentence.startswith(said)
 
@@ -108,7 +108,7 @@ def test_an_update_waits_until_a_just_enabled_api_answers(
     default = projects.is_service_enabled(cloud.cloud, DEFAULT_PROJECT, api)
     projects.enable_services(cloud.cloud, DEFAULT_PROJECT, [api], after=30)
     begun = clock.now()
-    enabled.wait_until_it_answers(DEFAULT_PROJECT, api, clock.now, clock.advance)
+    apis.wait_until_it_answers(DEFAULT_PROJECT, api, clock.now, clock.advance)
     waits = not default and api not in ASK_NOBODYS_PROJECT
     assert (30 <= clock.now() - begun < 34) == waits
 
@@ -118,4 +118,4 @@ def test_an_api_that_never_answers_is_waited_for_five_minutes(
 ) -> None:
     token(DEVELOPER)
     with pytest.raises(TimeoutError, match="still refuses calls"):
-        enabled.wait_until_it_answers(DEFAULT_PROJECT, TPU, clock.now, clock.advance)
+        apis.wait_until_it_answers(DEFAULT_PROJECT, TPU, clock.now, clock.advance)

@@ -13,11 +13,11 @@ import pytest
 from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.context import Context
-from infra.checks.unproven import warn_about_unlisted
+from infra.checks.tpu import warn_about_unlisted
 from infra.names import names_of
 from infra.settings import StackSettings
+from infra.settings.base import Problem, SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import Problem, SettingsError
 from infra.settings.reference import all_settings
 from tests.examples import examples
 
@@ -146,11 +146,11 @@ NOT_ASKED = {
     "bucket.protect": "the engine's, on destroy",
     "jobs.enabled": "an account and its grants, which test_identity.py of the agent's jobs has",
     "jobs.asRoot": "that there is no such account",
-    "messages.webhook": "a secret that is there already, as test_resources.py has it",
+    "messages.channels": "channels that exist already, as test_resources.py has it",
     "messages.costDollars": "a number for the machine",
     "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
     "messages.pubsubTopic": "a topic and a grant, which test_bucket_and_budget.py has",
-    "jobs.vertex": "an account and its grants, which test_managed_training.py has",
+    "jobs.vertex": "an account and its grants, which test_vertex_training.py has",
     "jobs.vertex.region": "a text in a request of `tpustack job submit`",
     "jobs.vertex.network": "a text in a request of `tpustack job submit`",
     "jobs.vertex.submitters": "members, whom Google alone knows",

@@ -15,11 +15,10 @@ from pulumi import dynamic
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
-from infra.managed_jobs import ManagedJobsProvider
-from infra.queued import request as request_module
-from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.queued.zones import id_of
+from infra.resources import request as request_module
+from infra.resources.node import QueuedNodeProvider
+from infra.resources.request import QueuedRequestProvider, id_of
+from infra.resources.vertex import VertexJobsProvider
 
 from .conftest import Engine, Run, config, whole
 
@@ -27,7 +26,7 @@ REQUEST = "pulumi-python:dynamic/tpu:QueuedResource"
 PROVIDERS: dict[str, dynamic.ResourceProvider] = {
     REQUEST: QueuedRequestProvider(),
     "pulumi-python:dynamic/tpu:QueuedNode": QueuedNodeProvider(),
-    "pulumi-python:dynamic/vertex:ManagedJobs": ManagedJobsProvider(),
+    "pulumi-python:dynamic/vertex:CustomJobs": VertexJobsProvider(),
 }
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}

@@ -19,7 +19,7 @@ MARKED = {
 }
 FORMS: list[dict[str, Any]] = [
     {"tpu": {**POD, "dataDisks": [DISK]}, "vm": {"keepBootDisk": True}},
-    {"tpu": {**POD, "queued": {}}, "vm": {"managed": {}}},
+    {"tpu": {**POD, "queued": {}}, "vm": {"instanceGroup": {}}},
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import offered
+from infra import preview as offered
 from infra.settings.parse import parse
 
 from .conftest import config, context_of
@@ -51,7 +51,7 @@ def preview(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
 
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def previewed() -> None:
-            offered.report(parsed, context_of(parsed, root))
+            offered.report_unlisted(parsed, context_of(parsed, root))
 
         previewed()
         return google.asked

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.settings import StackSettings
+from infra.settings.base import Problem, SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import Problem, SettingsError
 from tests.examples import examples
 
 from .conftest import config, context_of

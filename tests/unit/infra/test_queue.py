@@ -14,15 +14,13 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.managed_jobs import ManagedJobsProvider
-from infra.queued import node as node_module
-from infra.queued import request as request_module
-from infra.queued.api import TpuApi
-from infra.queued.known import UnknownProviderError, provider_of
-from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.queued.walk import body_of
-from infra.rest import ApiError
+from infra.google import ApiError
+from infra.resources import node as node_module
+from infra.resources import request as request_module
+from infra.resources.node import QueuedNodeProvider
+from infra.resources.provider import UnknownProviderError, provider_of
+from infra.resources.request import QueuedRequestProvider, TpuApi, body_of
+from infra.resources.vertex import VertexJobsProvider
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"
@@ -274,7 +272,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
     becomes(google)
     assert QueuedRequestProvider().diff(ENTRY, stored, ASKED).replaces == ["loss"]
-    assert f"a-tpu: Google takes it up no more ({why})" in capsys.readouterr().out
+    assert f"a-tpu: Google will not fulfil it ({why})" in capsys.readouterr().out
 
 
 def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:
@@ -484,14 +482,8 @@ def test_a_deletion_has_the_time_that_the_stack_gives_it(google: Google) -> None
     assert google.now == pytest.approx(300)
 
 
-def test_the_state_of_this_and_of_an_earlier_release_finds_its_provider() -> None:
-    # `dill.dumps(QueueEntryProvider(), recurse=True)`, when it was in infra/queued/entry.py.
-    earlier = (
-        b"\x80\x04\x950\x00\x00\x00\x00\x00\x00\x00\x8c\x12infra.queued.entry\x94"
-        b"\x8c\x12QueueEntryProvider\x94\x93\x94)\x81\x94."
-    )
-    assert type(provider_of(earlier)) is QueuedRequestProvider
-    for provider in (QueuedRequestProvider, QueuedNodeProvider, ManagedJobsProvider):
+def test_a_state_of_this_release_finds_its_providers() -> None:
+    for provider in (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider):
         written = base64.b64decode(serialize_provider(provider()))
         assert type(provider_of(written)) is provider
 

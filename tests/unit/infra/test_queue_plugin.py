@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import queued
+from infra.resources import provider
 
-SCRIPT = Path(queued.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
+SCRIPT = Path(provider.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
 
 
 @pytest.mark.parametrize("named", [".venv", "{checkout}/elsewhere"])
@@ -34,4 +34,4 @@ def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
         text=True,
         check=True,
     ).stdout
-    assert said == f"{tmp_path} -u -m infra.queued.serve 127.0.0.1:1234\n"
+    assert said == f"{tmp_path} -u -m infra.resources.provider 127.0.0.1:1234\n"

@@ -138,7 +138,7 @@ def test_people_come_in_by_iap_and_machines_go_out_by_nat(deploy: Deploy) -> Non
     [
         {"tpu": {"acceleratorType": "v2-8", **POD, "queued": {}}},
         {"training": {"runOn": "tpu"}},
-        {"vm": {"managed": {}}},
+        {"vm": {"instanceGroup": {}}},
         {"network": {"create": False}},
         {"architecture": "node", "tpu": NODE},
     ],
@@ -159,7 +159,7 @@ def test_slices_of_one_request_reach_each_other(deploy: Deploy) -> None:
 
 
 def test_googles_health_checks_reach_the_managed_vm_alone(deploy: Deploy) -> None:
-    stack = deploy({"vm": {"managed": {}}})
+    stack = deploy({"vm": {"instanceGroup": {}}})
     for prober in ("35.191.0.9", "130.211.0.9"):
         assert stack.reaches(prober, f"{VM}-0:8090")
         assert not stack.reaches(prober, f"{VM}-0:8470")

@@ -12,11 +12,11 @@ from typing import Any
 import pulumi_gcp as gcp
 import pytest
 
-from infra.components.limits import week
+from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
-from infra.queued.walk import body_of
-from infra.settings.problems import SettingsError
+from infra.resources.request import body_of
+from infra.settings.base import SettingsError
 from infra.startup.agent import machine
 from infra.startup.agent.bundle import program
 
@@ -394,7 +394,7 @@ def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run
     metadata = engine.one("Instance")["metadata"]
     assert "limits" not in metadata
     # The agent runs the trainer.
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     assert "desiredStatus" not in engine.one("Instance")
 
 
@@ -410,25 +410,24 @@ def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of
     assert week(day) == week_of_it
 
 
-def test_the_machine_may_read_the_secret_of_a_webhook_and_is_told_its_name(run: Run) -> None:
-    engine, _ = run(config(messages={"webhook": "tpu-webhook"}))
-    grant = engine.one("SecretIamMember")
-    assert grant["secretId"] == "tpu-webhook"
-    assert grant["role"] == "roles/secretmanager.secretAccessor"
-    name = "projects/some-project/secrets/tpu-webhook"
-    assert json.loads(engine.one("Instance")["metadata"]["messages"]) == {"webhook": name}
-    apis = {one.inputs["service"] for one in engine.of("Service")}
-    assert "secretmanager.googleapis.com" in apis
-
-
-def test_the_machine_may_publish_to_its_own_topic_alone(run: Run) -> None:
+def test_cloud_monitoring_may_publish_to_the_topic_of_messages_and_the_machine_may_not(
+    run: Run,
+) -> None:
     engine, _ = run(config(messages={"pubsubTopic": "tpu-messages"}))
     assert engine.one("Topic")["name"] == "tpu-messages"
     grant = engine.one("TopicIAMMember")
     assert (grant["topic"], grant["role"]) == ("tpu-messages", "roles/pubsub.publisher")
-    assert grant["member"].startswith("serviceAccount:")
-    said = json.loads(engine.one("Instance")["metadata"]["messages"])
-    assert said == {"topic": "projects/some-project/topics/tpu-messages"}
+    agent = "service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+    assert grant["member"] == f"serviceAccount:{agent}"
+    channel = engine.one("NotificationChannel")
+    assert (channel["type"], channel["labels"]) == ("pubsub", {"topic": "topic-id"})
+
+
+def test_a_channel_that_a_person_made_gets_the_messages_too(run: Run) -> None:
+    slack = "projects/some-project/notificationChannels/17"
+    engine, _ = run(config(messages={"channels": [slack], "emails": ["a@example.com"]}))
+    assert slack in engine.one("AlertPolicy")["notificationChannels"]
+    assert len(engine.of("NotificationChannel")) == 1
 
 
 def test_what_the_machine_writes_to_the_log_of_messages_is_mailed(run: Run) -> None:
@@ -447,7 +446,7 @@ def test_what_the_machine_writes_to_the_log_of_messages_is_mailed(run: Run) -> N
 
 
 def test_the_machine_knows_what_an_hour_costs_where_it_tells_of_a_ceiling(run: Run) -> None:
-    engine, _ = run(config(messages={"webhook": "w", "costDollars": 500}))
+    engine, _ = run(config(messages={"emails": ["a@example.com"], "costDollars": 500}))
     cost = json.loads(engine.one("Instance")["metadata"]["messages"])["cost"]
     assert cost["dollars"] == 500
     assert cost["hour"] > cost["hourWithoutTpu"] > 0
@@ -469,7 +468,7 @@ def test_jobs_have_an_account_that_writes_no_record_and_of_which_machines_make_t
     plain, _ = run(config())
     engine, _ = run(config(jobs={"enabled": True}))
     metadata = engine.one("Instance")["metadata"]
-    assert (metadata["training-jobs"], metadata["watchdog"]) == (JOBS, program())
+    assert (metadata["training-jobs"], metadata["agent"]) == (JOBS, program())
     assert "training-jobs" not in plain.one("Instance")["metadata"]
     more = [grant for grant in grants(engine) if grant not in grants(plain)]
     assert {(one["role"], one["member"].removeprefix("serviceAccount:")) for one in more} == {
@@ -512,7 +511,7 @@ def test_a_tpu_that_jobs_drive_by_grpc_has_their_account(
 
 def test_the_agent_makes_the_tpu_anew_as_the_jobs_account(run: Run) -> None:
     engine, _ = run(config(tpu=POD, jobs={"enabled": True}, recovery={"enabled": True}))
-    (acts,) = (g.inputs for g in engine.of("IAMMember") if g.name == "itself")
+    (acts,) = (g.inputs for g in engine.of("IAMMember") if g.name == "acts-as")
     assert JOBS in acts["serviceAccountId"]
     assert acts["member"] == f"serviceAccount:{MACHINES}"
 
@@ -532,13 +531,13 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
         "turnOff": True,
         "recovery": {"preemption": 9, "failure": 10},
     }
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     permissions = engine.one("IAMCustomRole")["permissions"]
     assert set(permissions) == {
         f"tpu.nodes.{verb}" for verb in ("create", "delete", "start", "stop")
     }
     # It may create TPUs as its own account alone.
-    (itself,) = (g.inputs for g in engine.of("IAMMember") if g.name == "itself")
+    (itself,) = (g.inputs for g in engine.of("IAMMember") if g.name == "acts-as")
     assert itself["member"] == f"serviceAccount:{outputs['service_account']}"
     assert "agent/declaration.json" in {o.inputs["name"] for o in engine.of("BucketObject")}
     (vm,) = engine.of("V2Vm")
@@ -600,7 +599,7 @@ def test_recovery_of_a_classic_node_declares_its_version_and_addresses(run: Run)
         "labels": node["labels"],
     }
     # It runs as an account of Google's own.
-    assert "itself" not in {grant.name for grant in engine.of("IAMMember")}
+    assert "acts-as" not in {grant.name for grant in engine.of("IAMMember")}
 
 
 def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Run) -> None:
@@ -609,7 +608,7 @@ def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Ru
     metadata = engine.one("Instance")["metadata"]
     names = {"tpus": ["tpu-stack-test-tpu"], "turnOff": True}
     assert json.loads(metadata["limits"]) == {**limits, **names}
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     assert engine.one("Instance")["desiredStatus"] == "RUNNING"
     role = engine.one("IAMCustomRole")
     assert re.fullmatch(r"tpu_stack_test_limits_20\d\dw\d\d", role["roleId"])

@@ -11,10 +11,8 @@ import pytest
 import yaml
 
 from infra.checks import with_checks
-from infra.settings.engine import settings_from_engine
-from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, parse, settings_from_engine
 
 from .conftest import config, context_of
 

@@ -34,7 +34,7 @@ DEPLOYER = "user:deployer@example.com"
 
 def test_machines_are_declared_in_the_host_projects_network(run: Run) -> None:
     network = {**SHARED, "subnetwork": "tpus"}
-    engine, _ = run(config(network=network, vm={"managed": {}}))
+    engine, _ = run(config(network=network, vm={"instanceGroup": {}}))
     interface = engine.one("InstanceTemplate")["networkInterfaces"][0]
     path = f"projects/{HOST}/global/networks/lent"
     subnetwork = f"projects/{HOST}/regions/us-central1/subnetworks/tpus"

@@ -9,10 +9,9 @@ import yaml
 
 from infra.checks import ensure_valid
 from infra.settings import StackSettings
-from infra.settings.bounded import load
-from infra.settings.problems import SettingsError
-from infra.settings.stack_file import load_stack_file, stack_name
-from infra.settings.tpu import Architecture
+from infra.settings.base import SettingsError
+from infra.settings.machines import Architecture
+from infra.settings.parse import load_stack_file, load_yaml, stack_name
 
 from .conftest import REPOSITORY, context_of
 
@@ -89,8 +88,8 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None
 )
 def test_a_document_that_is_too_deep_or_too_large_is_no_yaml(text: str, why: str) -> None:
     with pytest.raises(yaml.YAMLError, match=why):
-        load(text)
+        load_yaml(text)
 
 
 def test_an_alias_is_read_where_it_harms_nobody() -> None:
-    assert load("a: &a {b: 1}\nc: *a") == {"a": {"b": 1}, "c": {"b": 1}}
+    assert load_yaml("a: &a {b: 1}\nc: *a") == {"a": {"b": 1}, "c": {"b": 1}}

@@ -12,11 +12,10 @@ import pulumi
 import pytest
 import requests
 
-from infra import beside, enabled, taken
+from infra import preview
+from infra.google import ApiError
 from infra.names import names_of
-from infra.queued.api import TpuApi
-from infra.queued.state import standing
-from infra.rest import ApiError
+from infra.resources.request import TpuApi, standing
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -51,7 +50,7 @@ def found(**tpu: object) -> dict[str, str]:
     """What a program with these settings finds."""
     settings = parse({**config(tpu={**POD, **tpu}), "gcp:project": DEFAULT_PROJECT}, "test")
     names = names_of(settings, "test").tpus(settings.tpu.slices)
-    return dict(taken.look(settings, names)())
+    return dict(preview.look_for_preempted(settings, names)())
 
 
 def serve(cloud: LocalCloud, states: dict[str, str]) -> None:
@@ -143,7 +142,7 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             asked.append(arguments)
             raise requests.ConnectionError("no address")
 
-    monkeypatch.setattr(enabled, "users_session", Offline)
+    monkeypatch.setattr(preview, "users_session", Offline)
     assert found(slices=256) == {}
     assert len(asked) == 1
 
@@ -158,14 +157,14 @@ def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
             answers.wait(60)
             raise requests.ConnectTimeout("too late")
 
-    monkeypatch.setattr(enabled, "users_session", Silent)
-    monkeypatch.setattr(beside, "LONGEST", 0.05)
+    monkeypatch.setattr(preview, "users_session", Silent)
+    monkeypatch.setattr(preview, "LONGEST", 0.05)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert found() == {}
     told: list[object] = []
 
     async def program() -> None:
-        beside.look(lambda: answers.wait(60), told.append)
+        preview.look_up(lambda: answers.wait(60), told.append)
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     asyncio.run(program())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.components.machine import custom_timeouts
-from infra.settings.tpu import TimeoutSettings
+from infra.settings.machines import TimeoutSettings
 
 from .conftest import Run, config
 

@@ -69,7 +69,7 @@ SPOT = {"capacity": "spot"}
 def test_the_vm_is_bought_as_the_stack_says(
     run: Run, kind: str, vm: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    managed: dict[str, Any] = {} if kind == "Instance" else {"managed": {}}
+    managed: dict[str, Any] = {} if kind == "Instance" else {"instanceGroup": {}}
     engine, _ = run(config(vm={**vm, **managed}))
     assert engine.one(kind)["scheduling"] == expected
 
@@ -116,7 +116,7 @@ def test_a_boot_disk_that_is_kept_is_a_resource_of_its_own(run: Run) -> None:
 
 def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
     alone = run(config())[0].one("Instance")
-    engine, outputs = run(config(vm={"managed": {}}))
+    engine, outputs = run(config(vm={"instanceGroup": {}}))
     template = engine.one("InstanceTemplate")
     assert engine.of("Instance") == []
     for key in ("machineType", "serviceAccount", "shieldedInstanceConfig", "labels"):
@@ -129,7 +129,7 @@ def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
 
 def test_googles_health_checks_reach_the_managed_vm_and_nobody_else_does(run: Run) -> None:
     managed = {"initialDelaySeconds": 120, "checkIntervalSeconds": 10, "failedChecks": 5}
-    engine, outputs = run(config(vm={"managed": managed}))
+    engine, outputs = run(config(vm={"instanceGroup": managed}))
     check = engine.one("HealthCheck")
     assert check["httpHealthCheck"] == {"port": 8090}
     assert (check["checkIntervalSec"], check["unhealthyThreshold"]) == (10, 5)
@@ -143,7 +143,7 @@ def test_googles_health_checks_reach_the_managed_vm_and_nobody_else_does(run: Ru
 
 
 def test_a_managed_vm_that_does_not_run_the_trainer_only_has_to_run(run: Run) -> None:
-    engine, _ = run(config(vm={"managed": {}}, training={"runOn": "tpu"}))
+    engine, _ = run(config(vm={"instanceGroup": {}}, training={"runOn": "tpu"}))
     assert engine.of("HealthCheck") == []
     assert not engine.one("InstanceGroupManager").get("autoHealingPolicies")
 
@@ -152,13 +152,13 @@ def test_a_managed_vm_is_not_told_to_turn_itself_off(run: Run) -> None:
     limits = {"timeToLiveHours": 1}
     alone = run(config(limits=limits))[0].one("Instance")
     assert json.loads(alone["metadata"]["limits"])["turnOff"] is True
-    managed = run(config(limits=limits, vm={"managed": {}}))[0].one("InstanceTemplate")
+    managed = run(config(limits=limits, vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert json.loads(managed["metadata"]["limits"])["turnOff"] is False
 
 
 def test_a_template_is_called_by_what_it_says(run: Run) -> None:
     def name(**vm: object) -> str:
-        return str(run(config(vm={"managed": {}, **vm}))[0].one("InstanceTemplate")["name"])
+        return str(run(config(vm={"instanceGroup": {}, **vm}))[0].one("InstanceTemplate")["name"])
 
     assert name() == name() != name(machineType="n2-standard-4")
     assert name().startswith("tpu-stack-test-vm-")
@@ -167,9 +167,11 @@ def test_a_template_is_called_by_what_it_says(run: Run) -> None:
 def test_a_lock_that_is_made_anew_makes_no_other_template(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
-    monkeypatch.setattr("infra.stack.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0")
-    after = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
+    monkeypatch.setattr(
+        "infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0"
+    )
+    after = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert after["metadata"]["tensorflow-lock"] != before["metadata"]["tensorflow-lock"]
     assert after["name"] == before["name"]
 
@@ -177,9 +179,9 @@ def test_a_lock_that_is_made_anew_makes_no_other_template(
 def test_another_note_on_costs_makes_no_other_template(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
-    monkeypatch.setattr("infra.stack.without_price", lambda *_: "another note")
-    after = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
+    monkeypatch.setattr("infra.components.machine.without_price", lambda *_: "another note")
+    after = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert after["metadata"]["cost-note"] == "another note."
     assert after["name"] == before["name"]
 
@@ -189,7 +191,7 @@ def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_e
 ) -> None:
     vm = run(config())[0].one("Instance")["metadata"]["cost-note"]
     # No price: a newer catalog would update every machine of every stack.
-    assert re.match(r"TPU and VM go on costing, [^$]*`pulumi destroy --stack test`\.[^$]*$", vm)
+    assert re.match(r"TPU and VM keep costing, [^$]*`pulumi destroy --stack test`\.[^$]*$", vm)
     bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     training = {"tensorflowVersion": "2.19.1"}
     engine, _ = run(config(tpu=bare, training=training))
@@ -199,7 +201,7 @@ def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_e
     assert "cost-note" not in engine.one("Instance")["metadata"]
 
 
-@pytest.mark.parametrize("vm", [{}, {"managed": {}}, {"keepBootDisk": True}])
+@pytest.mark.parametrize("vm", [{}, {"instanceGroup": {}}, {"keepBootDisk": True}])
 def test_the_vm_of_an_ai_zone_is_in_its_parent(run: Run, vm: dict[str, object]) -> None:
     tpu = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
     training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}

@@ -132,7 +132,7 @@ LIMITS = {"timeToLiveHours": 8}
         ({"vm": {"capacity": "spot"}, "limits": LIMITS}, True),
         ({"vm": {"capacity": "preemptible"}, "limits": {"idleMinutes": 30}}, True),
         ({"vm": {"capacity": "spot"}}, False),
-        ({"vm": {"capacity": "spot", "managed": {}}, "limits": LIMITS}, False),
+        ({"vm": {"capacity": "spot", "instanceGroup": {}}, "limits": LIMITS}, False),
         ({"limits": LIMITS}, False),
     ],
 )

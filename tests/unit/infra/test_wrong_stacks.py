@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from infra.checks import CHECKS, find_problems
-from infra.checks.training import data_files
+from infra.checks.software import data_files
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 
 from .conftest import config, context_of
 
@@ -96,7 +96,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a group that is none",
         config(vm="n1-standard-2"),
         'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
-        "terminationAction, hostMaintenance, managed, image, bootDiskGib, bootDiskType, "
+        "terminationAction, hostMaintenance, instanceGroup, image, bootDiskGib, bootDiskType, "
         "keepBootDisk, publicIp, osLogin, serialPortLogging, shielded, opsAgent, timeouts.",
     ),
     (
@@ -250,8 +250,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a node that runs the trainer",
         {**node(), "tpu-stack:training": {"runOn": "tpu"}},
-        'training.runOn: "tpu" is for architecture vm; nobody can log on to a classic node. '
-        "Use vm.",
+        'training.runOn: "tpu" is for architecture vm; a classic node allows no login. Use vm.',
     ),
     (
         "a spot node",
@@ -447,7 +446,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM beside its '
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM besides its '
         "boot disk. With architecture vm only.",
     ),
     (
@@ -852,7 +851,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a host project without its network's name",
         config(network={"create": False, "project": "host-project"}),
-        "network.name is required beside network.project: host-project may lend several "
+        "network.name is required with network.project: host-project may lend several "
         "networks. Set it, and network.subnetwork if that has another name.",
     ),
     (
@@ -919,9 +918,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a boot disk to be kept by a group that makes new ones",
-        config(vm={"managed": {}, "keepBootDisk": True}),
-        "vm.keepBootDisk: true contradicts vm.managed: the group makes a new boot disk for every "
-        "new VM. Remove one of the two.",
+        config(vm={"instanceGroup": {}, "keepBootDisk": True}),
+        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for "
+        "every new VM. Remove one of the two.",
     ),
     (
         "an agent on a VM without a script",
@@ -931,14 +930,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a group where nothing is said",
-        config(vm={"managed": True}),
-        "vm.managed: true is not a group of settings. Use {}, or set below it: "
+        config(vm={"instanceGroup": True}),
+        "vm.instanceGroup: true is not a group of settings. Use {}, or set below it: "
         "initialDelaySeconds, checkIntervalSeconds, failedChecks.",
     ),
     (
         "a health check in a hurry",
-        config(vm={"managed": {"checkIntervalSeconds": 1}}),
-        "vm.managed.checkIntervalSeconds: 1 is too small. Use at least 5.",
+        config(vm={"instanceGroup": {"checkIntervalSeconds": 1}}),
+        "vm.instanceGroup.checkIntervalSeconds: 1 is too small. Use at least 5.",
     ),
     (
         "a bucket in another region",
@@ -1033,15 +1032,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a rule that deletes a job's last checkpoint because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30}]}),
         "bucket.lifecycle[0].ageDays: 30 would delete jobs/JOB/checkpoints by age alone, and with "
-        "it what a job that rests needs to go on. Set a prefix beside it, such as "
+        "it what a paused job needs to resume. Set a prefix with it, such as "
         "jobs/mnist-1/tensorboard/, or delete only old versions with noncurrentDays, or move to "
         "nearline instead.",
     ),
     (
         "a rule that deletes the data because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30, "prefix": "data/mnist"}]}),
-        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a job "
-        "that rests needs to go on. Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or "
+        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a paused "
+        "job needs to resume. Set a prefix with it, such as jobs/mnist-1/tensorboard/, or "
         "delete only old versions with noncurrentDays, or move to nearline instead.",
     ),
     (
@@ -1053,8 +1052,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a rule about old versions without versioning",
         config(bucket={"lifecycle": [{"noncurrentDays": 30}]}),
-        "bucket.lifecycle[0].noncurrentDays: 30 is of replaced and deleted objects, which there "
-        "are none of with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
+        "bucket.lifecycle[0].noncurrentDays: 30 is for replaced and deleted objects, which do "
+        "not exist with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
     ),
     (
         "a misspelled condition of a rule",
@@ -1137,8 +1136,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount is required in a budget. Set what may be spent in a month, in "
-        "whole units of the currency.",
+        "budget.amount is required. Set it: Monthly budget in whole units of the currency (1 to "
+        "1000000000).",
     ),
     (
         "a budget with a currency sign",
@@ -1171,7 +1170,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget that never tells anything",
         config(budget={"amount": 500, "thresholds": []}),
-        "budget.thresholds: [] tells nobody anything. Name at least one, such as 100.",
+        "budget.thresholds: [] never reports anything. Name at least one, such as 100.",
     ),
     (
         "a threshold of nothing",
@@ -1204,8 +1203,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a ceiling that nobody is told of",
         config(messages={"costDollars": 500}),
-        "messages.costDollars: 500 is told nobody. Set messages.emails, messages.webhook or "
-        "messages.pubsubTopic, or remove it.",
+        "messages.costDollars: 500 reaches nobody. Set messages.emails, messages.pubsubTopic or "
+        "messages.channels, or remove it.",
     ),
 ]
 

@@ -37,6 +37,12 @@ DISK = "gcp:compute/disk:Disk"
 MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 BINDING = "gcp:storage/bucketIAMBinding:BucketIAMBinding"
 POLICY = "gcp:storage/bucketIAMPolicy:BucketIAMPolicy"
+ACCOUNT_MEMBER = "gcp:serviceaccount/iAMMember:IAMMember"
+KEY_MEMBER = "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember"
+SECRET_BINDING = "gcp:secretmanager/secretIamBinding:SecretIamBinding"
+STORAGE_AGENT = "serviceAccount:service-1@gs-project-accounts.iam.gserviceaccount.com"
+ADA = "user:ada@example.com"
+HOME = resource("gcp:projects/service:Service", project="some-project")
 PRIVATE: dict[str, Any] = {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": True}
 PUBLIC_POLICY = json.dumps({"bindings": [{"role": "r", "members": ["user:a@b.c", "allUsers"]}]})
 SPOT = {"schedulingConfig": {"spot": True}}
@@ -151,6 +157,31 @@ CASES = [
         "no-public-addresses",
         [tpu(networkConfig={"enableExternalIps": True})],
         config={"allowed": ["slice"]},
+    ),
+    Case("own", "known-members", [HOME, resource(ACCOUNT_MEMBER, member=f"serviceAccount:{OWN}")]),
+    Case("Google's own", "known-members", [HOME, resource(KEY_MEMBER, member=STORAGE_AGENT)]),
+    Case("known in the update", "known-members", [HOME, resource(MEMBER, member=UNKNOWN)]),
+    Case(
+        "of another project",
+        "known-members",
+        [HOME, resource(KEY_MEMBER, member="serviceAccount:a@other.iam.gserviceaccount.com")],
+        "which is no account of this stack's projects",
+    ),
+    Case(
+        "an account that looks like Google's",
+        "known-members",
+        [HOME, resource(MEMBER, member="serviceAccount:service-1@other.iam.gserviceaccount.com")],
+        "service-1@other",
+    ),
+    Case("a person", "known-members", [HOME, resource(SECRET_BINDING, members=[ADA])], ADA),
+    Case(
+        "a whole policy", "known-members", [HOME, resource(POLICY, policyData=PUBLIC_POLICY)], "u"
+    ),
+    Case(
+        "a person who may",
+        "known-members",
+        [HOME, resource(SECRET_BINDING, members=[ADA])],
+        config={"allowed": ["user:*@example.com"]},
     ),
     Case("own account", "full-scope-with-own-account", [with_account(VM, OWN)]),
     Case("account of this update", "full-scope-with-own-account", [with_account(TPU, UNKNOWN)]),

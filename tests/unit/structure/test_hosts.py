@@ -20,8 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from infra import credentials
 from infra.credentials import Given
-from infra.hosts import vertex_root
-from infra.rest import Api
+from infra.google import Api, vertex_root
 from infra.startup.agent.jobs.transport import Transport
 from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
@@ -189,7 +188,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
-    "infra/hosts.py": "a region that matches a pattern",
+    "infra/google.py": "a region that matches a pattern",
     "training/tpu_training/cluster/google.py": "the machine's environment; no token",
     "tpustack/dashboard/server.py": "the names of this machine, to compare with",
     "tpustack/dashboard/server.py": "a line that is printed",

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.structure.modules import ROOT, folder, import_statements, sources
 
 OURS = {
+    "tpu_core",
     "infra",
     "tpu_training",
     "localcloud",
@@ -22,20 +23,21 @@ OURS = {
     "tests",
 }
 # What a room may import of the others, and which libraries are not for it.
-MAY_IMPORT = {
-    "infra": set(),
+MAY_IMPORT: dict[str, set[str]] = {
+    "tpu_core": set(),
+    "infra": {"tpu_core"},
     "tpu_training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
-        "infra.components.billing",
-        "infra.components.limits",
+        "infra.components.alerts",
+        "infra.components.identity",
         "infra.components.services",
         "infra.deployer",
         "infra.settings",
     },
     "tpustack": {
-        "bootstrap.rights",
+        "tpu_core",
         "bootstrap.settings",
         "infra.settings",
         "infra.apis",
@@ -44,12 +46,11 @@ MAY_IMPORT = {
         "infra.cost",
         "infra.credentials",
         "infra.deployer",
-        # Where credentials may go.
-        "infra.hosts",
-        # Which custom jobs are a stack's, and have not ended.
-        "infra.managed_jobs",
+        # The address of Vertex AI, and the custom jobs that are a stack's and have not ended.
+        "infra.google",
+        "infra.resources.vertex",
         "infra.names",
-        "infra.queued.known",
+        "infra.resources.provider",
         # The agent and the command line know a job by the same words.
         "infra.startup.agent.bundle",
         # The pipeline keeps limits by the agent's own code.
@@ -64,6 +65,8 @@ MAY_IMPORT = {
     },
 }
 NOT_FOR = {
+    # The standard library alone.
+    "tpu_core": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
     "infra": {"tensorflow", "google", "googleapiclient"},
     "tpu_training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost import of_stack
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock

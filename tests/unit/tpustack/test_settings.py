@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from infra.settings import StackSettings
-from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
+from infra.settings.base import SettingsError
+from infra.settings.parse import load_stack_file, parse
 from infra.settings.reference import all_settings, pulumi_config
-from infra.settings.stack_file import load_stack_file
 
 from .conftest import REPOSITORY, Run
 

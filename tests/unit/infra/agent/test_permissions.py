@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pulumi
+import pulumi_gcp as gcp
 import pytest
 
-from infra.components.identity import _PROJECT_ROLES, Identity, IdentityArgs
-from infra.components.limits import _PERMISSIONS, permissions_of_role
+from infra.components.identity import _PROJECT_ROLES, bucket_grants
+from infra.deployer import TPU_PERMISSIONS, permissions_of_role
 from infra.startup.agent.declaration import PATH as DECLARATION
 from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.recovery import Recovery
@@ -69,7 +70,10 @@ def granted() -> list[Json]:
             return {}, None
 
     def program() -> None:
-        Identity("identity", IdentityArgs(PROJECT, "machines", "a-bucket", DECLARATION))
+        for role, condition in bucket_grants("a-bucket", DECLARATION, ()):
+            gcp.storage.BucketIAMMember(
+                role, bucket="a-bucket", role=role, member=MEMBER, condition=condition
+            )
 
     pulumi.runtime.set_mocks(Engine())
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
@@ -120,7 +124,7 @@ def test_the_machines_account_makes_the_tpu_anew_as_itself(
 def test_a_role_that_lacks_it_is_told_with_what_helps(
     google: Client, local_cloud: LocalCloud, clock: VirtualClock, account: str
 ) -> None:
-    role = {"includedPermissions": list(_PERMISSIONS)}
+    role = {"includedPermissions": list(TPU_PERMISSIONS)}
     google.patch(f"iam.googleapis.com/v1/{account}", role, updateMask="includedPermissions")
     lines: list[str] = []
     recovery = recovery_of(local_cloud, clock, lines)

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from infra.queued import node, request
-from infra.queued.api import TpuApi
-from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
-from infra.queued.zones import id_of
+from infra.resources import node, request
+from infra.resources.node import QueuedNodeProvider
+from infra.resources.request import QueuedRequestProvider, TpuApi, id_of
 from infra.startup.agent.forms import in_zone
 from infra.startup.agent.google import Call, Json, Place, look_up
 from infra.startup.agent.jobs.tpus import Tpus

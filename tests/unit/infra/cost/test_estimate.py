@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
-from infra.cost.estimate import Estimate
-from infra.cost.parts import of_accelerator, of_stack
-from infra.cost.table import as_json, dollars, table
-from infra.settings.parse import parse
-from infra.settings.stack_file import load_stack_file
-from infra.settings.tpu import Capacity
+from infra.cost import Estimate, as_json, dollars, of_accelerator, of_stack, table
+from infra.settings.machines import Capacity
+from infra.settings.parse import load_stack_file, parse
 from tests.examples import examples
 
 CATALOG = Catalog()

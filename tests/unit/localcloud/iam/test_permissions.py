@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from infra import deployer
-from infra.components import limits
 from localcloud.app import LocalCloud
 from localcloud.core import access, projects
 from localcloud.core.call import Principal

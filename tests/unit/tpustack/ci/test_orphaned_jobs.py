@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog.vertex import regions
+from infra.catalog import vertex_regions
 from infra.names import mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -163,5 +163,5 @@ def test_where_no_orphaned_account_is_of_managed_training_nobody_asks_vertex_ai(
 
 
 def test_regions_are_those_of_the_types_that_vertex_ai_offers() -> None:
-    assert {"us-central1", "us-west4", "europe-west4", "us-east5"} <= set(regions())
-    assert "us-central2" not in regions()  # v4 alone.
+    assert {"us-central1", "us-west4", "europe-west4", "us-east5"} <= set(vertex_regions())
+    assert "us-central2" not in vertex_regions()  # v4 alone.

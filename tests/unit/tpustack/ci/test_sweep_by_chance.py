@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from infra.names import JOB_LABEL, MADE_FOR, MARK, mark_of
 from infra.settings import OWN_LABELS
+from infra.settings.base import SettingsError
 from infra.settings.parse import parse
-from infra.settings.problems import SettingsError
 from tests.examples import examples
 from tpustack.ci.result import Run
 from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans
@@ -98,7 +98,7 @@ def mark(url: str, stack: str) -> str:
 
 
 def labels_of(made: Made) -> dict[str, str]:
-    """As infra/stack.py and infra/components/mark.py put them together, for requests."""
+    """As infra/checks/__init__.py puts them together, for requests."""
     request = {"request": made.stack} if made.stack.startswith("pr-") else {}
     own = {"managed-by": "pulumi", "tpu-stack": made.stack, MARK: mark(made.backend, made.stack)}
     return {**request, **dict(made.added), **own}

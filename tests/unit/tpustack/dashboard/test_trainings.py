@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from infra.catalog import Catalog
-from infra.cost.parts import of_stack
+from infra.cost import of_stack
 from infra.settings.parse import parse
 from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.dashboard.conftest import BUCKET

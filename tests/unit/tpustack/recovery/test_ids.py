@@ -21,7 +21,7 @@ NOT_FOUND = {
     "gcp:projects/service:Service",
     "gcp:projects/serviceIdentity:ServiceIdentity",
     "pulumi-python:dynamic/tpu:QueuedNode",
-    "pulumi-python:dynamic/vertex:ManagedJobs",
+    "pulumi-python:dynamic/vertex:CustomJobs",
 }
 
 
@@ -35,15 +35,11 @@ def resources() -> Iterator[dict[str, Any]]:
 
 
 def declared(path: Path) -> Iterator[str]:
-    """The type tokens of what a program's file declares.
-
-    Most are declared without the SDK's classes; see infra/components/resource.py.
-    """
+    """The type tokens of what a program's file declares."""
     text = path.read_text(encoding="utf-8")
-    own = r"(?<!\.)\b(?:gcp\.(\w+)|(compute|projects|storage))\.([A-Z]\w+)\("
-    for named, module, kind in re.findall(own, text):
+    for module, kind in re.findall(r"(?<!\.)\bgcp\.(\w+)\.([A-Z]\w+)\(", text):
         if not kind.endswith("Args"):
-            yield f"gcp:{named or module}/{kind[0].lower()}{kind[1:]}:{kind}"
+            yield f"gcp:{module}/{kind[0].lower()}{kind[1:]}:{kind}"
 
 
 def test_the_inputs_tell_the_id_that_the_provider_has_given() -> None:

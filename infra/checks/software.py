@@ -1,0 +1,505 @@
+"""Checks of runtimes and packages, and of what the stack uploads to train."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.catalog import lock_of
+from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE, Packages, Release, Runtime, numbers
+from infra.checks import bucket
+from infra.checks.context import Context, nearest, one_of
+from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem
+from infra.settings.machines import Architecture, RunOn
+
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
+
+
+def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs."""
+    if settings.architecture is not Architecture.VM:
+        return
+    name = settings.tpu.runtime_version
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    suitable = [
+        runtime.name
+        for runtime in context.catalog.runtimes.values()
+        if runtime.tensorflow and (accelerator is None or accelerator.family in runtime.families)
+    ]
+    if name is None:
+        yield Problem(
+            "tpu.runtimeVersion",
+            UNSET,
+            "is required for architecture vm",
+            f"Set one, for example {' or '.join(suitable[:2])}",
+        )
+        return
+    runtime = context.catalog.runtime(name)
+    if runtime is None:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            "is no runtime that Google names",
+            nearest(name, context.catalog.runtimes),
+        )
+        return
+    if accelerator and accelerator.family not in _families(runtime, context):
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            f"does not run on {accelerator.name} (it is for "
+            f"{', '.join(_families(runtime, context))})",
+            nearest(name, suitable),
+        )
+    if runtime.serves_grpc:
+        return
+    if settings.training.run_on is RunOn.TPU:
+        # Jobs of JAX and PyTorch run on each host, and take such runtimes alone.
+        if accelerator and accelerator.hosts > 1 and not settings.jobs.enabled:
+            yield Problem(
+                "tpu.runtimeVersion",
+                name,
+                f"serves no gRPC, so that a trainer on worker 0 cannot use the other "
+                f"{accelerator.hosts - 1} hosts of a {accelerator.name}",
+                "Use a -pod runtime, or jobs.enabled for programs that run on each host",
+            )
+        return
+    # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
+    if accelerator and not accelerator.grpc_worker:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}",
+            "Use a -pod runtime, or training.runOn: tpu",
+        )
+
+
+def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
+    """Return the generations that a runtime runs on; for one not listed, those it may run on."""
+    if runtime.listed:
+        return runtime.families
+    alike = (r for r in context.catalog.runtimes.values() if r.pluggable == runtime.pluggable)
+    return tuple(sorted({family for other in alike for family in other.families}))
+
+
+def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that Google still serves a classic node's TensorFlow."""
+    if settings.architecture is not Architecture.NODE:
+        return
+    known = context.catalog.node_versions
+    served = [
+        version
+        for version, entry in known.items()
+        if entry.ended is None and context.catalog.packages.runs_with(version)
+    ]
+    wanted = settings.tpu.tensorflow_version
+    if wanted is None:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            UNSET,
+            "is required for architecture node",
+            f"Set one, for example {served[0]}",
+        )
+    elif wanted not in known:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            wanted,
+            "is no version of classic TPU nodes",
+            nearest(wanted, served),
+        )
+    elif ended := known[wanted].ended:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            wanted,
+            f"is no longer served on TPU nodes since {ended}",
+            nearest(wanted, served),
+        )
+
+
+def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the trainer's TensorFlow is known."""
+    wanted = settings.training.tensorflow_version
+    if wanted and not is_version(wanted):
+        yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    if not wanted and runtime and runtime.tensorflow is None:
+        yield Problem(
+            "training.tensorflowVersion",
+            UNSET,
+            f"is required: the runtime {runtime.name} has no TensorFlow of its own",
+            "Set the version to install, for example 2.19.1",
+        )
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version of TensorFlow."""
+    return bool(_VERSION.fullmatch(text))
+
+
+def is_served(settings: StackSettings, context: Context) -> bool:
+    """Return whether nothing is wrong with a classic node's own version."""
+    return not any(check_node_version(settings, context))
+
+
+def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
+    """Return the trainer's TensorFlow: the one that is set, else the TPU's own."""
+    return settings.training.tensorflow_version or tpu_tensorflow(settings, context)
+
+
+def tpu_software(settings: StackSettings) -> str | None:
+    """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
+    node = settings.architecture is Architecture.NODE
+    return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
+
+
+def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
+    """Return the TensorFlow that the TPU runs; None for a runtime without one."""
+    if settings.architecture is Architecture.NODE:
+        return settings.tpu.tensorflow_version
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    return runtime.tensorflow if runtime else None
+
+
+def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn if trainer and TPU run different releases of TensorFlow (tensorflow#40622).
+
+    Patch releases have the same operations, so that they go together.
+    """
+    own, wanted = tpu_tensorflow(settings, context), settings.training.tensorflow_version
+    if own and wanted and own.split(".")[:2] != wanted.split(".")[:2]:
+        yield (
+            f"training.tensorflowVersion is {wanted}, but the TPU runs TensorFlow {own}. They must "
+            'agree on a real TPU, else operations fail as "not registered". Leave '
+            "training.tensorflowVersion out to get the TPU's own."
+        )
+
+
+# --- The TensorFlow of each machine exists for its Python
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package that a start-up script installs.
+
+    Attributes:
+        where: the machine, as its setting is called.
+        image: what the machine boots from.
+        python: the image's; None if it is not known.
+    """
+
+    package: str
+    version: str
+    where: str
+    image: str
+    python: str | None
+
+
+def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
+    """Yield what the start-up scripts install, unless an image brings it along."""
+    version = trainer_tensorflow(settings, context)
+    if version is None:
+        return
+    trains_on_vm = settings.training.run_on is RunOn.VM
+    if trains_on_vm:
+        image = settings.vm.image
+        python = context.catalog.packages.image_python(image)
+        yield Installed(VM_PACKAGE, version, "vm.image", image, python)
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    if settings.architecture is not Architecture.VM or runtime is None:
+        return
+    if trains_on_vm and runtime.serves_grpc:
+        return
+    if runtime.tensorflow != version or runtime.broken:
+        where = "tpu.runtimeVersion"
+        yield Installed(TPU_PACKAGE, version, where, runtime.name, runtime.python)
+
+
+def check_packages(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse releases that do not exist, or have no wheel for the image's Python."""
+    packages = context.catalog.packages
+    version = trainer_tensorflow(settings, context)
+    if version is None or not is_version(version) or not is_served(settings, context):
+        return
+    if not packages.runs_with(version):
+        yield _wrong_version(
+            settings,
+            f"TensorFlow {version} is older than what the training package runs with "
+            f"({packages.oldest_tensorflow})",
+            f"Use a TPU with TensorFlow {packages.oldest_tensorflow} or newer",
+        )
+        return
+    for wanted in installed(settings, context):
+        yield from _missing(wanted, settings, context)
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    if settings.training.run_on is RunOn.TPU and runtime and runtime.tensorflow == version:
+        yield from _old_python("tpu.runtimeVersion", runtime.name, runtime.python, packages)
+
+
+def _old_python(
+    where: str, image: str, python: str | None, packages: Packages
+) -> Iterator[Problem]:
+    """Yield a problem if an image's Python is known to be too old for the training package."""
+    if python and numbers(python) < numbers(packages.oldest_python):
+        yield Problem(
+            where,
+            image,
+            f"has Python {python}, but the training package needs {packages.oldest_python}",
+            "Use a newer image" if where == "vm.image" else "Use a newer runtime",
+        )
+
+
+def _missing(wanted: Installed, settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Yield what is known to be wrong with a package; what may have come since is not."""
+    packages = context.catalog.packages
+    known = packages.releases(wanted.package)
+    release = known.get(wanted.version)
+    if why := _why_useless(release, wanted, known):
+        fitting = [r.version for r in known.values() if not r.broken and _fits(r, wanted.python)]
+        machine = "VM" if wanted.package == VM_PACKAGE else "TPU VM"
+        yield _wrong_version(
+            settings,
+            f"{wanted.package} {wanted.version}, which the {machine} would install, {why}",
+            f"Use {one_of(fitting[:4])}",
+        )
+        return
+    python = wanted.python
+    too_old = tuple(_old_python(wanted.where, wanted.image, python, packages))
+    yield from too_old
+    if not too_old and release and python and not _fits(release, python):
+        yield Problem(
+            wanted.where,
+            wanted.image,
+            f"has Python {python}, for which there is no {wanted.package} {wanted.version}",
+            f"Use an image with Python {one_of(release.pythons)}, or another "
+            "training.tensorflowVersion",
+        )
+
+
+def _why_useless(
+    release: Release | None, wanted: Installed, known: Mapping[str, Release]
+) -> str | None:
+    """Return what is wrong with a release itself; None if nothing is known."""
+    if release is None:
+        return None if is_newer(wanted.version, known) else "does not exist"
+    return f"drives no TPU ({release.broken})" if release.broken else None
+
+
+def _wrong_version(settings: StackSettings, why: str, cure: str) -> Problem:
+    """Return a problem with the version that is set, or that follows from the TPU's."""
+    own = settings.training.tensorflow_version
+    if own:
+        return Problem("training.tensorflowVersion", own, f"is not possible: {why}", cure)
+    return Problem("training.tensorflowVersion", UNSET, f"and {why}", cure)
+
+
+def warn_about_packages(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of releases that the catalog does not know, and of images that it does not know."""
+    for wanted in installed(settings, context):
+        if wanted.version not in context.catalog.packages.releases(wanted.package):
+            yield (
+                f"training.tensorflowVersion: the catalog does not know {wanted.package} "
+                f"{wanted.version}; if it does not exist, the start-up script fails."
+            )
+        if wanted.python is None and wanted.where == "vm.image":
+            yield (
+                f"vm.image: the catalog does not know the Python of {wanted.image}; the training "
+                f"package needs {context.catalog.packages.oldest_python} or newer."
+            )
+
+
+def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of packages that a start-up script installs as root without checking their hashes."""
+    for wanted in installed(settings, context):
+        release = context.catalog.packages.releases(wanted.package).get(wanted.version)
+        if lock_of(wanted.package, wanted.version) is None:
+            yield (
+                f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
+                "root without checking hashes: infra/startup/locks has none for it "
+                "(docs/vm.md#packages)."
+            )
+        elif release and release.wheels:
+            yield (
+                f"training.tensorflowVersion: the libtpu of {wanted.package} {wanted.version} is "
+                "installed as root without checking a hash: it is in Google's own list of wheels, "
+                "which has none (docs/vm.md#packages)."
+            )
+
+
+def wheels_of(settings: StackSettings, context: Context) -> str | None:
+    """Return the address of the list that has what the package index lacks, if it is needed."""
+    for wanted in installed(settings, context):
+        release = context.catalog.packages.releases(wanted.package).get(wanted.version)
+        if release and release.wheels:
+            return release.wheels
+    return None
+
+
+def is_newer(version: str, known: Iterable[str]) -> bool:
+    """Return whether a version is newer than all that are known, or no final release."""
+    final = version.replace(".", "").isdecimal()
+    return not final or numbers(version) > max(map(numbers, known))
+
+
+def _fits(release: Release, python: str | None) -> bool:
+    return python is None or python in release.pythons
+
+
+# --- The files to upload and the name of the job
+
+WHEEL_PATTERN = "tpu_stack_training-*.whl"
+MANIFEST = "manifest.json"
+_DIGEST = 8
+_FILES = (".py", ".json", ".yaml", ".yml")
+_SECONDS = 60.0
+# As the trainer ends after wrong input (training/README.md, exit codes).
+_WRONG_INPUT, _ENDING = 2, "training failed: "
+_JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the training wheel exists."""
+    wheel = find_wheel(settings, context.root)
+    if wheel is None:
+        yield Problem(
+            "training.wheel",
+            UNSET,
+            f"and there is no dist/{WHEEL_PATTERN}",
+            "Build it with `make wheel`, or set the path of one",
+        )
+    elif not wheel.is_file() or wheel.suffix != ".whl":
+        yield Problem(
+            "training.wheel",
+            settings.training.wheel,
+            "is no wheel" if wheel.exists() else "does not exist",
+            "Build it with `make wheel`, or set the path of one, relative to the project's root",
+        )
+
+
+def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the data directory exists and holds a data set, and nothing secret."""
+    data = settings.training.data
+    if data is None:
+        return
+    folder = context.root / data
+    if bucket.is_around(folder, context.root):
+        why = "is the project's folder or one around it, and all that is in it would be uploaded"
+        yield Problem("training.data", data, why, "Use a folder that holds the data set alone")
+        return
+    if not folder.is_dir():
+        why = "is no directory" if folder.exists() else "does not exist"
+    elif not data_files(settings, context.root):
+        why = "has no files"
+    elif not (folder / MANIFEST).is_file():
+        why = f"has no {MANIFEST}, without which no training can read it"
+    else:
+        files = data_files(settings, context.root).values()
+        for why in bucket.refused_files(folder, files):
+            cure = "Everybody who may read the bucket would have it. Take it out of the folder"
+            yield Problem("training.data", data, why, cure)
+        return
+    yield Problem(
+        "training.data",
+        data,
+        why,
+        f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
+        "training.data out if the bucket has the data already",
+    )
+
+
+def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the job's name can be a folder in the bucket."""
+    if not _JOB.fullmatch(settings.training.job):
+        yield Problem(
+            "training.job",
+            settings.training.job,
+            "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)",
+            "Use one like mnist-1",
+        )
+
+
+def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check the trainer's arguments: as the wheel that the machine will get reads them."""
+    args, wheel = settings.training.args, find_wheel(settings, context.root)
+    for argument in args:
+        value = argument.rpartition("=")[2]
+        if value.endswith(_FILES) and "://" not in value:
+            if settings.jobs.enabled:
+                return  # The trials of a sweep have them, and files come with `--dir`.
+            why = f"names the file {value}, which the machine does not get"
+            cure = (
+                "Set jobs.enabled, and send the file with the command: `tpustack job submit --dir "
+                'FOLDER --framework tensorflow --command "tpu-training train-and-evaluate …"`'
+            )
+            yield Problem("training.args", argument, why, cure)
+            return
+    if args and wheel is not None and (refusal := _refused(wheel, args)):
+        cure = "`tpu-training train-and-evaluate --help` lists all parameters"
+        yield Problem(
+            "training.args", " ".join(args), f"would end the training: {refusal.rstrip('?')}", cure
+        )
+
+
+@functools.cache
+def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
+    """Return why a wheel's trainer would refuse its arguments; None if it would not."""
+    command = [
+        *(sys.executable, "-m", "tpu_training", "train-and-evaluate", "--check"),
+        *("--tpu=local", "--data=data", "--model-dir=model", *args),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            # Without the modules and files of the working directory, which no machine has.
+            cwd=wheel.parent,
+            env={**os.environ, "PYTHONPATH": str(wheel.absolute())},
+            text=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = done.stderr.strip().rpartition(_ENDING)[2]
+    return said if done.returncode == _WRONG_INPUT else None
+
+
+def job_name(settings: StackSettings, root: Path) -> str:
+    """Return the job's folder below `jobs/`: other data or other arguments make another job."""
+    manifest = root / (settings.training.data or "") / MANIFEST
+    parts = [argument.encode() for argument in settings.training.args]
+    if settings.training.data is not None and manifest.is_file():
+        # The manifest holds the SHA-256 of each of the data set's files.
+        parts.append(manifest.read_bytes())
+    if not parts:
+        return settings.training.job
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()
+    return f"{settings.training.job}-{digest[:_DIGEST]}"
+
+
+def find_wheel(settings: StackSettings, root: Path) -> Path | None:
+    """Return the wheel to upload: the one that is set, else the newest in dist/."""
+    if settings.training.wheel:
+        return root / settings.training.wheel
+    built = list((root / "dist").glob(WHEEL_PATTERN))
+    return max(built, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def data_files(settings: StackSettings, root: Path) -> dict[str, Path]:
+    """Return the files to upload by their name below `data/`, without hidden ones."""
+    if settings.training.data is None:
+        return {}
+    folder = root / settings.training.data
+    relative = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name.as_posix(): path
+        for name, path in sorted(relative.items())
+        if not any(part.startswith(".") for part in name.parts)
+    }

@@ -1,0 +1,265 @@
+"""What a preview tells beyond the engine's: it asks Google, next to the program, without errors.
+
+Nothing here may fail a preview: where Google does not answer, or there are no credentials, the
+provider itself says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import pulumi
+
+from infra.apis import apis_of, disabled
+from infra.checks.context import Context
+from infra.checks.software import MANIFEST
+from infra.checks.tpu import Unlisted, unlisted
+from infra.credentials import users_session
+from infra.settings import StackSettings
+
+_T = TypeVar("_T")
+_BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
+_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
+# Seconds of one call, and those that a preview waits for all.
+_SECONDS, LONGEST = 10.0, 12.0
+_FOUND, _MISSING = 200, 404
+Preempted = Callable[[], Mapping[str, str]]
+
+
+def report(settings: StackSettings, context: Context) -> None:
+    """Look up, next to the program, what Google alone knows of a stack, and say it."""
+    report_disabled(settings)
+    report_data(settings, context.names.bucket)
+    report_access(settings, context.names.bucket)
+    report_unlisted(settings, context)
+    report_fit(settings, context.root)
+
+
+def start(ask: Callable[[], _T]) -> Future[_T]:
+    """Call `ask` on a thread that the program's end does not wait for."""
+    asked: Future[_T] = Future()
+    # Then a caller that stops waiting does not cancel it.
+    asked.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            asked.set_result(ask())
+        except Exception as error:
+            asked.set_exception(error)
+
+    threading.Thread(target=run, name="preview", daemon=True).start()
+    return asked
+
+
+def look_up(ask: Callable[[], _T], tell: Callable[[_T], None]) -> None:
+    """Call `ask` next to the program, and `tell` with what it returns, unless that takes too long.
+
+    A host that does not answer may have many addresses, each of which is tried.
+    """
+    asked = start(ask)
+
+    async def run() -> None:
+        with suppress(asyncio.TimeoutError):
+            tell(await asyncio.wait_for(asyncio.wrap_future(asked), LONGEST))
+
+    # An output, since the program waits for all outputs before it ends.
+    looked: Any = run()
+    pulumi.Output.from_input(looked)
+
+
+def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempted:
+    """Look for the stack's TPUs next to the program, by one list.
+
+    A preempted TPU stays, in a state that it never leaves, until it is deleted ("You can't restart
+    TPU Spot VMs, and you must recreate them after preemption", "Manage TPU Spot VMs",
+    docs.cloud.google.com/tpu/docs/spot, 2025-08-28). Google's provider has no property that differs
+    then. A TPU out of the queue does not need this: its resource looks (resources/request.py).
+
+    Returns:
+        What waits for the look-up and returns, by the name of each TPU that Google has taken away,
+        a text that no other TPU of this name gets. Empty without permission to look, or if a
+        preview would wait too long.
+    """
+    if settings.tpu.queue is not None:
+        return dict
+    looked = start(lambda: _preempted(settings, names))
+
+    def wait() -> Mapping[str, str]:
+        with suppress(Exception):
+            return looked.result(LONGEST if pulumi.runtime.is_dry_run() else None)
+        return {}
+
+    return wait
+
+
+def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
+    if (session := users_session()) is None:
+        return {}
+    # Takes a while to load, which only those who have credentials should wait for.
+    from infra.resources.request import GONE, TpuApi, standing
+
+    # Where Google can't be reached the provider says so, and a preview should not wait for this.
+    api = TpuApi(session, connects=1)
+    found = standing(
+        api, {"project": settings.project, "zone": settings.zone, "nodes": list(names)}
+    )
+    return {
+        name: f"In place of that of {node.get('createTime')}, which is {node['state']}"
+        for name, node in zip(names, found, strict=True)
+        if node and node.get("state") in GONE
+    }
+
+
+def report_disabled(settings: StackSettings) -> None:
+    """Say which APIs are disabled."""
+    apis = apis_of(settings)
+    look_up(lambda: disabled(settings.project, apis), lambda names: _tell_disabled(names, settings))
+
+
+def _tell_disabled(names: Sequence[str], settings: StackSettings) -> None:
+    if not names:
+        return
+    listed = ", ".join(names)
+    if settings.enable_apis:
+        pulumi.log.info(
+            f"`pulumi up` enables these APIs in {settings.project}: {listed}. They stay enabled "
+            "after `pulumi destroy`."
+        )
+    else:
+        pulumi.log.warn(
+            f"Disabled in {settings.project}, and enableApis is false: {listed}. Run "
+            f"`gcloud services enable {' '.join(names)} --project {settings.project}`."
+        )
+
+
+def report_data(settings: StackSettings, bucket: str) -> None:
+    """Warn unless there is a data set to train on."""
+    own = any(each.partition("=")[0] == "--data" for each in settings.training.args)
+    if not (settings.jobs.enabled or settings.training.data or own):
+        look_up(lambda: missing_data(bucket), _tell_data)
+
+
+def _tell_data(why: str | None) -> None:
+    if why is not None:
+        pulumi.log.warn(
+            f"training.data: (not set), and {why}. Without data the training ends at once: name a "
+            "folder that `tpu-training data convert` wrote"
+        )
+
+
+def missing_data(bucket: str) -> str | None:
+    """Return why there may be no data set in the bucket; None if there is one."""
+    place = f"gs://{bucket}/data/{MANIFEST}"
+    try:
+        session = users_session()
+        if session is None:
+            return f"whether {place} is there can't be looked up without Google credentials"
+        url = _OBJECT.format(quote(bucket), quote(f"data/{MANIFEST}", safe=""))
+        status = session.get(url, params={"fields": "name"}, timeout=_SECONDS).status_code
+    except Exception as error:
+        return f"{place} can't be looked up ({type(error).__name__})"
+    if status == _FOUND:
+        return None
+    return f"there is no {place}" if status == _MISSING else f"{place} can't be read ({status})"
+
+
+def report_access(settings: StackSettings, bucket: str) -> None:
+    """Warn if people would lose access."""
+    if settings.bucket.create:
+        look_up(lambda: is_open(bucket), lambda found: _tell_access(bucket, found))
+
+
+def _tell_access(bucket: str, found: bool) -> None:
+    if found:
+        pulumi.log.warn(
+            f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
+            "reads it by the ACL of an object, or without logging in, loses access"
+        )
+
+
+def is_open(bucket: str) -> bool:
+    """Return whether a bucket lacks a protection; not if nothing can be read."""
+    try:
+        session, query = users_session(), {"fields": "iamConfiguration"}
+        url = _BUCKET.format(quote(bucket))
+        said = session.get(url, params=query, timeout=_SECONDS).json() if session else {}
+        access = said["iamConfiguration"]
+        shut = access["uniformBucketLevelAccess"]["enabled"]
+    except Exception:
+        return False
+    return not shut or access["publicAccessPrevention"] != "enforced"
+
+
+def report_unlisted(settings: StackSettings, context: Context) -> None:
+    """Say whether Google offers what the catalog does not know.
+
+    Where Google says nothing, the warning of the checks stands.
+    """
+    for one in unlisted(settings, context):
+        look_up(partial(status_of, one), partial(_tell_unlisted, one))
+
+
+def _tell_unlisted(one: Unlisted, status: int) -> None:
+    if status == _FOUND:
+        pulumi.log.info(f"{one.setting}: Google offers {one.value}.")
+    elif status == _MISSING:
+        pulumi.log.warn(
+            f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail."
+        )
+
+
+def status_of(one: Unlisted) -> int:
+    """Return the status with which Google answers; 0 without credentials."""
+    try:
+        session = users_session()
+        return session.get(one.url, timeout=_SECONDS).status_code if session else 0
+    except Exception:
+        return 0
+
+
+def report_fit(settings: StackSettings, root: Path) -> None:
+    """Warn if the job does not fit."""
+    if settings.training.data and _answers().is_dir():
+        look_up(lambda: misfit(settings, root), _tell_fit)
+
+
+def misfit(settings: StackSettings, root: Path) -> str | None:
+    """Return why the job does not fit into the stack's TPU; None if it does or was not compiled.
+
+    `tpu-training compile` keeps what it found out; nothing is compiled here.
+    """
+    command = [
+        *(sys.executable, "-m", "tpu_training", "compile", "--cached", "--json"),
+        *settings.training.args,
+        f"--tpu={settings.tpu.accelerator_type}",
+        f"--data={root / (settings.training.data or '')}",
+    ]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=_SECONDS)
+        answers = json.loads(done.stdout)["answers"]
+        return answers[0]["misfit"] if answers else None
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _answers() -> Path:
+    """Return the folder of the answers (training/docs/compile.md)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "tpu-stack", "compile")
+
+
+def _tell_fit(why: str | None) -> None:
+    if why is not None:
+        pulumi.log.warn(f"training.args: {why}")

@@ -1,0 +1,507 @@
+"""A request in Google's queue for TPU VMs, as a Pulumi resource of this project's own.
+
+The provider's `gcp.tpu.V2QueuedResource` has no field for capacity, deadline, account, metadata or
+labels, ends before there is a TPU, and cannot delete a request whose TPU VM stands (it never sends
+`force`). Two dynamic resources on the TPU API take its place: `QueuedRequest` is the request, made
+and deleted as a whole; `QueuedNode` (node.py) waits for its TPU VMs and knows their endpoints.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pulumi
+import requests
+from pulumi import dynamic
+
+from infra import credentials
+from infra.google import ATTEMPTS, Api, ApiError, Json, say
+from infra.startup.agent.causes import cause_of
+from infra.startup.agent.forms import SHORTAGES, in_zone, labels_of
+from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
+
+_ROOT = "https://tpu.googleapis.com/v2alpha1/"
+
+
+class TpuApi(Api):
+    """Calls `v2alpha1` of the TPU API; names are `projects/P/locations/Z/…`."""
+
+    def __init__(
+        self,
+        session: requests.Session | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        connects: int = ATTEMPTS,
+    ) -> None:
+        super().__init__(_ROOT, "TPU", session, clock, sleep, connects)
+
+
+class ApiResourceProvider(dynamic.ResourceProvider):
+    """What the providers of this project's own resources have in common."""
+
+    serialize_as_secret_always = False
+
+    def configure(self, req: dynamic.ConfigureRequest) -> None:
+        """Take the stack's configuration, with the credentials that Google's provider has."""
+        said = {name: req.config.get(name) for name in credentials.SETTINGS}
+        Api.configured = {name: str(value) for name, value in said.items() if value}
+
+
+# --- The state of a request in the queue, and of the TPU VMs that it became
+
+OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
+"""States of a request that Google will not fulfil; it holds its quota until it is deleted."""
+GONE = ("PREEMPTED", "TERMINATED")
+"""States of a TPU VM that Google has taken away."""
+
+
+def parent_of(props: Mapping[str, Any]) -> str:
+    """Return the parent of a request and its TPU VMs: where they are, as far as it is known."""
+    return f"projects/{props['project']}/locations/{props.get('at') or props['zone']}"
+
+
+def entry_name(props: Mapping[str, Any]) -> str:
+    """Return the full name of a request where it is."""
+    return f"{parent_of(props)}/queuedResources/{props['name']}"
+
+
+def node_names(props: Mapping[str, Any]) -> list[str]:
+    """Return the names of a request's TPU VMs in the order of the slices.
+
+    `props` are those of the request, or of its TPU VMs (with `nodes`, if there are several).
+    """
+    if "request" not in props:
+        return list(props.get("nodes") or [props["name"]])
+    (spec,) = props["request"]["tpu"]["nodeSpec"]
+    several = spec.get("multiNodeParams")
+    if not several:
+        return [props["name"]]
+    # The engine knows no whole numbers.
+    return [f"{several['nodeIdPrefix']}-{n}" for n in range(int(several["nodeCount"]))]
+
+
+def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
+    """Return a request's TPU VMs in the order of the slices, in whatever state.
+
+    One that is not there is None. Several cost one call, not one each.
+    """
+    wanted = node_names(props)
+    if len(wanted) == 1:
+        return [api.get(f"{parent_of(props)}/nodes/{wanted[0]}")]
+    there = {
+        node["name"].rpartition("/")[2]: node for node in api.list_all(parent_of(props), "nodes")
+    }
+    return [there.get(name) for name in wanted]
+
+
+def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
+    """Say why a request can no longer produce TPU VMs; empty if it did or still may."""
+    state = entry.get("state", {})
+    if state.get("state") in OVER:
+        reason = state.get("failedData", {}).get("error", {}).get("message", "")
+        return f"{state['state']}{f': {reason}' if reason else ''}"
+    return lost(props, standing(api, props)) if state.get("state") == "ACTIVE" else ""
+
+
+def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
+    """Say what became of the first TPU VM of an ACTIVE request that is gone; empty if none is."""
+    wanted = node_names(props)
+    for name, node in zip(wanted, nodes, strict=True):
+        if node is None or node.get("state") in GONE:
+            which = f" {name}" if len(wanted) > 1 else ""
+            return f"its TPU VM{which} is {node['state'] if node else 'gone'}"
+    return ""
+
+
+# --- The zones of a request: the stack's own first, then its fallback zones
+#
+# Its ID always names the first one: so the state stays the same when the agent moves it
+# (infra/startup/agent), and an older state still knows what to delete.
+
+Props = Mapping[str, Any]
+
+
+def zones_of(props: Props) -> list[str]:
+    """Return all zones in the order in which they are tried."""
+    return [props["zone"], *props.get("fallbackZones", ())]
+
+
+def may_move(props: Props) -> bool:
+    """Return whether the request may be in another zone than the first."""
+    return len(zones_of(props)) > 1
+
+
+def id_of(props: Props) -> str:
+    """Return the ID, which names the first zone."""
+    return f"projects/{props['project']}/locations/{props['zone']}/queuedResources/{props['name']}"
+
+
+def in_each(props: Props) -> Iterator[Props]:
+    """Yield the properties for each zone, that where the request was last first."""
+    if not may_move(props):
+        yield props
+        return
+    last = props.get("at") or props["zone"]
+    for zone in dict.fromkeys((last, *zones_of(props))):
+        yield {**props, "at": zone}
+
+
+def locate(api: TpuApi, props: Props) -> tuple[Props, Json | None]:
+    """Return the properties where the request is, and the request; None if it is nowhere.
+
+    In a zone to which it may have moved, one of the same name counts only with this stack's mark.
+    """
+    for there in in_each(props):
+        entry = api.get(entry_name(there))
+        if entry is not None and (not may_move(props) or _is_ours(props, entry)):
+            return there, entry
+    return props, None
+
+
+def _is_ours(props: Props, entry: Json) -> bool:
+    """Return whether it has the stack's mark; who waits for its TPUs knows no mark."""
+    mark = props.get("labels", {}).get(MARK)
+    return mark is None or labels_of(entry).get(MARK) == mark
+
+
+# --- The differences between the request in the queue and the one that the program declares
+
+
+def identity_of(props: Mapping[str, Any], key: str) -> Any:
+    """Return what identifies a request, without what its TPU VM reads only at boot."""
+    value = props.get(key)
+    if key != "request" or value is None:
+        return value
+    specs = copy.deepcopy(value["tpu"]["nodeSpec"])
+    for spec in specs:
+        spec["node"].pop("tags", None)  # They change in place.
+        metadata = spec["node"].get("metadata", {})
+        for key in NO_REASON_TO_RECREATE:
+            metadata.pop(key, None)
+    return {**value, "tpu": {"nodeSpec": specs}}
+
+
+def why_replaced(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
+    """Say why another request replaces this one."""
+    if olds.get("loss"):
+        return f"Google will not fulfil it ({olds['loss']})"
+    changed = sorted(_changes("", _flat(olds), _flat(news)))
+    return f"another request is made for another {', '.join(changed)}"
+
+
+def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Return whether a request that is there is one that this stack would make.
+
+    It has the stack's mark and all that is asked for; Google may add more.
+    """
+    spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
+    mark = props["labels"].get(MARK)
+    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(MARK) == mark
+    wanted = identity_of(props, "request")
+    return ours and _covers(entry, in_zone(wanted, parent_of(props)) if props.get("at") else wanted)
+
+
+def _covers(found: Any, wanted: Any) -> bool:
+    if found is None and not wanted:
+        return True  # Google leaves out what is false or empty.
+    if isinstance(wanted, Mapping):
+        there = isinstance(found, Mapping)
+        return there and all(_covers(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        there = isinstance(found, list) and len(found) == len(wanted)
+        return there and all(map(_covers, found, wanted))
+    return bool(found == wanted)
+
+
+def _flat(props: Mapping[str, Any]) -> Json:
+    request = identity_of(props, "request")
+    (spec,) = request["tpu"]["nodeSpec"]
+    where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
+    rest = {key: value for key, value in request.items() if key != "tpu"}
+    names = {key: value for key, value in spec.items() if key != "node"}
+    return {**where, **rest, **names, **spec["node"]}
+
+
+def _changes(path: str, olds: Json, news: Json) -> set[str]:
+    found = set()
+    for key in {*olds, *news}:
+        old, new = olds.get(key), news.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= _changes(f"{path}{key}.", old, new)
+        elif old != new:
+            found.add(path + key)
+    return found
+
+
+# --- Put a request into the queue, in the first of its zones that has capacity
+#
+# It is in one zone at a time: it is gone from the one before when it is made in the next.
+
+_OPERATION_MINUTES = 10.0
+_DELETE_MINUTES = 30.0
+_DELETE_PLAIN = "pulumi destroy --target-dependents --target '**:V2Vm::**'"
+
+
+def submit(api: TpuApi, props: Props) -> Props:
+    """Queue a request; return its properties where it is.
+
+    In the last zone it stays, however long it waits.
+    """
+    if not may_move(props):
+        _post(api, props)
+        return props
+    there, entry = locate(api, props)
+    if entry is not None:
+        _take_over(api, there, entry)
+        return there
+    *first, last = ({**props, "at": zone} for zone in zones_of(props))
+    for there in first:
+        why = _try(api, there)
+        if why is None:
+            return there
+        say(f"{props['name']}: {why} in {there['at']}; the next zone is tried")
+        remove_request(api, there)
+    _post(api, last)
+    return last
+
+
+def remove_request(api: TpuApi, props: Props) -> None:
+    """Delete a request in any state along with its TPU VMs, in any zone, until it is gone."""
+
+    def gone() -> bool:
+        there, entry = locate(api, props)
+        if entry is None:
+            return True
+        if entry.get("state", {}).get("state") != "DELETING":
+            try:
+                api.delete(entry_name(there), {"force": "true"})
+            except ApiError as error:
+                # Between two states Google refuses even this; it passes.
+                if error.reason not in ("FAILED_PRECONDITION", "ABORTED"):
+                    raise
+            return locate(api, props)[1] is None
+        return False
+
+    minutes = float(props.get("deleteMinutes") or _DELETE_MINUTES)
+    api.wait(gone, minutes, f"the deletion of {entry_name(props)}")
+
+
+def body_of(props: Mapping[str, Any]) -> Json:
+    """Return a request as the API takes it."""
+    body: Json = {**props["request"]}
+    (spec,) = body["tpu"]["nodeSpec"]
+    spec = {**spec, "node": {**spec["node"], "labels": props["labels"]}}
+    if several := spec.get("multiNodeParams"):
+        spec["multiNodeParams"] = {**several, "nodeCount": int(several["nodeCount"])}
+    body["tpu"] = {"nodeSpec": [spec]}
+    if props["queueing"]:
+        body["queueingPolicy"] = props["queueing"]
+    return body
+
+
+def _try(api: TpuApi, props: Props) -> str | None:
+    """Queue a request in a zone; say why it gets nothing there, or None if it does."""
+    try:
+        _post(api, props)
+    except _Short as error:
+        return f"there is no capacity ({error})"
+    state, minutes = "", props["zoneMinutes"]
+
+    def decided() -> bool:
+        nonlocal state
+        state = str((api.get(entry_name(props)) or {}).get("state", {}).get("state"))
+        return state in ("ACTIVE", "None", *OVER)
+
+    try:
+        api.wait(decided, minutes, props["name"])
+    except TimeoutError:
+        # What is being made has found its capacity.
+        if state != "PROVISIONING":
+            return f"it is still {state} after {minutes:g} minutes"
+    return f"it is {state}" if state in OVER else None
+
+
+def _post(api: TpuApi, props: Props) -> None:
+    """Queue a request. An existing one of this name belongs to another stack.
+
+    Only the agent may have queued the same again, with this stack's mark, just before.
+    """
+    body = body_of(props)
+    body = in_zone(body, parent_of(props)) if may_move(props) else body
+    # By this number Google knows a call that is repeated because its answer was lost.
+    query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
+    try:
+        operation = api.post(f"{parent_of(props)}/queuedResources", body, query)
+        api.finish(operation, _OPERATION_MINUTES)
+    except ApiError as error:
+        there = api.get(entry_name(props)) if error.status == 409 else None
+        if there is not None:
+            _take_over(api, props, there)
+        elif error.status == 409:
+            raise _plain(props) from None
+        else:
+            raise _refused(error, props) from None
+
+
+def _take_over(api: TpuApi, props: Props, there: Json) -> None:
+    if not is_the_same(props, there) or loss(api, props, there):
+        raise _exists(props) from None
+    say(f"{props['name']} is in the queue already: the agent has queued it again")
+
+
+class _Short(RuntimeError):
+    """Google refuses a request because of capacity or quota."""
+
+
+def _refused(error: ApiError, props: Props) -> RuntimeError:
+    # An operation that failed has a code of its own.
+    code = int(error.reason) if error.reason.isdigit() else error.status
+    short = cause_of(code, {"error": {"message": str(error)}}).name in SHORTAGES
+    kind = _Short if short else RuntimeError
+    return kind(f"Google does not queue {props['name']}: {error}")
+
+
+def _plain(props: Props) -> RuntimeError:
+    return RuntimeError(
+        f"{props['name']} exists already as a TPU VM that does not come from the queue. "
+        f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
+        "again; or keep it with tpu.queued: {enabled: false}."
+    )
+
+
+def _exists(props: Props) -> RuntimeError:
+    name = props["name"]
+    return RuntimeError(
+        f"{entry_name(props)} exists already, and this stack does not know of "
+        "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
+        "this stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
+        f"compute tpus queued-resources delete {name} --zone={parent_of(props).rpartition('/')[2]} "
+        "--force`."
+    )
+
+
+# --- A request in the queue, with the TPU VMs that it becomes
+
+_IDENTITY = ("project", "zone", "name", "request")
+_CHANGEABLE = ("queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
+_UPDATE_MINUTES = 10.0
+
+
+class QueuedRequestProvider(ApiResourceProvider):
+    """Makes, changes and deletes requests. Everything goes through the TPU API."""
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
+        """Replace the request for another one, or if Google has given it up."""
+        lost = _olds.get("loss") or _lost_by_now(_olds)
+        replaces = [key for key in _IDENTITY if identity_of(_olds, key) != identity_of(_news, key)]
+        if _olds.get("at", _olds["zone"]) not in zones_of(_news):
+            replaces.append("fallbackZones")
+        if lost:
+            replaces.append("loss")
+        changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
+        changed |= _marks(_olds) != _marks(_news)
+        if replaces:
+            reason = why_replaced({**_olds, "loss": lost}, _news)
+            say(f"{_olds['name']}: {reason}. Its place in the queue is given up")
+        return dynamic.DiffResult(
+            changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
+        )
+
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
+        """Queue a request. An existing one of this name belongs to another stack.
+
+        Only the agent may have queued the same again, with this stack's mark, just before.
+        """
+        api = TpuApi()
+        there = submit(api, props)
+        entry = api.get(entry_name(there))
+        if entry is None:
+            raise RuntimeError(f"{entry_name(there)} was queued, and has been deleted since")
+        return dynamic.CreateResult(id_of(props), _outputs(api, there, entry))
+
+    def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
+        """Read what became of a request: it is gone, over, or as it should be."""
+        api = TpuApi()
+        there, entry = locate(api, props)
+        if entry is None:
+            return dynamic.ReadResult("", {})
+        found = [node.get("labels", {}) for node in standing(api, there) if node]
+        found = found or [_asked_labels(entry, props)]
+        # One TPU VM with other labels is enough to see that they were changed by hand.
+        labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
+        return dynamic.ReadResult(id_, _outputs(api, there, entry) | {"labels": labels})
+
+    def update(
+        self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
+    ) -> dynamic.UpdateResult:
+        """Change labels and tags in place. A new deadline counts for the next request."""
+        api, marks = TpuApi(), _marks(_news)
+        if _marks(_olds) != marks:
+            there, _ = locate(api, _olds)
+            if not all(standing(api, there)):
+                raise RuntimeError(
+                    f"{_news['name']} still waits in the queue, and Google changes nothing there."
+                    " Wait until it is READY, or take the change back."
+                )
+            changes = [
+                api.patch(node, marks, {"updateMask": ",".join(marks)})
+                for node in (f"{parent_of(there)}/nodes/{name}" for name in node_names(_news))
+            ]
+            for operation in changes:
+                api.finish(operation, _UPDATE_MINUTES)
+        at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
+        return dynamic.UpdateResult({**_news, "loss": _olds.get("loss", ""), **at})
+
+    def delete(self, _id: str, _props: dict[str, Any]) -> None:
+        """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
+        api = TpuApi()
+        say(f"deleting {_props['name']} from the queue, along with the TPU VMs that it became")
+        remove_request(api, _props)
+
+
+class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
+    """A request for a TPU VM.
+
+    `request` is the API's QueuedResource without labels, and `queueing` its policy.
+    """
+
+    at: pulumi.Output[str]
+    """The zone that it is in, if it may be in several."""
+
+    def __init__(
+        self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        computed: Json = {"loss": None}
+        if may_move(props):
+            computed["at"] = None
+        super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
+
+
+def _lost_by_now(props: Mapping[str, Any]) -> str:
+    """Say what has become of a request since the state was written; empty if looking fails."""
+    try:
+        api = TpuApi()
+        there, entry = locate(api, props)
+        return "it is gone" if entry is None else loss(api, there, entry)
+    except ApiError:
+        return ""
+
+
+def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
+    return {**props, "loss": loss(api, props, entry)}
+
+
+def _marks(props: Mapping[str, Any]) -> Json:
+    """Return the labels and the tags of a request's TPU VMs."""
+    node = props["request"]["tpu"]["nodeSpec"][0]["node"]
+    return {"labels": props.get("labels"), "tags": node.get("tags", [])}
+
+
+def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:
+    """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
+    specs = entry.get("tpu", {}).get("nodeSpec", [])
+    return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]

@@ -1,1 +1,0 @@
-"""The policy pack: rules for every stack, which the engine checks at each preview."""
