@@ -1,4 +1,4 @@
-"""IAM policies: reading and changing them is the same for every kind of resource."""
+"""Reading and changing IAM policies, the same for every kind of resource."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
-            attributes = ("api", "resource") if stores else ("api",)
-            check(cloud, binding, attributes=attributes if _PROJECT.fullmatch(resource) else ())
+            known_there = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 
@@ -264,7 +264,7 @@ def check(
                 f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
             )
         if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
-            raise invalid(f"Invalid member {member}: {name!r} is not an e-mail address.")
+            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
         if kind == "deleted" and not _DELETED.fullmatch(name):
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."

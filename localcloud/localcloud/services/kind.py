@@ -9,17 +9,12 @@ from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Collection, Resources, project_resource
-from localcloud.core.store import POLICY, Record
+from localcloud.core.store import POLICY, Record, public
 
 
 def project_name(call: Call) -> str:
     """Return the name of the project in the path."""
     return f"projects/{call.project}"
-
-
-def public(record: Record) -> Json:
-    """Return a record without the emulator's own fields, whose names begin with `_`."""
-    return {field: value for field, value in record.items() if not field.startswith("_")}
 
 
 def _nothing(cloud: Cloud, call: Call, name: str, record: Record) -> None:

@@ -15,9 +15,9 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
+from localcloud.core.store import Record, public
 from localcloud.services import iam_policy
-from localcloud.services.kind import Kind, project_name, public, serve
+from localcloud.services.kind import Kind, project_name, serve
 
 API = Api("secretmanager", ("v1",))
 SECRET, VERSION = "secret", "secret-version"

@@ -45,13 +45,20 @@ def _known(service: str) -> str:
     raise ApiError(403, message, details=[error_info(reason, domain, services=service)])
 
 
+def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
+    return (
+        cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, service))
+        is not None
+    )
+
+
 def _view(cloud: Cloud, project: str, service: str) -> Json:
     number = projects.number(project)
     return {
         "name": f"projects/{number}/services/{service}",
         "parent": f"projects/{number}",
         "config": {"name": service, "title": projects.known_services()[service]["title"]},
-        "state": "ENABLED" if projects.is_service_enabled(cloud, project, service) else "DISABLED",
+        "state": "ENABLED" if _is_enabled(cloud, project, service) else "DISABLED",
     }
 
 
@@ -103,7 +110,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     needing = [
         name
         for name, about in projects.known_services().items()
-        if service in about.get("needs", []) and projects.is_service_enabled(cloud, project, name)
+        if service in about.get("needs", []) and _is_enabled(cloud, project, name)
     ]
     if not call.body.get("disableDependentServices") and needing:
         raise failed_precondition(
@@ -152,7 +159,7 @@ def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> 
 
 
 def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    if all(projects.is_service_enabled(cloud, project, service) for service in services):
+    if all(_is_enabled(cloud, project, service) for service in services):
         response = tell_enabled(cloud, project, services, kind)
         return {"name": _NOTHING_TO_DO, "done": True, "response": response}
     # The operation ends first; calls are let through only after as long again.
