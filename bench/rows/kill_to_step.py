@@ -23,7 +23,7 @@ import requests
 from bench.result import Result
 from bench.sandbox import make_project, session, write_stack
 from bench.trainer.mnist import write_mnist
-from tpu_training.goodput.entry import Entry, parse
+from tpu_training.goodput.ledger import Entry, parse_entry
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -87,7 +87,7 @@ class _Running:
             self.google.get(f"{objects}/{quote(item['name'], safe='')}?alt=media", timeout=30).text
             for item in found
         ]
-        return sorted(filter(None, map(parse, texts)), key=lambda entry: entry.begin)
+        return sorted(filter(None, map(parse_entry, texts)), key=lambda entry: entry.begin)
 
     def lines(self) -> int:
         """How many loops the trainer has finished, by the machine's serial port."""

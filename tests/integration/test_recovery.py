@@ -20,8 +20,7 @@ from click.testing import CliRunner
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
 from infra.startup.agent.jobs.store import Store
-from tpu_training.goodput.ledger import File, Ledger, read
-from tpu_training.goodput.tpus import Span
+from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recover

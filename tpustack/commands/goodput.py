@@ -132,7 +132,7 @@ def _draw(path: Path, ledger: Ledger, total: Account) -> None:
 
 def _write_prometheus(target: str, total: Account, where: str) -> None:
     """Write the whole file or none: node exporter may read it at any time."""
-    from tpu_training.goodput.prometheus import to_prometheus
+    from tpu_training.goodput.account import to_prometheus
 
     text = to_prometheus(total, where.rstrip("/").rpartition("/")[2])
     if target == "-":

@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from infra.cost.estimate import Estimate
-from tpu_training.goodput.account import Account, account
+from tpu_training.goodput.account import Account, Segment, account, timeline
 from tpu_training.goodput.ledger import Ledger, read
-from tpu_training.goodput.timeline import Segment, timeline
 from tpustack.cloud.google import Google
 from tpustack.dashboard.objects import matching
 from tpustack.dashboard.places import Place

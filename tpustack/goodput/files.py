@@ -30,8 +30,7 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.entry import ASIDE, FOLDER
-    from tpu_training.goodput.ledger import File
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
 
     folder = Path(where, FOLDER)
     for path in sorted(folder.glob(f"*{ASIDE}")):
@@ -42,8 +41,7 @@ def _paths(where: str) -> Iterator[File]:
 
 def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
-    from tpu_training.goodput.entry import ASIDE, FOLDER
-    from tpu_training.goodput.ledger import File
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
     from tpustack.cloud.google import Google
 
     google = google or Google()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tpu_training.goodput.entry import PARTS
+from tpu_training.goodput.ledger import PARTS
 from tpustack.cloud.google import NotFound
 from tpustack.engine import deployed
 from tpustack.errors import TpustackError

@@ -18,7 +18,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
-from tpu_training.goodput.entry import FINISHED, PARTS, Entry
+from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
 from tpustack.engine import deployed

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from tpu_training.errors import InputError
-from tpu_training.goodput.account import STATES, Account, account
-from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
-from tpu_training.goodput.ledger import File, read
+from tpu_training.goodput.account import STATES, Account, account, timeline, to_prometheus
+from tpu_training.goodput.ledger import (
+    FINISHED,
+    PARTS,
+    TPU_STATES,
+    Entry,
+    File,
+    parse_entry,
+    parse_tpus,
+    read,
+)
 from tpu_training.goodput.picture import KINDS, draw
-from tpu_training.goodput.prometheus import to_prometheus
-from tpu_training.goodput.timeline import timeline
-from tpu_training.goodput.tpus import STATES as TPU_STATES
-from tpu_training.goodput.tpus import parse_tpus
 
 pytestmark = pytest.mark.training
 
@@ -224,7 +228,7 @@ DEEP = "[" * 100_000
     ],
 )
 def test_garbage_is_no_entry(garbage: str) -> None:
-    assert parse(garbage) is None
+    assert parse_entry(garbage) is None
 
 
 @pytest.mark.parametrize(
@@ -247,16 +251,16 @@ def test_garbage_says_nothing_of_tpus(garbage: str) -> None:
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     one = ended(entry(12.5, 3, 4, compute=1.5), "received SIGTERM")
-    assert parse(one.to_json()) == one
+    assert parse_entry(one.to_json()) == one
 
 
 @pytest.mark.parametrize("other", [None, 0, 2, "1"])
 def test_what_is_of_another_format_is_garbage(other: object) -> None:
     for text in (entry(1.0, 0, 4).to_json(), tpus(9.0, (1.0, "ready", "")).text):
         content: dict[str, Any] = json.loads(text)
-        assert parse(text) or parse_tpus(text)
+        assert parse_entry(text) or parse_tpus(text)
         changed = json.dumps(content | {"format": other})
-        assert (parse(changed), parse_tpus(changed)) == (None, None)
+        assert (parse_entry(changed), parse_tpus(changed)) == (None, None)
 
 
 # The grammar of https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information

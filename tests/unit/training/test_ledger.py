@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.goodput.beginning import Beginning
-from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
+from tpu_training.goodput.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.monitoring.ledger import Ledger, read_ledger
@@ -67,7 +66,7 @@ class Trainer:
     def entry(self) -> Entry:
         ((path, text),) = self.files.items()
         assert "/ledger/2" in path
-        found = parse(text)
+        found = parse_entry(text)
         assert found
         return found
 

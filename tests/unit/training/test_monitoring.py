@@ -20,7 +20,7 @@ from tensorflow.python.framework import op_callbacks
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import create_train_state

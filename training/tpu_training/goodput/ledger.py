@@ -1,12 +1,191 @@
-"""The whole ledger of a job: its files, read, with what is wrong with them."""
+"""An entry of the ledger: what one start of a job did with its time.
+
+Each start writes its own file, `MODEL_DIR/ledger/*.json`, again and again; no two write the same.
+"""
+
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
-from tpu_training.goodput.entry import ASIDE, FINISHED, Entry, parse
-from tpu_training.goodput.tpus import PREFIX, Span, TpusFile, parse_tpus, spans
+FOLDER = "ledger"
+FORMAT = 1
+"""The format of the ledger's files: one of another format is garbage to this release."""
+ASIDE = ".garbage"
+"""What a trainer adds to the name of a file of the ledger that is garbage."""
+# Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
+# does.
+BEFORE = ("load", "wait", "connect", "restore")
+PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
+_LATEST = 1e12
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One start of a job.
+
+    Attributes:
+        begin: When it started, in seconds since the epoch by its machine's clock.
+        duration: For how long it has run, by a clock that is never set.
+        first_step: The step from which it went on.
+        last_step: The last one that it finished.
+        seconds: What it spent on each of PARTS; the rest of `duration` came before its first loop.
+        machine: The name of the machine it ran on; empty where nobody wrote it.
+        ending: Why it ended; empty while it runs, and for ever if it was killed.
+    """
+
+    begin: float
+    duration: float
+    first_step: int
+    last_step: int
+    seconds: Mapping[str, float]
+    machine: str = ""
+    ending: str = ""
+
+    @property
+    def end(self) -> float:
+        """Its last sign of life."""
+        return self.begin + self.duration
+
+    def to_json(self) -> str:
+        """Return the text of its file."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, sort_keys=True) + "\n"
+
+
+FINISHED = "finished"
+"""The ending of a start that did the job's last step."""
+
+
+def parse_entry(text: str) -> Entry | None:
+    """Return the entry in a file's text; None if that is garbage."""
+    try:
+        content = json.loads(text)
+        seconds = {part: number(content["seconds"][part]) for part in PARTS}
+        times = [number(content[name]) for name in ("begin", "duration")]
+        steps = [int(content[name]) for name in ("first_step", "last_step")]
+        words = [str(content[name]) for name in ("machine", "ending")]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    if content.get("format") != FORMAT or not 0 <= steps[0] <= steps[1]:
+        return None
+    return Entry(times[0], times[1], steps[0], steps[1], seconds, words[0], words[1])
+
+
+def number(value: object) -> float:
+    """Return a time of a ledger. Raises ValueError or TypeError for what is none."""
+    found = float(value)  # type: ignore[arg-type]
+    if not (math.isfinite(found) and 0 <= found < _LATEST):
+        raise ValueError(f"{found} is no time")
+    return found
+
+
+# --- What became of the TPUs, as the agent on the machine that trains has written it.
+#
+# Its files lie beside the entries, `MODEL_DIR/ledger/tpus-*.json`: a JSON object with `format`,
+# `machine`, `seen` (its last sign of life) and `events` with `at`, `tpu`, `state` and `cause`.
+
+PREFIX = "tpus-"
+READY = "ready"
+# When several TPUs work together, the first of these in which any of them is says what is missing.
+_WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
+TPU_STATES = (*_WORST, READY)
+# An agent that is silent for longer was not just started again: nobody knows what happened.
+_SILENCE = 900.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """From `at` on, a TPU is in `state`."""
+
+    at: float
+    tpu: str
+    state: str
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class TpusFile:
+    """What one start of the agent has seen."""
+
+    machine: str
+    seen: float
+    events: tuple[Event, ...]
+
+    @property
+    def begin(self) -> float:
+        """The first thing that it saw."""
+        return min(event.at for event in self.events)
+
+
+@dataclass(frozen=True)
+class Span:
+    """From `begin` to `end`, a TPU was in `state`; `cause` says why."""
+
+    begin: float
+    end: float
+    tpu: str
+    state: str
+    cause: str = ""
+
+
+def parse_tpus(text: str) -> TpusFile | None:
+    """Return what is in a file of the agent; None if that is garbage."""
+    try:
+        content = json.loads(text)
+        events = tuple(
+            Event(number(e["at"]), str(e["tpu"]), str(e["state"]), str(e.get("cause", "")))
+            for e in content["events"]
+        )
+        found = TpusFile(str(content["machine"]), number(content["seen"]), events)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    known = content.get("format") == FORMAT and all(event.state in TPU_STATES for event in events)
+    return found if known else None
+
+
+def spans(files: Sequence[TpusFile]) -> list[Span]:
+    """Return the states of each TPU, in order; where nothing is known, there is none."""
+    lives = _lives(files)
+    tpus = sorted({event.tpu for file in files for event in file.events})
+    return [span for tpu in tpus for span in _of_tpu(files, lives, tpu)]
+
+
+def _lives(files: Sequence[TpusFile]) -> list[tuple[float, float]]:
+    """Return when an agent lived, without the short silences in which it was started again."""
+    lives: list[tuple[float, float]] = []
+    for begin, end in sorted((file.begin, file.seen) for file in files if file.events):
+        if lives and begin - lives[-1][1] <= _SILENCE:
+            lives[-1] = lives[-1][0], max(end, lives[-1][1])
+        else:
+            lives.append((begin, end))
+    return lives
+
+
+def _of_tpu(
+    files: Sequence[TpusFile], lives: Sequence[tuple[float, float]], tpu: str
+) -> Iterator[Span]:
+    """Yield one TPU's states: each holds until the next, or until the agent's end."""
+    events = sorted((e for f in files for e in f.events if e.tpu == tpu), key=lambda e: e.at)
+    for event, following in zip_longest(events, events[1:]):
+        end = next((end for begin, end in lives if begin <= event.at <= end), event.at)
+        end = min(end, following.at) if following else end
+        if end > event.at:
+            yield Span(event.at, end, tpu, event.state, event.cause)
+
+
+def worst_at(found: Sequence[Span], when: float) -> Span | None:
+    """Return the span that keeps a job from running at a time; READY only if all are."""
+    now = [span for span in found if span.begin <= when < span.end]
+    return min(now, key=lambda span: TPU_STATES.index(span.state), default=None)
+
+
+# --- The whole ledger of a job: its files, read, with what is wrong with them.
 
 # A clock that differs by less may be right: a file takes a moment to be written.
 _TOLERANCE = 10.0
@@ -80,7 +259,7 @@ def read(files: Iterable[File]) -> Ledger:
                 slow = _slow(file, seen.seen, seen.machine, clocks)
                 tpus.append(_shifted(seen, slow))
                 continue
-        elif entry := parse(file.text):
+        elif entry := parse_entry(file.text):
             slow = _slow(file, entry.end, entry.machine, clocks)
             entries.append(dataclasses.replace(entry, begin=entry.begin + slow))
             continue
@@ -125,3 +304,29 @@ def _slow(file: File, said: float, machine: str, clocks: dict[str, float]) -> fl
 def _shifted(seen: TpusFile, slow: float) -> TpusFile:
     events = tuple(dataclasses.replace(event, at=event.at + slow) for event in seen.events)
     return TpusFile(seen.machine, seen.seen + slow, events)
+
+
+# --- What a start does before its first loop. Loads no TensorFlow.
+
+
+class Beginning:
+    """Measures the parts of a start before its first loop, in seconds."""
+
+    def __init__(
+        self, begun: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin at `begun` by `clock`, or now; what is over already went into loading."""
+        self.clock = clock
+        self.begun = clock() if begun is None else begun
+        self.seconds = dict.fromkeys(BEFORE, 0.0)
+        self.seconds["load"] = clock() - self.begun
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Add the time within to one of BEFORE, without that of other parts within it."""
+        begun, before = self.clock(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            within = sum(self.seconds.values()) - before
+            self.seconds[part] += self.clock() - begun - within

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpu_training.errors import InputError, require
-from tpu_training.goodput.account import STATES, Account
-from tpu_training.goodput.ledger import Ledger
-from tpu_training.goodput.timeline import Segment, timeline
-from tpu_training.goodput.tpus import READY
+from tpu_training.goodput.account import STATES, Account, Segment, timeline
+from tpu_training.goodput.ledger import READY, Ledger
 
 # From green, what counts, to red, what is lost, and grey, what nobody knows. Neighbours differ in
 # lightness, too, for those who can't tell colours apart.

@@ -19,7 +19,7 @@ from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
 from tpu_training.errors import DivergedError, InputError
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.divergence import explain
 from tpu_training.job.evaluations import Evaluations

@@ -28,7 +28,7 @@ from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.function.call import is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.converted import with_converted_data
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job

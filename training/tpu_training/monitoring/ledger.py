@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 from tpu_training.data import files
 from tpu_training.goodput.account import Account, account
-from tpu_training.goodput.entry import ASIDE, FINISHED, FOLDER, PARTS, Entry
-from tpu_training.goodput.ledger import File, read
+from tpu_training.goodput.ledger import ASIDE, FINISHED, FOLDER, PARTS, Entry, File, read
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.monitoring.step_times import StepTimes

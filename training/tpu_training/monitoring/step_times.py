@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.monitoring.summaries import Summaries
 

@@ -16,9 +16,8 @@ from infra.cost.parts import of_stack
 from infra.settings.parse import parse
 from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.dashboard.conftest import BUCKET
-from tpu_training.goodput.entry import PARTS, Entry
-from tpu_training.goodput.ledger import File, read
-from tpu_training.goodput.timeline import Segment
+from tpu_training.goodput.account import Segment
+from tpu_training.goodput.ledger import PARTS, Entry, File, read
 from tpustack.cloud.google import Google
 from tpustack.dashboard.curves import thinned
 from tpustack.dashboard.event_file import points
