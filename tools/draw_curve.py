@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tpu_training.monitoring.events import Series, read_series
+from tpu_training.monitoring.summaries import Series, read_series
 
 _INCHES, _DOTS = (8.0, 2.8), 100
 _COLOURS = {"train": "#0072b2", "validation": "#009e73", "test": "#d55e00"}

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from tpu_training.commands.cli import parse, prepare
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import Interrupted, TrainingError
-from tpu_training.errors.silence import quiet_libraries
 from tpu_training.job.job import Job
 from tpu_training.job.start import run_job
 from tpu_training.job.supervised import supervised
 from tpu_training.job.supervision import write_outcome
-from tpu_training.monitoring.terminal import TerminalHandler
+from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
 _EXIT_CTRL_C = 130
 

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
-from tpu_training.errors.silence import quiet_libraries
 from tpu_training.job.job import MODES, Job
 from tpu_training.job.result import Result
 from tpu_training.job.start import prepare_tensorflow, run_job
@@ -27,6 +26,7 @@ from tpu_training.models.registry import (
     with_all_arguments,
 )
 from tpu_training.models.task import Task
+from tpu_training.monitoring.terminal import quiet_libraries
 from tpu_training.tasks.choose import with_task
 
 # features and targets of a split

@@ -30,9 +30,9 @@ from tpu_training.loop.state import TrainState, compute_dtype, create_train_stat
 from tpu_training.loop.train import TrainResult, train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.progress import Progress
-from tpu_training.monitoring.scalars import Scalars
+from tpu_training.monitoring.measurements import Scalars
 from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.terminal import Progress
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

@@ -12,8 +12,7 @@ import pytest
 from tpu_training.goodput.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.monitoring.ledger import Ledger, read_ledger
-from tpu_training.monitoring.step_times import StepTimes
+from tpu_training.monitoring.measurements import LedgerWriter, StepTimes, read_ledger
 
 pytestmark = pytest.mark.training
 
@@ -37,7 +36,7 @@ class Trainer:
         with beginning.measure("connect"):
             self.now += 2.0
         self.times = StepTimes(self.summaries, beginning)  # type: ignore[arg-type]
-        self.ledger = Ledger(
+        self.ledger = LedgerWriter(
             model_dir,
             self.times,
             90.0,
@@ -208,7 +207,7 @@ def test_what_cannot_be_written_or_read_does_not_end_the_training(
 
     trainer = Trainer(str(tmp_path))
     trainer.ledger._write = full
-    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", full)
+    monkeypatch.setattr("tpu_training.monitoring.measurements.read_ledger", full)
     with caplog.at_level(logging.WARNING, "tpu_training"):
         trainer.train(0, 70, 70)
         trainer.ledger.finish()
@@ -226,7 +225,7 @@ def test_no_step_waits_for_the_ledger_of_all_starts_before(
         assert read.wait(60)
         return empty
 
-    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", slow)
+    monkeypatch.setattr("tpu_training.monitoring.measurements.read_ledger", slow)
     trainer = Trainer(str(tmp_path))
     trainer.train(0, 90, 90)
     shown = {tag for values in trainer.summaries.values.values() for tag in values}

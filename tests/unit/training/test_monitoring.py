@@ -27,10 +27,9 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.models.names import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.grid import draw_grid
-from tpu_training.monitoring.model_summaries import ModelSummaries
+from tpu_training.monitoring.measurements import StepTimes
+from tpu_training.monitoring.model_summaries import ModelSummaries, draw_grid
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from tpu_training.monitoring.step_times import StepTimes
 from tpu_training.monitoring.summaries import Summaries
 
 if TYPE_CHECKING:

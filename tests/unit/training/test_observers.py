@@ -24,9 +24,9 @@ from tpu_training.loop.callbacks import Callback, LoopReport, started
 from tpu_training.loop.flops import flops_of
 from tpu_training.loop.graphs import repeat
 from tpu_training.models.params import Params
+from tpu_training.monitoring.measurements import Utilisation
 from tpu_training.monitoring.summaries import Summaries
 from tpu_training.monitoring.trackers import Tracker
-from tpu_training.monitoring.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

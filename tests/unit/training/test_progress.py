@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.monitoring.progress import Progress
-from tpu_training.monitoring.terminal import ProgressBar, TerminalHandler
+from tpu_training.monitoring.terminal import Progress, ProgressBar, TerminalHandler
 
 
 class Terminal(io.StringIO):

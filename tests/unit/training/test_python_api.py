@@ -258,7 +258,7 @@ def test_a_model_that_does_not_fit_is_told_with_its_line(
 
 def test_a_notebook_shows_one_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from tpu_training.loop.callbacks import LoopReport
-    from tpu_training.monitoring.progress import Progress
+    from tpu_training.monitoring.terminal import Progress
 
     drawn: list[str] = []
     shown = types.SimpleNamespace(update=drawn.append)

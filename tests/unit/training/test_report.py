@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.monitoring.events import read_series
-from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.summaries import Summaries, read_series
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

@@ -13,7 +13,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.cluster.machine import find_machine
-from tpu_training.errors.silence import native_output_hidden
+from tpu_training.monitoring.terminal import native_output_hidden
 
 
 def noise() -> None:

@@ -20,7 +20,7 @@ from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import CheckpointError, InputError
 from tpu_training.job.local_files import check_local_files
 from tpu_training.models.params import Params
-from tpu_training.monitoring.events import read_series
+from tpu_training.monitoring.summaries import read_series
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
 

@@ -27,7 +27,7 @@ def _build(known: argparse.Namespace) -> Command:
 
 
 def _write(model_dir: str) -> int:
-    from tpu_training.monitoring.report import write_report
+    from tpu_training.monitoring.measurements import write_report
 
     print(f"report finished report={write_report(model_dir)}", flush=True)
     return 0

@@ -14,7 +14,7 @@ from tpu_training import errors
 from tpu_training.compile.lean import import_tensorflow
 from tpu_training.compile.result import Program
 from tpu_training.errors import InputError, TrainingError
-from tpu_training.errors.silence import native_output_hidden
+from tpu_training.monitoring.terminal import native_output_hidden
 
 # Of linux/prctl.h.
 _PR_SET_PDEATHSIG = 1

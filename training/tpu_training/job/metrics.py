@@ -14,7 +14,7 @@ from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.job.job import Job
 from tpu_training.loop.evaluate import Evaluation
 from tpu_training.loop.train import TrainResult
-from tpu_training.monitoring.progress import Progress
+from tpu_training.monitoring.terminal import Progress
 
 _FILE_NAME = "metrics.json"
 # Which classes were taken for which, by name; rows are the true ones.

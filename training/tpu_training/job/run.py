@@ -35,15 +35,18 @@ from tpu_training.loop.predict import create_prediction
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import train
-from tpu_training.monitoring.ledger import Ledger
+from tpu_training.monitoring.measurements import (
+    COST_NOTE,
+    LedgerWriter,
+    Scalars,
+    StepTimes,
+    Utilisation,
+    write_report,
+)
 from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
-from tpu_training.monitoring.progress import Progress
-from tpu_training.monitoring.report import COST_NOTE, write_report
-from tpu_training.monitoring.scalars import Scalars
-from tpu_training.monitoring.step_times import StepTimes
 from tpu_training.monitoring.summaries import Summaries
-from tpu_training.monitoring.utilisation import Utilisation
+from tpu_training.monitoring.terminal import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +137,7 @@ def _run(
         shutdown.check,
     )
     times = StepTimes(summaries, beginning)
-    ledger = Ledger(job.model_dir, times, beginning.begun, summaries, shutdown.why)
+    ledger = LedgerWriter(job.model_dir, times, beginning.begun, summaries, shutdown.why)
 
     def validate(step: int) -> None:
         with times.evaluating():

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tpu_training.cluster.endpoint.probe import why_silent
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.errors.silence import native_output_hidden
 from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.monitoring.terminal import native_output_hidden
 
 # A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
 # TensorFlow's own server answers on its only port.

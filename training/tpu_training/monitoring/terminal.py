@@ -1,7 +1,18 @@
 """A terminal progress bar that coexists with log lines."""
 
+from __future__ import annotations
+
+import ctypes
 import logging
-from typing import TextIO
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import Any, TextIO
+
+from tpu_training.loop.callbacks import Callback, LoopReport
 
 _WIDTH = 28
 # Return to the beginning of the line and clear it.
@@ -46,3 +57,146 @@ class ProgressBar:
             self._stream.write("\n")
             self._stream.flush()
             self._shown = False
+
+
+# --- A progress bar in a notebook, which is redrawn in place.
+
+
+def in_notebook() -> bool:
+    """Return whether this process is a notebook's kernel, without importing IPython."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookBar:
+    """A bar with a line of text, below the cell that runs."""
+
+    def __init__(self) -> None:
+        """Draw nothing before the first step."""
+        self._handle: Any = None
+
+    def show(self, part: float, text: str) -> None:
+        """Draw the bar at `part`, 0 to 1, followed by `text`."""
+        # The notebook's own; a kernel has it.
+        from IPython.display import HTML, display  # type: ignore[import-not-found]
+
+        bar = f'<progress value="{part:.3f}" max="1" style="width: 20em"></progress>'
+        drawn = HTML(f"{bar} {part:.0%} {escape(text)}")
+        if self._handle is None:
+            self._handle = display(drawn, display_id=True)
+        else:
+            self._handle.update(drawn)
+
+    def close(self) -> None:
+        """Keep the last state."""
+        self._handle = None
+
+
+# --- Show progress: a bar on a terminal or in a notebook, else a parseable line per loop.
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(Callback):
+    """Measures and shows the rate of steps.
+
+    The first loop compiles the step and fills caches, so the rate excludes it once there is a
+    second one.
+    """
+
+    def __init__(self, global_batch_size: int, stream: TextIO | None = None) -> None:
+        """Count steps of `global_batch_size` examples; show them on `stream` (default: stdout)."""
+        stream = stream or sys.stdout
+        self._bar = _bar(stream)
+        self._global_batch_size = global_batch_size
+        self._loops = 0
+        self._steps = 0
+        self._seconds = 0.0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps per second within loops, without checkpoints; 0 before the first loop."""
+        return self._steps / self._seconds if self._seconds else 0.0
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second over all replicas."""
+        return self.steps_per_second * self._global_batch_size
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Show step, loss, rate and remaining time."""
+        if self._loops == 1:
+            self._steps, self._seconds = 0, 0.0
+        self._loops += 1
+        self._steps += report.count
+        self._seconds += report.seconds
+        left = (report.last_step - step) / self.steps_per_second
+        if self._bar:
+            self._bar.show(
+                step / report.last_step,
+                f"step {step}/{report.last_step}  loss {report.loss:.4f}  "
+                f"{self.examples_per_second:,.0f} examples/s  ETA {left:.0f} s",
+            )
+            return
+        logger.info(
+            "progress step=%d/%d loss=%.4f examples_per_second=%.0f eta=%.0fs",
+            step,
+            report.last_step,
+            report.loss,
+            self.examples_per_second,
+            left,
+        )
+
+    def close(self) -> None:
+        """Keep the bar's last state."""
+        if self._bar:
+            self._bar.close()
+
+
+def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
+    if stream.isatty():
+        return ProgressBar(stream)
+    return NotebookBar() if in_notebook() else None
+
+
+# --- Keep what libraries print past Python's logging off the terminal.
+
+# TensorFlow's own variable: 2 shows errors only.
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def quiet_libraries() -> None:
+    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on."""
+    os.environ.setdefault(_LEVEL, "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"google\.")
+
+
+@contextmanager
+def native_output_hidden() -> Iterator[None]:
+    """Discard what C++ writes to stdout and stderr meanwhile; Python's output too.
+
+    For calls in the main thread alone: whatever other threads print is lost.
+    """
+    if os.environ.get(_LEVEL, "0") < "2":
+        yield
+        return
+    _flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    with open(os.devnull, "wb") as nowhere:
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
+    try:
+        yield
+    finally:
+        _flush()
+        for number, original in zip((1, 2), kept, strict=True):
+            os.dup2(original, number)
+            os.close(original)
+
+
+def _flush() -> None:
+    """Write out the buffers of Python and of C, each to where it belongs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.errors import InputError
-from tpu_training.errors.silence import native_output_hidden
+from tpu_training.monitoring.terminal import native_output_hidden
 from tpu_training.serving.export.agreement import Agreement
 from tpu_training.serving.export.edge_tpu import unfuse_activations, unsuitable_tensors
 from tpu_training.serving.export.examples import LabelledBatch

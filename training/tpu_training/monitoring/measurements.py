@@ -1,0 +1,355 @@
+"""The course of a training, for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tpu_training.data import files
+from tpu_training.errors import InputError
+from tpu_training.goodput.account import Account, account
+from tpu_training.goodput.ledger import ASIDE, FINISHED, FOLDER, PARTS, Beginning, Entry, File, read
+from tpu_training.goodput.ledger import Ledger as WholeLedger
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.monitoring.summaries import Series, Summaries, read_series
+from tpu_training.monitoring.terminal import Progress
+
+
+class Scalars(Callback):
+    """Writes the training's curves."""
+
+    def __init__(self, summaries: Summaries, progress: Progress) -> None:
+        """Write to `summaries`, with the rate that `progress` measures; it must be called first."""
+        self._summaries = summaries
+        self._progress = progress
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Write one point of each curve."""
+        scalars = {
+            "train/loss": report.loss,
+            **{f"train/{name}": value for name, value in report.metrics.items()},
+            "train/gradient_norm": report.gradient_norm,
+            "train/learning_rate": report.learning_rate,
+            "train/examples_per_second": self._progress.examples_per_second,
+        }
+        self._summaries.scalars(step, scalars)
+
+
+# --- Measure where a training's time goes: computation, input, checkpoints, between loops.
+
+STEP_PARTS = ("compute", "input", "checkpoint", "idle")
+STEP_TIMES = "seconds_per_step"
+
+logger = logging.getLogger(__name__)
+
+
+class StepTimes(Callback):
+    """Splits the time since the last loop into parts, for TensorBoard and a final log line.
+
+    What came before the first loop, that loop, which compiles the step, and evaluations count as
+    separate parts.
+    """
+
+    def __init__(
+        self,
+        summaries: Summaries,
+        beginning: Beginning,
+    ) -> None:
+        """Write to `summaries` what comes after `beginning`, by the same clock."""
+        self._summaries = summaries
+        self._clock = beginning.clock
+        self._last, self._evaluated = self._clock(), 0.0
+        self.seconds = beginning.seconds | dict.fromkeys(("start", *STEP_PARTS, "evaluate"), 0.0)
+
+    def start(self, step: int) -> None:
+        """Start measuring."""
+        self._last = self._clock()
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Add the loop's parts."""
+        now = self._clock()
+        whole, self._last = now - self._last - self._evaluated, now
+        self._evaluated = 0.0
+        if not self.seconds["start"]:
+            self.seconds["start"] = whole
+            return
+        # The worker's clock may show slightly more than this machine's.
+        waited = min(report.input_seconds, report.seconds)
+        parts = {
+            "compute": report.seconds - waited,
+            "input": waited,
+            "checkpoint": report.checkpoint_seconds,
+            "idle": max(0.0, whole - report.seconds - report.checkpoint_seconds),
+        }
+        for part, seconds in parts.items():
+            self.seconds[part] += seconds
+        self._summaries.scalars(
+            step,
+            {f"{STEP_TIMES}/{part}": seconds / report.count for part, seconds in parts.items()},
+        )
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Count the time within as an evaluation."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - begun
+            self.seconds["evaluate"] += took
+            self._evaluated += took
+
+    def close(self) -> None:
+        """Log the sums."""
+        whole = sum(self.seconds.values())
+        if whole:
+            shares = [f"{p} {s:.1f} s ({s / whole:.0%})" for p, s in self.seconds.items() if s]
+            logger.info("time: %s", ", ".join(shares))
+
+
+# --- How fast the steps compute: operations a second, and their share of the TPU's peak (MFU).
+
+
+class Utilisation(Callback):
+    """Measures the model's operations a second, without the first loop, which compiles.
+
+    The share of the peak is the model FLOPs utilisation of PaLM (arXiv:2204.02311, appendix B); it
+    is known where the peak is.
+    """
+
+    def __init__(self, summaries: Summaries, peak: float) -> None:
+        """Write to `summaries`; `peak` is that of all replicas a second, 0 where it is unknown."""
+        self._summaries = summaries
+        self._peak = peak
+        self._loops = 0
+        self._operations = self._seconds = self._highest_norm = self._last_norm = 0.0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of the whole training, by name; none after a single loop."""
+        return self._figures(self._operations / self._seconds) if self._seconds else {}
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Write the loop's figures."""
+        self._loops += 1
+        self._last_norm = report.gradient_norm
+        self._highest_norm = max(self._highest_norm, report.gradient_norm)
+        if self._loops == 1 or not report.flops:
+            return
+        operations = report.flops * report.count
+        self._operations += operations
+        self._seconds += report.seconds
+        figures = self._figures(operations / report.seconds)
+        self._summaries.scalars(step, {f"train/{name}": each for name, each in figures.items()})
+
+    def close(self) -> None:
+        """Log the figures."""
+        if self._loops:
+            logger.info(
+                "gradient: norm %.3g in the last loop, at most %.3g",
+                self._last_norm,
+                self._highest_norm,
+            )
+        if figures := self.figures:
+            share = f", {figures['mfu']:.1%} of the peak (MFU)" if "mfu" in figures else ""
+            logger.info("speed: %.3g FLOP/s%s", figures["flops_per_second"], share)
+
+    def _figures(self, rate: float) -> dict[str, float]:
+        return {"flops_per_second": rate} | ({"mfu": rate / self._peak} if self._peak else {})
+
+
+# --- Write down what this start of the job does with its time.
+
+# A killed start is known up to its last entry; each is a write to the bucket.
+_WRITE_SECONDS = 60.0
+# TensorBoard sorts by name; what people look for, train/loss, comes first.
+WALL_TIME = "wall_time"
+
+
+def read_ledger(model_dir: str) -> WholeLedger:
+    """Read the ledger in a model directory. Raises TensorFlow's errors, but not for garbage."""
+    folder = f"{model_dir.rstrip('/')}/{FOLDER}"
+    return read(
+        File(name, "" if name.endswith(ASIDE) else _text(f"{folder}/{name}"))
+        for name in files.names(folder)
+        if name.endswith((".json", ASIDE))
+    )
+
+
+def _text(path: str) -> str:
+    return files.read_bytes(path).decode("utf-8", errors="replace")
+
+
+class LedgerWriter(Callback):
+    """Keeps the entry of this start, `MODEL_DIR/ledger/BEGIN-PROCESS.json`.
+
+    Runs after StepTimes, which measures. An entry that can't be written never ends a training.
+    TensorBoard gets the part of the wall time that went into each state, over all starts.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        times: StepTimes,
+        begun: float,
+        summaries: Summaries,
+        why: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str, str], None] = files.write_text,
+    ) -> None:
+        """Take the figures from `times`; the job was started at `begun` by `clock`.
+
+        `why` says what ended it, if somebody asked it to end.
+        """
+        self._times, self._clock, self._write = times, clock, write
+        self._begun, self._why, self._summaries = begun, why, summaries
+        self._begin = time.time() - (clock() - begun)
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._begin))}-{os.getpid()}.json"
+        self._model_dir = model_dir
+        self._path = f"{model_dir.rstrip('/')}/{FOLDER}/{name}"
+        self._first = self._last = 0
+        self._goal: int | None = None
+        self._before: Account | None = None
+        # Each start is a file in the bucket, and a job may have hundreds.
+        self._reader = threading.Thread(target=self._read, name="ledger", daemon=True)
+        self._written = clock()
+
+    def start(self, step: int) -> None:
+        """Note the first step; read what the starts before did, which no step waits for."""
+        self._first = self._last = step
+        self._reader.start()
+        self._keep("")
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Note the step; write from time to time."""
+        self._last, self._goal = step, report.last_step
+        # A start that is killed can't write later how far its checkpoints go.
+        if report.checkpoint_seconds or self._clock() - self._written >= _WRITE_SECONDS:
+            self._keep("")
+            self._show(step)
+
+    def close(self) -> None:
+        """Write why the training ended; the evaluations of a finished job come yet."""
+        self._keep(self._why() or ("" if self._last == self._goal else "the trainer ended"))
+
+    def finish(self) -> None:
+        """Write the last time, after all evaluations."""
+        self._keep(FINISHED)
+        self._reader.join()
+        self._show(self._last)
+
+    def _read(self) -> None:
+        try:
+            self._before = self._account_before()
+        except Exception as error:
+            logger.warning("ledger: not read (%s)", error)
+
+    def _account_before(self) -> Account:
+        """Account for all until now: this start's own seconds come later."""
+        ledger = read_ledger(self._model_dir)
+        own = self._path.rpartition("/")[2]  # It is being written at this moment.
+        for name in ledger.broken:
+            if name != own:
+                self._keep_aside(f"{self._model_dir.rstrip('/')}/{FOLDER}/{name}")
+        none = dict.fromkeys(PARTS, 0.0)
+        now = Entry(self._begin, 0.0, self._first, self._first, none)
+        return account(WholeLedger([*ledger.entries, now], ledger.spans, [], {}))
+
+    def _keep_aside(self, path: str) -> None:
+        """Rename garbage: it is told once, here, and no later start reads it again."""
+        try:
+            files.rename(path, path + ASIDE)
+        except Exception as error:
+            logger.warning("ledger: %s is garbage, and can't be renamed (%s)", path, error)
+        else:
+            logger.warning("ledger: %s is garbage; it is kept as %s%s", path, path, ASIDE)
+
+    def _show(self, step: int) -> None:
+        if self._reader.is_alive():
+            return
+        own = account(WholeLedger([self._entry("")], [], [], {})).seconds
+        before: Mapping[str, float] = self._before.seconds if self._before else {}
+        seconds = {state: spent + before.get(state, 0.0) for state, spent in own.items()}
+        whole = sum(seconds.values()) or 1.0
+        parts = {f"{WALL_TIME}/{state}": spent / whole for state, spent in seconds.items()}
+        self._summaries.scalars(step, parts)
+
+    def _entry(self, ending: str) -> Entry:
+        seconds = {part: round(self._times.seconds[part], 3) for part in PARTS}
+        return Entry(
+            begin=round(self._begin, 3),
+            duration=round(self._clock() - self._begun, 3),
+            first_step=self._first,
+            last_step=self._last,
+            seconds=seconds,
+            machine=socket.gethostname(),
+            ending=ending,
+        )
+
+    def _keep(self, ending: str) -> None:
+        self._written = self._clock()
+        try:
+            self._write(self._path, self._entry(ending).to_json())
+        except Exception as error:
+            logger.warning("ledger: not written (%s)", error)
+
+
+# --- A training's course and outcome as one JSON document, from what its model directory holds.
+
+REPORT_FORMAT = 1
+COST_NOTE = "TPU_TRAINING_COST_NOTE"
+"""The variable that says what the machines keep costing, and which command ends that."""
+_FILES = ("metrics", "model", "classes")
+
+
+def read_report(model_dir: str) -> dict[str, Any]:
+    """Return what a training has left in `model_dir`, over all of its starts.
+
+    `series` has every scalar of TensorBoard by tag and step, `seconds` where the time of the steps
+    went, `goodput` where the wall time did; `metrics`, `model` and `classes` are the files of these
+    names.
+
+    Raises:
+        InputError: No training has written anything there.
+    """
+    base = model_dir.rstrip("/")
+    files.check_bucket(model_dir, "--model-dir")
+    series = read_series(f"{base}/tensorboard")
+    if not series:
+        raise InputError(f"--model-dir={model_dir}: no training has written its course there")
+    ledger = read_ledger(base)
+    return {
+        "format": REPORT_FORMAT,
+        "model_dir": model_dir,
+        **{name: files.read_json(f"{base}/{name}.json") for name in _FILES},
+        "series": series,
+        "seconds": _seconds(series),
+        "cost_note": os.environ.get(COST_NOTE, ""),
+        "goodput": account(ledger).to_dict(),
+        "problems": ledger.problems,
+    }
+
+
+def write_report(model_dir: str) -> str:
+    """Write the report to `report.json` in `model_dir` and return its path."""
+    path = f"{model_dir.rstrip('/')}/report.json"
+    files.write_text(path, json.dumps(read_report(model_dir), indent=1) + "\n")
+    return path
+
+
+def _seconds(series: Mapping[str, Series]) -> dict[str, float]:
+    """Return the seconds of each part, from the seconds per step at the end of each loop."""
+    seconds = dict.fromkeys(STEP_PARTS, 0.0)
+    steps = sorted(series.get("train/loss", {}))
+    counts = {step: step - before for before, step in zip([0, *steps], steps, strict=False)}
+    for part in STEP_PARTS:
+        for step, value in series.get(f"{STEP_TIMES}/{part}", {}).items():
+            seconds[part] += value * counts.get(step, 0)
+    return seconds
