@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.month.cloud import Cloud, Life
 from bench.month.strategies import Strategy
 from bench.month.trace import Tpu
-from tpu_training.checkpoints.history import History
+from tpu_training.checkpoints.reader import History
 from tpu_training.checkpoints.schedule import CheckpointSchedule
 
 MONTH_SECONDS = 30 * 86400.0

@@ -21,7 +21,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait

@@ -17,8 +17,8 @@ import time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
 
-from tpu_training.checkpoints import copies
-from tpu_training.checkpoints.writer import CheckpointWriter
+from tpu_training.checkpoints import checkpoints
+from tpu_training.checkpoints.checkpoints import CheckpointWriter
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
@@ -30,7 +30,7 @@ _VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5
 def main(folder: str) -> None:
     """Save some times; the first time compiles the copy."""
     cluster = connect(NoTpu(), Wait(), local_devices=2)
-    vars(copies)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
+    vars(checkpoints)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
     with tf.device("/cpu:0"):
         variables = [tf.Variable(tf.ones((_NUMBERS,))) for _ in range(_VARIABLES)]
     checkpoint = tf.train.Checkpoint(variables=variables)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tpu_training.checkpoints.lease.holder import began, place
+from tpu_training.checkpoints.lease import began, place
 from tpustack.project import root
 
 MARK = "TPUSTACK_OWNER"

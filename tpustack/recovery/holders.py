@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from tpu_training.checkpoints.lease.holder import Holder, parse_holder
+from tpu_training.checkpoints.lease import Holder, parse_holder
 from tpustack.cloud import times
 from tpustack.errors import TpustackError
 from tpustack.recovery.store import Bucket, Folder, store_of

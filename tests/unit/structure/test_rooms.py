@@ -57,7 +57,7 @@ MAY_IMPORT = {
         "infra.startup.agent.limits",
         "infra.startup.agent.jobs",
         "infra.startup.agent.versioned",
-        "tpu_training.checkpoints.lease.holder",
+        "tpu_training.checkpoints.lease",
         "tpu_training.compile",
         "tpu_training.errors",
         "tpu_training.goodput",

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.pipeline import training_batches

@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.test_train_loop import PROBE, Probe
-from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.initial.sources import read_weights
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.initial_weights import read_weights
+from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.data.data_set import open_data
 from tpu_training.loop.averaging import WeightAverage, averaged
 from tpu_training.loop.state import TrainState, create_train_state

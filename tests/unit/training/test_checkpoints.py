@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.checkpoints import folder as checkpoint_folder
-from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.copies import Snapshot, host_of
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints import checkpoints as checkpoint_folder
+from tpu_training.checkpoints.checkpoints import Checkpoints, Snapshot, host_of
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
 from tpu_training.errors import CheckpointError, DivergedError, Interrupted, LeaseError
@@ -158,7 +157,7 @@ def test_a_save_waits_for_a_copy_on_the_devices_own_host_and_for_no_network(
     assert host_of(tpu) == "/job:worker/replica:0/task:1/device:CPU:0"
     assert host_of(tpu.replace("TPU", "CPU")) == ""
     host = "/job:localhost/replica:0/task:0/device:CPU:5"
-    monkeypatch.setattr("tpu_training.checkpoints.copies.host_of", lambda device: host)
+    monkeypatch.setattr("tpu_training.checkpoints.checkpoints.host_of", lambda device: host)
     with tf.device("/cpu:3"):
         variable = tf.Variable([1.0, 2.0])
     snapshot = Snapshot(tf.train.Checkpoint(variable=variable), cluster)

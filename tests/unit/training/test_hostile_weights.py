@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tpu_training.checkpoints.initial import by_keras
-from tpu_training.checkpoints.initial.sources import read_weights
+from tpu_training.checkpoints import initial_weights
+from tpu_training.checkpoints.initial_weights import read_weights
 from tpu_training.errors import InputError
 
 pytestmark = pytest.mark.training
@@ -81,7 +81,7 @@ def test_weights_that_read_other_files_or_announce_too_much_are_refused(
         read_weights(str(path))
     model = SimpleNamespace(load_weights=lambda *_, **__: pytest.fail("Keras reads it"))
     with pytest.raises(InputError, match=rf"{path}: Keras can't load it .*{words}"):
-        by_keras._load(str(path), model)
+        initial_weights._load(str(path), model)
 
 
 def test_an_archive_that_unpacks_to_far_more_than_it_holds_is_refused(tmp_path: Path) -> None:

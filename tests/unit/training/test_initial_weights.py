@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.checkpoints.initial.load import load_initial_weights
-from tpu_training.checkpoints.initial.name_map import map_names
+from tpu_training.checkpoints.initial_weights import load_initial_weights, map_names
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError

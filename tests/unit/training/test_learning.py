@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.checkpoints.lease.hold import hold
-from tpu_training.checkpoints.lease.holder import Holder, parse_holder
-from tpu_training.checkpoints.lease.lease import BucketLease
-from tpu_training.checkpoints.lease.local_lease import LocalLease
+from tpu_training.checkpoints.lease import BucketLease, Holder, LocalLease, hold, parse_holder
 from tpu_training.cluster.bucket_object import Found, NotNow, Taken
 from tpu_training.errors import LeaseError
 
@@ -139,8 +136,7 @@ def test_a_lease_that_was_given_back_is_free_at_once(bucket: Bucket, time: Time)
 
 def test_a_holder_that_ended_on_this_machine_is_not_waited_for(bucket: Bucket, time: Time) -> None:
     code = (
-        "from tpu_training.checkpoints.lease.holder import Holder;"
-        "print(Holder.this_process().to_json())"
+        "from tpu_training.checkpoints.lease import Holder;print(Holder.this_process().to_json())"
     )
     dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     bucket.put(dead.stdout)
@@ -323,7 +319,7 @@ def test_a_local_directory_has_one_trainer(tmp_path: Path) -> None:
 def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys;"
-        "from tpu_training.checkpoints.lease.hold import hold\n"
+        "from tpu_training.checkpoints.lease import hold\n"
         "with hold(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

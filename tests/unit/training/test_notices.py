@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.checkpoints.history import History
+from tpu_training.checkpoints.reader import History
 from tpu_training.checkpoints.schedule import CheckpointSchedule
 from tpu_training.job.notices import Notices, hear_of_tpu
 from tpu_training.loop.pace import Pace

@@ -20,7 +20,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data

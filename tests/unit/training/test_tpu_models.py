@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, on_tpu
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.compile.program.kernels import accepts
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options

@@ -3,25 +3,33 @@
 They are written in the background; a restart reads the newest complete one.
 """
 
+from __future__ import annotations
+
 import logging
+import os
+import re
+import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from typing import Protocol
 
 import tensorflow as tf
 
-from tpu_training.checkpoints.averages import has_averages
-from tpu_training.checkpoints.lease.hold import Lease, NoLease
+from tpu_training.checkpoints.lease import Lease, NoLease
 from tpu_training.checkpoints.reader import (
     ANOTHER_DIRECTORY,
+    Best,
+    JobRecord,
+    best_of,
     checkpoint_paths,
+    has_averages,
     newest_whole,
     restore,
 )
-from tpu_training.checkpoints.record import Best, JobRecord, best_of
-from tpu_training.checkpoints.writer import CheckpointWriter
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.errors import CheckpointError
+from tpu_training.errors import CheckpointError, DivergedError, LeaseError
 from tpu_training.models.params import Params
 from tpu_training.models.task import Task
 
@@ -195,3 +203,240 @@ class Checkpoints:
                 f"--validation_fraction={fraction:g}: {path} {had}, so it has learned from what "
                 f"would now be held out; give the same values, or {ANOTHER_DIRECTORY}"
             )
+
+
+# --- Write checkpoints in the background, one at a time.
+
+
+class CheckpointWriter:
+    """A background thread, the copy of the state that it writes, and its target folders."""
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        cluster: Cluster,
+        keep: dict[str, int],
+        confirm: Callable[[], None],
+    ) -> None:
+        """Write `checkpoint` to the folders in `keep`, which maps each to how many it keeps.
+
+        Before each change `confirm` raises an error if another job has the folders now.
+        """
+        self._snapshot = Snapshot(checkpoint, cluster)
+        self.copy = self._snapshot.checkpoint
+        self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
+        self._folders = {
+            path: CheckpointFolder(path, count, confirm) for path, count in keep.items()
+        }
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, folder: str, step: int, done: Callable[[int], None] = lambda step: None) -> None:
+        """Copy the state of `step` now and write it to `folder` while training continues.
+
+        Calls `done` with the step once it is whole. Waits for the previous write first and raises
+        its error.
+
+        Raises:
+            DivergedError: A variable is not finite; nothing is written.
+        """
+        self.wait()
+        if not self._snapshot.take():
+            raise DivergedError(
+                f"a weight is no longer finite at step {step}, though the loss still is; "
+                "lower --learning_rate; the last checkpoint stays as it is"
+            )
+        self._writing = self._thread.submit(self._write, self._folders[folder], step, done)
+
+    def wait(self) -> None:
+        """Wait for a pending write; raise its error."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _write(self, folder: CheckpointFolder, step: int, done: Callable[[int], None]) -> None:
+        self._snapshot.fill()
+        path = folder.add(self._snapshot.checkpoint, step, self._options)
+        done(step)
+        logger.info("checkpoint: saved %s", path)
+
+
+# --- Copy a checkpoint's variables, so that training continues while the copy is written.
+
+
+class Snapshot:
+    """A second set of a checkpoint's variables in this process, in the same object tree.
+
+    A checkpoint written from the copy is an ordinary one: tf.train.Checkpoint restores it into the
+    originals.
+    """
+
+    def __init__(self, checkpoint: tf.train.Checkpoint, cluster: Cluster) -> None:
+        """Allocate a copy of everything in `checkpoint`."""
+        self._cluster = cluster
+        self._originals: list[tf.Variable] = []
+        self._copies: list[tf.Variable] = []
+        self._values: list[tf.Tensor] = []
+        with tf.device(cluster.this_process):
+            self.checkpoint = _copy_tree(checkpoint, self._originals, self._copies)
+        # Asked now: a value on a worker that died never says where it is, and lets no thread run.
+        self._hosts = [host_of(original.device) for original in self._originals]
+        self._read = tf.function(self._read_all)
+
+    def take(self) -> bool:
+        """Capture the current values; return whether all of them are finite.
+
+        On a CPU nothing is copied yet: TensorFlow copies on write while a value is in use. An
+        accelerator's memory has no room for a second set, so its values go to the memory of its
+        host, from where the network takes its time.
+        """
+        with self._cluster.on_loop_device():
+            finite, *self._values = self._read()
+        return bool(finite)
+
+    def fill(self) -> None:
+        """Bring the captured values into the copy, one by one; may be called from any thread."""
+        with tf.device(self._cluster.this_process):
+            for copy in self._copies:
+                copy.assign(tf.identity(self._values.pop(0)))
+
+    def _read_all(self) -> list[tf.Tensor]:
+        values = [original.read_value() for original in self._originals]
+        finite = [tf.reduce_all(tf.math.is_finite(v)) for v in values if v.dtype.is_floating]
+        for index, host in enumerate(self._hosts):
+            if host:
+                with tf.device(host):
+                    values[index] = tf.identity(values[index])
+        return [tf.reduce_all(tf.stack(finite)), *values]
+
+
+def host_of(device: str) -> str:
+    """Return the CPU of the machine that `device` is in; "" where it is one itself."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return ""
+    return str(spec.replace(device_type="CPU", device_index=0).to_string())
+
+
+def _copy_tree(
+    root: tf.train.Checkpoint, originals: list[tf.Variable], copies: list[tf.Variable]
+) -> tf.train.Checkpoint:
+    """Rebuild the tree of `root` with new variables; collect both sets in the same order."""
+    view = tf.train.TrackableView(root)
+    known: dict[int, object] = {}
+
+    def copy(node: object) -> object:
+        if id(node) in known:
+            return known[id(node)]
+        if isinstance(node, tf.train.experimental.PythonState):
+            known[id(node)] = node
+        elif isinstance(node, tf.Variable):
+            known[id(node)] = tf.Variable(tf.zeros(node.shape, node.dtype), trainable=False)
+            originals.append(node)
+            copies.append(known[id(node)])
+        else:
+            known[id(node)] = inner = tf.train.Checkpoint() if node is root else tf.Module()
+            for name, child in view.children(node).items():
+                if name != "save_counter":  # The new root has its own.
+                    setattr(inner, name, copy(child))
+        return known[id(node)]
+
+    return copy(root)
+
+
+# --- A directory or bucket prefix that keeps the last few checkpoints.
+
+_STATE_FILE = "checkpoint"
+_DATA = re.compile(r"(ckpt-\d+)\.data-.+")
+_CHUNK_BYTES = 8 << 20
+
+
+class CheckpointFolder:
+    """A tf.train.CheckpointManager that needs a quarter of the calls to a bucket.
+
+    TensorFlow writes to temporary names and renames them, which in a bucket is a copy, and checks
+    for each file before it touches it: 45 calls per checkpoint. Here the checkpoint is written on
+    this machine first and then copied under its final name, the index last. An incomplete
+    checkpoint therefore has no index; reader.py verifies the tensors, too.
+    """
+
+    def __init__(self, directory: str, keep: int, confirm: Callable[[], None]) -> None:
+        """Keep the last `keep` checkpoints in `directory`; `confirm` before each change of it."""
+        self._confirm = confirm
+        self._directory = directory
+        self._keep = keep
+        self._kept: list[str] | None = None
+
+    def add(
+        self, checkpoint: tf.train.Checkpoint, step: int, options: tf.train.CheckpointOptions | None
+    ) -> str:
+        """Write `checkpoint` as the one of `step`; return its path. Raises TensorFlow's errors."""
+        if self._kept is None:
+            tf.io.gfile.makedirs(self._directory)
+            self._kept = [os.path.basename(path) for path in checkpoint_paths(self._directory)]
+            self._kept.reverse()
+            self._delete_halves(self._kept)
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as here:
+            local = tf.train.CheckpointManager(checkpoint, here, max_to_keep=1)
+            name = os.path.basename(local.save(checkpoint_number=step, options=options))
+            files = [file for file in os.listdir(here) if file.startswith(f"{name}.")]
+            self._take_in(here, sorted(files, key=lambda file: file.endswith(".index")))
+        kept = [*(other for other in self._kept if other != name), name]
+        outdated, self._kept = kept[: -self._keep], kept[-self._keep :]
+        self._confirm()
+        self._write_state(self._kept)
+        for old in outdated:
+            self._confirm()
+            self._delete(old)
+        return f"{self._directory}/{name}"
+
+    def _take_in(self, source: str, files: list[str]) -> None:
+        """Copy `files` from the folder `source`; remove them again when one can't be written."""
+        try:
+            for file in files:
+                self._confirm()
+                _copy(f"{source}/{file}", f"{self._directory}/{file}")
+        except LeaseError:
+            raise  # Files of these names may be somebody else's by now.
+        except BaseException:
+            for file in reversed(files):
+                with suppress(tf.errors.OpError):
+                    tf.io.gfile.remove(f"{self._directory}/{file}")
+            raise
+
+    def _write_state(self, names: list[str]) -> None:
+        """Write the state file from which tf.train.latest_checkpoint learns the newest."""
+        lines = [f'model_checkpoint_path: "{names[-1]}"\n']
+        lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
+        # An object appears in a bucket atomically; a file on disk needs a rename.
+        in_bucket = "://" in self._directory
+        path = f"{self._directory}/{_STATE_FILE}"
+        unfinished = path if in_bucket else f"{path}.unfinished"
+        with tf.io.gfile.GFile(unfinished, "w") as file:
+            file.write("".join(lines))
+        if not in_bucket:
+            tf.io.gfile.rename(unfinished, path, overwrite=True)
+
+    def _delete_halves(self, whole: list[str]) -> None:
+        """Delete data without an index: its trainer was killed while it wrote or deleted them."""
+        for file in tf.io.gfile.listdir(self._directory):
+            data = _DATA.fullmatch(file)
+            if data and data[1] not in whole:
+                self._confirm()
+                self._remove(file)
+
+    def _delete(self, name: str) -> None:
+        """Delete the index first, so that an interrupted deletion leaves no valid checkpoint."""
+        for file in sorted(tf.io.gfile.glob(f"{self._directory}/{name}.*"), reverse=True):
+            self._remove(os.path.basename(file))
+
+    def _remove(self, file: str) -> None:
+        with suppress(tf.errors.NotFoundError):
+            tf.io.gfile.remove(f"{self._directory}/{file}")
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file without the two existence checks of tf.io.gfile.copy."""
+    with open(source, "rb") as read, tf.io.gfile.GFile(target, "wb") as write:
+        while chunk := read.read(_CHUNK_BYTES):
+            write.write(chunk)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
-from tpu_training.checkpoints.history import History
+from tpu_training.checkpoints.reader import History
 
 # An assumption, before a job has seen failures of its own: about the rhythm that SkyPilot reports
 # for spot TPUs (42 recoveries in a month).

@@ -6,12 +6,11 @@ from contextlib import closing
 
 import tensorflow as tf
 
-from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.initial.load import load_initial_weights
-from tpu_training.checkpoints.lease.hold import Lease, hold
+from tpu_training.checkpoints.initial_weights import load_initial_weights
+from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.endpoint.wait import Wait

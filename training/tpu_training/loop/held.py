@@ -1,6 +1,6 @@
 """End a training whose model directory another process has taken over."""
 
-from tpu_training.checkpoints.lease.hold import Lease
+from tpu_training.checkpoints.lease import Lease
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 

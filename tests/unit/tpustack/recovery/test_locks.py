@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from pulumi import automation
 
-from tpu_training.checkpoints.lease import holder
+from tpu_training.checkpoints import lease
 from tpustack.errors import TpustackError
 from tpustack.recovery.holders import Note, run_of
 from tpustack.recovery.killed_update import Recovery
@@ -156,8 +156,8 @@ def test_of_another_boot_or_process_namespace_nothing_is_known_but_by_the_forge(
     lock = state.lock(engine.pid)
     engine.kill()
     engine.wait()
-    here = place if place is not None else holder.place().replace("pid:[", "pid:[9")
-    monkeypatch.setattr(holder, "place", lambda: here)
+    here = place if place is not None else lease.place().replace("pid:[", "pid:[9")
+    monkeypatch.setattr(lease, "place", lambda: here)
     assert not state.recovery().are_orphaned([lock])
     asked: list[str] = []
     assert state.recovery(ended=lambda run: not asked.append(run)).are_orphaned([lock])  # type: ignore[func-returns-value]
@@ -174,7 +174,7 @@ def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_d
     state.note(engine)
     (path,) = state.notes()
     asks = (
-        "import sys; from tpu_training.checkpoints.lease.holder import began, parse_holder;"
+        "import sys; from tpu_training.checkpoints.lease import began, parse_holder;"
         "held = parse_holder(open(sys.argv[1]).read());"
         "print(began(held.process) is None, held.is_gone())"
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from tpu_training.checkpoints.initial.load import load_initial_weights
+from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
-from tpu_training.checkpoints.reader import newest_whole, restore
+from tpu_training.checkpoints.reader import newest_whole, restore, restore_averages
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
 from tpu_training.models.create import create_model

@@ -1,13 +1,87 @@
-"""Hold a model directory in a bucket: take the lease, renew it, know when it is lost."""
+"""The lease of a model directory: two trainers never write one directory at the same time."""
 
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import json
 import logging
+import os
+import socket
 import threading
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Protocol
 
-from tpu_training.checkpoints.lease.holder import Holder, given_back, parse_holder
-from tpu_training.cluster.bucket_object import Found, NotNow, Taken
+from tpu_training.cluster.bucket_object import BucketObject, Found, NotNow, Taken
+from tpu_training.cluster.endpoint.credentials import bucket_tokens
 from tpu_training.errors import LeaseError
+
+# --- Hold a model directory's lease while a block runs.
+
+_OBJECT_NAME = "lease.json"
+
+logger = logging.getLogger(__name__)
+
+
+class Lease(Protocol):
+    """The right to write a model directory."""
+
+    def confirm(self) -> None:
+        """Return once it is sure that this process may write now; else raise LeaseError."""
+
+    def check(self) -> None:
+        """Raise LeaseError if it is known already that this process may not write any more."""
+
+
+class NoLease:
+    """What a job needs that writes no checkpoints."""
+
+    def confirm(self) -> None:
+        """Allow everything."""
+
+    def check(self) -> None:
+        """Allow everything."""
+
+
+@contextmanager
+def hold(model_dir: str, trains: bool = True) -> Iterator[Lease]:
+    """Hold `model_dir` for a job that `trains`.
+
+    Raises:
+        LeaseError: Another trainer holds it.
+    """
+    folder = model_dir.rstrip("/")
+    if not trains:
+        yield NoLease()
+    elif folder.startswith("gs://"):
+        there = BucketObject(f"{folder}/{_OBJECT_NAME}", bucket_tokens())
+        lease = BucketLease(folder, there, Holder.this_process())
+        lease.acquire()
+        lease.keep()
+        try:
+            yield lease
+        finally:
+            lease.release()
+    elif "://" in folder:
+        logger.warning("lease: none for %s: take care that no other job trains there", folder)
+        yield NoLease()
+    else:
+        local = LocalLease(folder, Holder.this_process())
+        local.acquire()
+        try:
+            yield local
+        finally:
+            local.release()
+
+
+# --- Hold a model directory in a bucket: take the lease, renew it, know when it is lost.
 
 # Whoever has not renewed for so long has lost the lease to the first who asks.
 DURATION_SECONDS = 60.0
@@ -20,8 +94,6 @@ _LOOK_SECONDS = 1.0
 _FRESH_SECONDS = 2.0
 # So long a bucket may not answer before a job ends.
 _PATIENCE_SECONDS = 300.0
-
-logger = logging.getLogger(__name__)
 
 
 class LeaseObject(Protocol):
@@ -234,3 +306,176 @@ def _renewed(before: Found, now: Found) -> bool:
 def _describe(found: Found) -> str:
     holder = parse_holder(found.text)
     return holder.describe() if holder else f"somebody who is not named in it ({found.text[:80]!r})"
+
+
+# --- Hold a model directory on this machine's disks by a lock, which ends with its process.
+
+_FILE_NAME = "lease.json"
+# Some network file systems have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class LocalLease:
+    """The right to write a model directory, which one process has at a time."""
+
+    def __init__(self, directory: str, me: Holder) -> None:
+        """Hold `directory` as `me`."""
+        self._directory, self._me = directory, me
+        self._path = os.path.join(directory, _FILE_NAME)
+        self._file = -1
+
+    def acquire(self) -> None:
+        """Lock the directory.
+
+        Raises:
+            LeaseError: Another process trains there.
+        """
+        os.makedirs(self._directory, exist_ok=True)
+        while self._file < 0:
+            self._file = self._lock()
+        os.truncate(self._file, 0)
+        os.write(self._file, self._me.to_json().encode())
+
+    def confirm(self) -> None:
+        """Raise LeaseError if the lock was given back; before that no other process gets it."""
+        if self._file < 0:
+            raise LeaseError(given_back(self._directory))
+
+    check = confirm
+
+    def release(self) -> None:
+        """Remove the file while it is locked, then the lock."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+        os.close(self._file)
+        self._file = -1
+
+    def _lock(self) -> int:
+        """Return the locked file; -1 if its last holder removed it meanwhile."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = parse_holder(os.read(file, 4096).decode(errors="replace"))
+            if error.errno in _NO_LOCKS:
+                logger.warning(
+                    "lease: the file system of %s has no locks: take care that no other job "
+                    "trains there",
+                    self._directory,
+                )
+                return file
+            os.close(file)
+            who = holder.describe() if holder else "another process"
+            raise LeaseError(
+                f"--model-dir={self._directory}: {who} trains there; let it finish or stop it "
+                "first, or give another --model-dir"
+            ) from error
+        if _is_same(file, self._path):
+            return file
+        os.close(file)
+        return -1
+
+
+def _is_same(file: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+# --- Who holds a lease: a process, named so that others can find it, or see that it is gone.
+
+_FORMAT = 1
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that trains.
+
+    Attributes:
+        run: Different for each process that ever held a lease.
+        machine: The machine's name, for people.
+        process: The process's number.
+        place: The boot and the process namespace in which `process` is a number; empty if unknown.
+        began: When the process began, in ticks since the boot; empty if unknown.
+        since: When it asked for the lease, by its own clock, for people.
+    """
+
+    run: str
+    machine: str
+    process: int
+    place: str
+    began: str
+    since: str
+
+    @classmethod
+    def this_process(cls) -> "Holder":
+        """Return this process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, process: int) -> "Holder":
+        """Return a process of this machine."""
+        since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return cls(
+            uuid.uuid4().hex, socket.gethostname(), process, place(), began(process) or "", since
+        )
+
+    def to_json(self) -> str:
+        """Return the text that is kept with the lease."""
+        content = {"format": _FORMAT, **dataclasses.asdict(self)}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+    def describe(self) -> str:
+        """Name the process in a message."""
+        return f"process {self.process} on {self.machine} (since {self.since})"
+
+    def is_gone(self) -> bool:
+        """Return whether it is known to have ended; of another machine nothing is known."""
+        return self._was_here() and began(self.process) != self.began
+
+    def is_here(self) -> bool:
+        """Return whether it is known to run on this machine."""
+        return self._was_here() and began(self.process) == self.began
+
+    def _was_here(self) -> bool:
+        return bool(self.place and self.began) and self.place == place()
+
+
+def parse_holder(text: str) -> Holder | None:
+    """Return the holder in a lease's text; None if that is garbage or of another format."""
+    try:
+        content = json.loads(text)
+        if content.get("format") != _FORMAT:
+            return None
+        fields = {field.name: content[field.name] for field in dataclasses.fields(Holder)}
+        return Holder(**fields | {"process": int(fields["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def given_back(directory: str) -> str:
+    """Say why this process writes no more to `directory`."""
+    return f"--model-dir={directory}: this process has ended its lease and writes nothing there now"
+
+
+def place() -> str:
+    """Return the boot and the process namespace of this process; empty if unknown."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # Containers on one machine share the boot but not the numbers of processes.
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def began(process: int) -> str | None:
+    """Return when a process began, in ticks since the boot; None if none lives (or a zombie)."""
+    try:
+        text = (_PROC / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # proc(5): the name, which may hold anything, is in parentheses; state is field 3, start 22.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]

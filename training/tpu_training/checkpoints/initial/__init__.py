@@ -1,1 +1,0 @@
-"""Start a training with weights from elsewhere: read them, map their names, assign them."""

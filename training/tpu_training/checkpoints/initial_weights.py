@@ -1,0 +1,420 @@
+"""Start a training with weights from elsewhere: read them, map their names, assign them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import re
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tpu_training.checkpoints.reader import averaged_keys, newest_whole
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data import files
+from tpu_training.errors import InputError, require
+from tpu_training.models.given import read_mapping
+from tpu_training.models.keras.module import KerasModule
+from tpu_training.models.names import some, split_patterns, variable_names, variable_paths
+from tpu_training.models.params import Params
+
+# --- Give a model the weights that --init_from names, and say what did not match.
+
+# PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
+_FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The names that matched, and those that did not, on both sides.
+
+    `fresh` has the model's variables with the reason why they keep their first values; `unused` the
+    file's weights that the model has no variable for.
+    """
+
+    matched: list[str]
+    fresh: dict[str, str]
+    unused: list[str]
+
+
+def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> Loaded | None:
+    """Assign the weights in `params.init_from` to `model`; None where it is empty.
+
+    What has no weight of its name and shape there keeps its first value, and is logged.
+
+    Raises:
+        InputError: Nothing can be read there, or nothing of it fits.
+    """
+    if not params.init_from:
+        return None
+    if is_for_keras(params.init_from, model) and not params.init_map:
+        return _loaded_by_keras(cluster, params.init_from, model)
+    stored = read_weights(params.init_from)
+    ours = map_names(params.init_map, stored)
+    weights = {name: stored[theirs] for theirs, name in ours.items()}
+    variables = dict(_named(model))
+    misfits = {name: _misfit(name, variable, weights) for name, variable in variables.items()}
+    fresh = {name: reason for name, reason in misfits.items() if reason}
+    matched = [name for name in variables if name not in fresh]
+    if not matched:
+        raise InputError(
+            f"--init_from={params.init_from}: none of its weights fits: it has "
+            f"{some(sorted(weights))}; the model has {some(list(variables))}; map the names with "
+            "--init_map=THEIRS=OURS,…"
+        )
+    with cluster.on_loop_device():
+        for name in matched:
+            variables[name].assign(_value(name, variables[name], weights[name]))
+    unused = sorted(theirs for theirs in stored if ours.get(theirs) not in variables)
+    loaded = Loaded(matched, fresh, unused)
+    _log(params.init_from, loaded)
+    return loaded
+
+
+def _loaded_by_keras(cluster: Cluster, path: str, model: tf.Module) -> Loaded:
+    names = [name for name, _ in variable_paths(model)]
+    found = load_by_keras(cluster, path, model)
+    if not found:
+        raise InputError(
+            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
+            f"{some(names)}"
+        )
+    reason = "not there, or of another shape"
+    fresh = {name: reason for name in names if name not in found}
+    loaded = Loaded([name for name in names if name in found], fresh, [])
+    _log(path, loaded)
+    return loaded
+
+
+def _log(path: str, loaded: Loaded) -> None:
+    count = len(loaded.matched) + len(loaded.fresh)
+    logger.info("init: %d of %d variables from %s", len(loaded.matched), count, path)
+    if loaded.fresh:
+        reasons = [f"{name} ({reason})" for name, reason in loaded.fresh.items()]
+        logger.warning("init: left fresh: %s", some(reasons))
+    if loaded.unused:
+        logger.info("init: not used of the file: %s", some(loaded.unused))
+
+
+def _named(model: tf.Module) -> list[tuple[str, tf.Variable]]:
+    if isinstance(model, tf.Module):
+        return list(variable_paths(model))
+    return list(zip(variable_names(model), model.trainable_variables, strict=True))
+
+
+def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> str:
+    """Return why the variable `name` can't have a weight of the file; "" where it can."""
+    if name not in weights:
+        return "not there"
+    there, here = _shape(name, weights[name]), tuple(variable.shape)
+    return "" if there == here else f"here {here}, there {there}"
+
+
+def _shape(name: str, stored: Stored) -> tuple[int, ...]:
+    order = _order(name, stored)
+    return tuple(stored.shape[axis] for axis in order) if order else tuple(stored.shape)
+
+
+def _value(name: str, variable: tf.Variable, stored: Stored) -> Array:
+    value, order = stored.read(), _order(name, stored)
+    value = np.transpose(value, order) if order else value
+    return value.astype(variable.dtype.as_numpy_dtype)
+
+
+def _order(name: str, stored: Stored) -> tuple[int, ...] | None:
+    """Return the order of axes that makes a PyTorch kernel one of TensorFlow."""
+    return _FROM_TORCH.get(len(stored.shape)) if stored.torch and name.endswith("kernel") else None
+
+
+# --- Map the names of weights in a file to those of the model, as --init_map says.
+
+_FILES = (".yaml", ".yml", ".json")
+# A replacement for names of the file that match a pattern.
+_Rule = tuple[str, "re.Pattern[str]", str]
+
+
+def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the model's name for each of the file's `names`, by the first rule that matches.
+
+    A rule is THEIRS=OURS; what a `*` of THEIRS stands for takes the place of that `*` in OURS. A
+    name without a rule is the same on both sides; an empty OURS leaves it out.
+
+    Raises:
+        InputError: A rule has another form, or matches none of `names`.
+    """
+    rules = [_rule(text, *pair) for pair in _pairs(text)]
+    known, found, used = list(names), {}, set()
+    for name in known:
+        for written, pattern, ours in rules:
+            if match := pattern.fullmatch(name):
+                found[name] = _filled(ours, match.groups())
+                used.add(written)
+                break
+        else:
+            found[name] = name
+    if unused := [written for written, *_ in rules if written not in used]:
+        raise InputError(
+            f"--init_map={text}: {', '.join(unused)} matches no weight of the file that no rule "
+            f"before it took; it has {some(sorted(known))}"
+        )
+    return {theirs: ours for theirs, ours in found.items() if ours}
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    if text.endswith(_FILES):
+        content: Mapping[str, object] = read_mapping(text, "--init_map")
+        return [(str(theirs), str(ours or "")) for theirs, ours in content.items()]
+    pairs = []
+    for part in split_patterns(text):
+        theirs, equals, ours = part.partition("=")
+        if not (theirs and equals):
+            raise InputError(
+                f"--init_map={text}: {part!r} is not THEIRS=OURS, such as 'encoder/*=*', nor a "
+                "file .yaml or .json with `THEIRS: OURS` lines"
+            )
+        pairs.append((theirs, ours))
+    return pairs
+
+
+def _rule(text: str, theirs: str, ours: str) -> _Rule:
+    if ours.count("*") > theirs.count("*"):
+        raise InputError(f"--init_map={text}: {ours} has more * than {theirs}")
+    return theirs, re.compile("(.*)".join(map(re.escape, theirs.split("*")))), ours
+
+
+def _filled(ours: str, parts: tuple[str, ...]) -> str:
+    pieces = ours.split("*")
+    taken = zip(parts, pieces[1:], strict=False)  # OURS may leave parts out.
+    return pieces[0] + "".join(part + piece for part, piece in taken)
+
+
+# --- Read weights by name from a checkpoint, a Keras file or SafeTensors.
+
+Array = npt.NDArray[Any]
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+# What checkpoints hold beside weights: an optimizer's moments, and TensorFlow's own notes.
+_NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
+_OURS = "model/"
+
+
+class Stored(NamedTuple):
+    """A weight in a file.
+
+    `torch` says that a kernel has its outputs first, as PyTorch stores it.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+    torch: bool = False
+
+
+def read_weights(path: str) -> Mapping[str, Stored]:
+    """Return what is stored at `path` by name, without an optimizer's moments.
+
+    Raises:
+        InputError: There is nothing of a form that can be read.
+    """
+    endings = {
+        ".safetensors": _safetensors,
+        ".h5": _keras_weights,
+        ".hdf5": _keras_weights,
+        ".keras": _keras_model,
+    }
+    for ending, read in endings.items():
+        if path.endswith(ending):
+            return _read_file(path, read)
+    prefix = _checkpoint_in(path.rstrip("/"))
+    if prefix is None:
+        raise InputError(
+            f"--init_from={path}: is no checkpoint; expected a model directory of this trainer, a "
+            "TensorFlow checkpoint (PREFIX of PREFIX.index, or its folder), a SavedModel, or a "
+            "file .weights.h5, .h5, .keras or .safetensors"
+        )
+    return _checkpoint(prefix)
+
+
+def _read_file(path: str, read: Callable[[bytes], dict[str, Stored]]) -> dict[str, Stored]:
+    if files.size(path) is None:
+        raise InputError(f"--init_from={path}: there is no such file")
+    try:
+        return read(files.read_bytes(path))
+    except InputError:
+        raise
+    except Exception as error:  # Each library has its own errors for a broken file.
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"--init_from={path}: can't be read ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _safetensors(content: bytes) -> dict[str, Stored]:
+    library = require("safetensors", "safetensors", "safetensors", "--init_from=….safetensors")
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(content)
+        file.flush()
+        with library.safe_open(file.name, "np") as opened:
+            torch = (opened.metadata() or {}).get("format") == "pt"
+            values = {name: opened.get_tensor(name) for name in list(opened.keys())}
+    return {name.replace(".", "/"): _in_memory(value, torch) for name, value in values.items()}
+
+
+def _keras_model(content: bytes) -> dict[str, Stored]:
+    return _keras_weights(unpack_keras(content))
+
+
+def _keras_weights(content: bytes) -> dict[str, Stored]:
+    library = require("h5py", "h5py", "cpu", "--init_from=….h5")
+    found: dict[str, Stored] = {}
+
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, library.Dataset) and not name.startswith(_NO_WEIGHTS):
+            found[name.partition(":")[0]] = _in_memory(np.asarray(node))
+
+    with library.File(io.BytesIO(check_hdf5(content)), "r") as file:
+        file.visititems(visit)
+    return found
+
+
+def _checkpoint_in(path: str) -> str | None:
+    """Return the prefix of the checkpoint that `path` means."""
+    if files.size(f"{path}.index") is not None:
+        return path
+    if files.size(f"{path}/variables/variables.index") is not None:
+        return f"{path}/variables/variables"
+    for folder in (f"{path}/checkpoints", path):
+        if tf.io.gfile.isdir(folder) and (whole := newest_whole(folder)):
+            return whole
+    newest: str | None = tf.train.latest_checkpoint(path)
+    return newest
+
+
+def _checkpoint(prefix: str) -> dict[str, Stored]:
+    reader = tf.train.load_checkpoint(prefix)
+    shapes: Mapping[str, list[int]] = reader.get_variable_to_shape_map()
+    found = {
+        key.removesuffix(_VALUE): Stored(tuple(shape), partial(reader.get_tensor, key))
+        for key, shape in shapes.items()
+        if not key.startswith(_NO_WEIGHTS) and ".OPTIMIZER_SLOT" not in key
+    }
+    ours = {key.removeprefix(_OURS): found[key] for key in found if key.startswith(_OURS)}
+    for name, key in averaged_keys(shapes).items():
+        ours[name] = found[key.removesuffix(_VALUE)]
+    return ours or found
+
+
+def _in_memory(value: Array, torch: bool = False) -> Stored:
+    return Stored(value.shape, lambda: value, torch)
+
+
+# --- Let Keras load its own files into a Keras model, layer by layer.
+
+_ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
+
+
+def is_for_keras(path: str, model: tf.Module) -> bool:
+    """Return whether `path` is a file of Keras and `model` a model of Keras."""
+    return isinstance(model, KerasModule) and path.endswith(_ENDINGS)
+
+
+def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
+    """Load `path` and return the names of the variables that got a value from it.
+
+    Raises:
+        InputError: It is missing, or Keras can't read it.
+    """
+    variables = {name: each for name, each in variable_paths(model) if each.dtype.is_floating}
+    first = {name: variable.numpy() for name, variable in variables.items()}
+    # Keras does not say what it left alone: that still is no number afterwards.
+    for variable in variables.values():
+        variable.assign(tf.fill(variable.shape, tf.constant(np.nan, variable.dtype)))
+    loaded: set[str] = set()
+    try:
+        with cluster.strategy.scope():
+            _load(path, model.keras()[0])
+        loaded = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
+    finally:
+        for name in variables.keys() - loaded:
+            variables[name].assign(first[name])
+    return loaded
+
+
+def _load(path: str, model: Any) -> None:
+    ending = next(ending for ending in _ENDINGS if path.endswith(ending))
+    # Of files in the old form Keras takes layers by name, else it wants all of them.
+    options = {"by_name": True} if ending in (".h5", ".hdf5") else {}
+    if files.size(path) is None:
+        raise InputError(f"--init_from={path}: there is no such file")
+    with tempfile.TemporaryDirectory(prefix="weights-") as here, warnings.catch_warnings():
+        local = Path(here, f"given{ending}")
+        content = files.read_bytes(path)
+        local.write_bytes(content)
+        try:
+            check_hdf5(unpack_keras(content) if ending == ".keras" else content)
+            # What it warns of is told with the names of this model's variables.
+            warnings.simplefilter("ignore")
+            model.load_weights(str(local), skip_mismatch=True, **options)
+        except Exception as error:  # Keras has all kinds of errors for a file that it can't take.
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"--init_from={path}: Keras can't load it ({type(error).__name__}: {reason})"
+            ) from error
+
+
+# --- Refuse files of weights that read other files, or unpack to far more than they hold.
+#
+# HDF5 can keep an array in any file of the machine, from where it would get into checkpoints
+# (CVE-2026-1669), and announce sizes of which nothing is stored.
+
+_WEIGHTS = "model.weights.h5"
+# Weights hardly get smaller by compression. A small sum counts for nothing.
+_MOST_TIMES, _SMALL_BYTES = 100, 1 << 20
+
+
+def unpack_keras(content: bytes) -> bytes:
+    """Return the weights in a .keras file. Raises ValueError."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        unpacked = sum(part.file_size for part in archive.infolist())
+        _refuse_bomb(unpacked, content)
+        return archive.read(_WEIGHTS)
+
+
+def check_hdf5(content: bytes) -> bytes:
+    """Return the HDF5 file. Raises ValueError with the name of what is refused in it."""
+    library = require("h5py", "h5py", "cpu", "--init_from=….h5")
+
+    announced = 0
+
+    def visit(name: str, node: Any) -> None:
+        nonlocal announced
+        if isinstance(node, library.Group):
+            for key in node:
+                if not isinstance(node.get(key, getlink=True), library.HardLink):
+                    raise ValueError(f"{name}/{key} is a link, perhaps to another file")
+        elif isinstance(node, library.Dataset):
+            if node.external or node.is_virtual:
+                raise ValueError(f"{name} is kept in other files")
+            announced += math.prod(node.shape or ()) * node.dtype.itemsize
+
+    with library.File(io.BytesIO(content), "r") as file:
+        visit("", file)
+        file.visititems(visit)
+    _refuse_bomb(announced, content)
+    return content
+
+
+def _refuse_bomb(announced: int, content: bytes) -> None:
+    if announced > max(_SMALL_BYTES, _MOST_TIMES * len(content)):
+        raise ValueError(f"{len(content)} bytes announce {announced}, as no weights do")
