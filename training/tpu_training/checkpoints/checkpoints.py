@@ -106,7 +106,7 @@ class Checkpoints:
         """Is called in the background with a saved step and the copy of its model here."""
         self._keep = {self.directory: keep, self._best_directory: 1}
 
-    def __enter__(self) -> "Checkpoints":
+    def __enter__(self) -> Checkpoints:
         """Enter without side effects."""
         return self
 

@@ -410,12 +410,12 @@ class Holder:
     since: str
 
     @classmethod
-    def this_process(cls) -> "Holder":
+    def this_process(cls) -> Holder:
         """Return this process."""
         return cls.of(os.getpid())
 
     @classmethod
-    def of(cls, process: int) -> "Holder":
+    def of(cls, process: int) -> Holder:
         """Return a process of this machine."""
         since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return cls(

@@ -120,7 +120,7 @@ def restore_averages(model: tf.Module, path: str) -> bool:
     return bool(averaged)
 
 
-def _unescape(found: "re.Match[str]") -> str:
+def _unescape(found: re.Match[str]) -> str:
     return "/" if found[1] == "S" else found[1]
 
 
