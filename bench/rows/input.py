@@ -21,8 +21,7 @@ from bench.result import Result
 from bench.trainer.mnist import run_program
 from bench.turns import Compared, in_turn
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches

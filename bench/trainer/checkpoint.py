@@ -23,8 +23,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from bench.trainer.against_fit import print_rates
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import training_batches

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from bench.trainer.against_fit import print_rates
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import open_data

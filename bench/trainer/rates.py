@@ -14,8 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from bench.trainer.mnist import run_program, write_mnist
 from bench.trainer.tried import TIMES, Tried, train_grid
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import open_data
 from tpu_training.job.lr_range_test.curve import read
 from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials

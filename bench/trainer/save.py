@@ -20,8 +20,7 @@ import tensorflow as tf
 from tpu_training.checkpoints import checkpoints
 from tpu_training.checkpoints.checkpoints import CheckpointWriter
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 
 # ResNet-50 with momentum has 0.2 GB; this is 0.4 in 200 variables.
 _VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5

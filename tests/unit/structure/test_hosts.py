@@ -25,8 +25,8 @@ from infra.rest import Api
 from infra.startup.agent.jobs.transport import Transport
 from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
-from tpu_training.cluster.bucket_object import BucketObject
-from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
+from tpu_training.cluster.cloud_tpu import CloudTpuApi
+from tpu_training.cluster.google import BucketObject
 from tpustack.ci.forges import forge_of
 from tpustack.cloud.google import Google
 from tpustack.jobs.vertex.submit import _BOOT
@@ -190,7 +190,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
     "infra/hosts.py": "a region that matches a pattern",
-    "training/tpu_training/cluster/endpoint/metadata.py": "the machine's environment; no token",
+    "training/tpu_training/cluster/google.py": "the machine's environment; no token",
     "tpustack/dashboard/guard.py": "the names of this machine, to compare with",
     "tpustack/dashboard/server.py": "a line that is printed",
 }
@@ -242,7 +242,7 @@ def test_no_host_is_built_from_data() -> None:
 SENDERS = {
     "infra/credentials.py",
     "infra/startup/agent/jobs/transport.py",
-    "training/tpu_training/cluster/endpoint/credentials.py",
+    "training/tpu_training/cluster/google.py",
     "tpustack/ci/forges.py",
     "tpustack/jobs/vertex/submit.py",
 }

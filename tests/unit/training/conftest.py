@@ -122,8 +122,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
 def cluster() -> Cluster:
     """Eight replicas in this process."""
     from tpu_training.cluster.cluster import connect
-    from tpu_training.cluster.endpoint.target import NoTpu
-    from tpu_training.cluster.endpoint.wait import Wait
+    from tpu_training.cluster.endpoint import NoTpu, Wait
 
     return connect(NoTpu(), Wait(), local_devices=8)
 
@@ -159,8 +158,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def run_here(one_device: Cluster) -> Callable[..., None]:
     """Runs a command in this process; a job on one replica, without the hang timer."""
-    from tpu_training.cluster.endpoint.target import NoTpu
-    from tpu_training.cluster.endpoint.wait import Wait
+    from tpu_training.cluster.endpoint import NoTpu, Wait
     from tpu_training.commands.cli import parse
     from tpu_training.job.hang_timer import HangTimer
     from tpu_training.job.job import Job

@@ -13,7 +13,7 @@ import pytest
 from bench.rows.reads import evaluated_by_used, served_by_used
 from bench.trainer.counted import Counted, counted_bucket
 from tpu_training.api import write_data
-from tpu_training.cluster.bucket_object import BucketObject, NotNow
+from tpu_training.cluster.google import BucketObject, NotNow
 from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.validation import hold_out

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpu_training.cluster.endpoint.target import (
-    Addresses,
-    LocalTpu,
-    NamedTpu,
-    NoTpu,
-    Target,
-    find_target,
-)
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, find_target
 from tpu_training.errors import InputError
 
 CONFIG = json.dumps({"tpu_node_name": "conf", "project": "p", "zone": "z"})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.checkpoints.lease import BucketLease, Holder, LocalLease, hold, parse_holder
-from tpu_training.cluster.bucket_object import Found, NotNow, Taken
+from tpu_training.cluster.google import Found, NotNow, Taken
 from tpu_training.errors import LeaseError
 
 DIRECTORY = "gs://bucket/jobs/one"

@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from tpu_training.cluster.endpoint import cloud_tpu, credentials
-from tpu_training.cluster.endpoint.cloud_tpu import (
+from tpu_training.cluster import cloud_tpu, google
+from tpu_training.cluster.cloud_tpu import (
     CloudTpuApi,
     DeniedForNow,
     NotThere,
     NotYet,
     Tpu,
     TpuName,
+    complete_name,
+    wait_until_ready,
 )
-from tpu_training.cluster.endpoint.credentials import MetadataTokens
-from tpu_training.cluster.endpoint.lookup import complete_name, wait_until_ready
-from tpu_training.cluster.endpoint.metadata import MetadataServer
-from tpu_training.cluster.endpoint.target import NamedTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NamedTpu, Wait
+from tpu_training.cluster.google import MetadataServer, MetadataTokens
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 NAME = TpuName("p", "us-central1-b", "my-tpu")
@@ -159,7 +158,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setattr(cloud_tpu, "_ROOT", f"http://{server.host}")
-    monkeypatch.setattr(credentials, "_GOOGLES", re.compile(f"http://{server.host}/"))
+    monkeypatch.setattr(google, "_GOOGLES", re.compile(f"http://{server.host}/"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield server
     server.http.shutdown()

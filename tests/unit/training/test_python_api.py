@@ -147,8 +147,7 @@ def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tpu_training.cluster import cluster
-    from tpu_training.cluster.endpoint.target import Addresses
-    from tpu_training.cluster.endpoint.wait import Wait
+    from tpu_training.cluster.endpoint import Addresses, Wait
 
     made = list[object]()
 

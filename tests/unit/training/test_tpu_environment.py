@@ -12,11 +12,16 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.cluster import doctor
-from tpu_training.cluster.endpoint.lookup import choose_local
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.library import check_library, installed_library
-from tpu_training.cluster.machine import Machine, find_machine
-from tpu_training.cluster.slice import Slice, find_slice
+from tpu_training.cluster.cloud_tpu import choose_local
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
+from tpu_training.cluster.machine import (
+    Machine,
+    Slice,
+    check_library,
+    find_machine,
+    find_slice,
+    installed_library,
+)
 from tpu_training.commands.cli import prepare
 from tpu_training.errors import InputError
 from tpu_training.job import start

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import _warn_of_other_version
-from tpu_training.cluster.endpoint.target import Addresses
+from tpu_training.cluster.endpoint import Addresses
 
 pytestmark = pytest.mark.training
 

@@ -9,11 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from tpu_training.cluster.endpoint.cloud_tpu import NotYet, Tpu, TpuName
-from tpu_training.cluster.endpoint.lookup import addresses_of
-from tpu_training.cluster.endpoint.probe import wait_for_workers, why_silent
-from tpu_training.cluster.endpoint.target import Addresses
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.cloud_tpu import NotYet, Tpu, TpuName, addresses_of
+from tpu_training.cluster.endpoint import Addresses, Wait, wait_for_workers, why_silent
 from tpu_training.errors import EndpointError
 
 

@@ -19,8 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
-from tpu_training.cluster.bucket_object import BucketObject, Found, NotNow, Taken
-from tpu_training.cluster.endpoint.credentials import bucket_tokens
+from tpu_training.cluster.google import BucketObject, Found, NotNow, Taken, bucket_tokens
 from tpu_training.errors import LeaseError
 
 # --- Hold a model directory's lease while a block runs.

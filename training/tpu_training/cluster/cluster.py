@@ -9,9 +9,7 @@ from functools import lru_cache
 
 import tensorflow as tf
 
-from tpu_training.cluster.endpoint.probe import wait_for_workers
-from tpu_training.cluster.endpoint.target import SCHEME, Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import SCHEME, Addresses, LocalTpu, NoTpu, Wait, wait_for_workers
 
 _WORKER_JOB = "/job:worker/"
 _FIRST_TASK = "/task:0/"

@@ -8,21 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_training.cluster.endpoint.lookup import choose_local, resolve
-from tpu_training.cluster.endpoint.probe import why_silent
-from tpu_training.cluster.endpoint.target import (
+from tpu_training.cluster.cloud_tpu import choose_local, resolve
+from tpu_training.cluster.endpoint import (
     VARIABLES,
     Addresses,
     LocalTpu,
     NamedTpu,
     NoTpu,
     Target,
+    Wait,
     find_target,
+    why_silent,
 )
-from tpu_training.cluster.endpoint.wait import Wait
-from tpu_training.cluster.library import check_library
-from tpu_training.cluster.machine import Machine, find_machine
-from tpu_training.cluster.platforms import Platform, find_platforms
+from tpu_training.cluster.machine import (
+    Machine,
+    Platform,
+    check_library,
+    find_machine,
+    find_platforms,
+)
 from tpu_training.errors import TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
 

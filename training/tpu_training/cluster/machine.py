@@ -4,15 +4,19 @@ Reads files, and where there are TPU chips the metadata server. This is fast and
 a TPU's chips belong to the first process that opens them.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
+import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from tpu_training.cluster.endpoint.metadata import MetadataServer
-from tpu_training.cluster.library import installed_library
-from tpu_training.cluster.slice import Attributes, Slice, find_slice
+from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu
+from tpu_training.cluster.google import MetadataServer
+from tpu_training.errors import InputError
 
 # https://github.com/jax-ml/jax/blob/167d72d/jax/_src/hardware_utils.py; gVNIC has the same vendor.
 _GOOGLE_VENDOR = "0x1ae0"
@@ -138,3 +142,182 @@ def _count(number: int, what: str) -> str:
     if number == 0:
         return f"no {what}"
     return f"{number} {what}{'s' if number > 1 else ''}"
+
+
+# --- Tell which slice this TPU VM is one host of.
+#
+# One program drives a slice, through the gRPC workers of all its hosts. A host's own chips do not
+# train alone: libtpu waits for the other hosts, unless it is told of fewer
+# (https://github.com/pytorch/xla/issues/7714).
+
+# Whoever sets one of these cuts this host's chips out of the slice on purpose.
+_BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+
+
+class Attributes(Protocol):
+    """The part of the metadata server that this module needs."""
+
+    def get(self, path: str) -> str | None:
+        """Return the text at `path`; None if there is none."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of several hosts: their addresses in worker order, and which of them this is."""
+
+    worker: int
+    hosts: tuple[str, ...]
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The `host:port` at which each host's runtime serves gRPC."""
+        return tuple(f"{host}:{DEFAULT_PORT}" for host in self.hosts)
+
+
+def find_slice(metadata: Attributes, environ: Mapping[str, str]) -> Slice | None:
+    """Return the slice; None on a TPU VM that is the only host, or is told that it is.
+
+    Google Kubernetes Engine sets variables; the metadata of a TPU VM has `ID:ID:ADDRESS` for each
+    host, as TensorFlow's own worker reads it (tensorflow/python/tools/grpc_tpu_worker.py).
+    """
+    if any(environ.get(name) for name in _BOUNDS):
+        return None
+    worker, hosts = environ.get("TPU_WORKER_ID", ""), environ.get("TPU_WORKER_HOSTNAMES", "")
+    if not hosts:
+        worker = metadata.get("instance/attributes/agent-worker-number") or ""
+        hosts = metadata.get("instance/attributes/worker-network-endpoints") or ""
+    addresses = tuple(host.strip().rpartition(":")[2] for host in hosts.split(","))
+    if len(addresses) < 2 or not worker.isdecimal():
+        return None
+    return Slice(int(worker), addresses)
+
+
+def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
+    """Return the workers of all hosts, which worker 0 drives.
+
+    Raises:
+        InputError: This is another worker, or `target` asks for this host's chips alone.
+    """
+    here = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
+    if isinstance(target, LocalTpu):
+        raise InputError(
+            f"{target.source}=local: {here}, and its chips wait for those of the others; leave "
+            "local out on worker 0, or name the slice (--tpu=NAME) anywhere: that drives them all"
+        )
+    if slice_.worker:
+        raise InputError(
+            f"{here}: start the job on worker 0, which drives all of them; here it would take "
+            "chips that worker 0 needs"
+        )
+    return Addresses(slice_.workers, "the metadata of this slice")
+
+
+# --- Set what TensorFlow needs in its environment, before its import, to find the TPU or leave it.
+#
+# TensorFlow loads libtpu while it is imported. What is said here was seen with tensorflow-tpu 2.19.1
+# on a machine without a TPU: without the plug-in `initialize_tpu_system` ends with "RET_CHECK failure
+# … *platform", with it libtpu looks for chips; the plug-in together with TPU_LOAD_LIBRARY=0 aborts
+# the process.
+
+# Google's example for tensorflow-tpu 2.19.1 sets these two:
+# https://github.com/keras-team/keras-io/blob/master/examples/keras_rs/distributed_embedding_tf.py
+_PLUG_IN = "NEXT_PLUGGABLE_DEVICE_USE_C_API"
+_PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+# TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
+_LIBRARY = "TPU_LIBRARY_PATH"
+_LOAD = "TPU_LOAD_LIBRARY"
+
+
+def installed_library() -> str | None:
+    """Return the libtpu that pip installed with tensorflow-tpu.
+
+    None with any other TensorFlow: that of a TPU VM's image comes with what Google's runtime sets.
+    """
+    try:
+        importlib.metadata.version("tensorflow-tpu")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    spec = importlib.util.find_spec("libtpu")
+    folders = spec.submodule_search_locations if spec else None
+    return str(Path(folders[0]) / "libtpu.so") if folders else None
+
+
+def use_tpu_here(environ: MutableMapping[str, str], library: str | None) -> None:
+    """Name the plug-in, unless the user has; `library` is the installed libtpu."""
+    if library is None or environ.get(_LOAD) == "0":
+        return
+    library = environ.get(_PLUG_IN_LIBRARY) or environ.get(_LIBRARY) or library
+    environ.setdefault(_PLUG_IN, "true")
+    environ.setdefault(_PLUG_IN_LIBRARY, library)
+    environ.setdefault(_LIBRARY, library)
+
+
+def leave_tpu_alone(environ: MutableMapping[str, str]) -> None:
+    """Keep TensorFlow from loading libtpu, whose chips belong to the first process that does."""
+    environ.setdefault(_LOAD, "0")
+    if environ[_LOAD] == "0":
+        for name in (_PLUG_IN, _PLUG_IN_LIBRARY):
+            environ.pop(name, None)
+
+
+def check_library(environ: Mapping[str, str]) -> None:
+    """Raise InputError for settings with which TensorFlow would not get to this machine's TPU."""
+    if environ.get(_LOAD) == "0":
+        raise InputError(
+            f"{_LOAD}=0 keeps TensorFlow from this machine's TPU, which the job is to train on: "
+            f"unset {_LOAD}, or name another TPU with --tpu"
+        )
+    library = environ.get(_PLUG_IN_LIBRARY)
+    if library and not Path(library).exists():
+        raise InputError(
+            f"{_PLUG_IN_LIBRARY}={library!r} does not exist: unset it if tensorflow-tpu is "
+            "installed by pip, which brings libtpu along, else give the path of libtpu.so"
+        )
+
+
+# --- Detect the platform that this process runs on, by the variables that the platform sets.
+
+# Platforms and the variables that only they set. Sources: Colab's and Kaggle's own images;
+# https://cloud.google.com/kubernetes-engine/docs/how-to/tpus (TPU_WORKER_*);
+# https://cloud.google.com/vertex-ai/docs/training/code-requirements (AIP_*, CLOUD_ML_*);
+# https://cloud.google.com/ai-platform/training/docs/using-tpus (TPU_CONFIG).
+_VARIABLES = {
+    "Colab": ("COLAB_TPU_ADDR", "COLAB_RELEASE_TAG", "COLAB_GPU"),
+    "Kaggle": ("KAGGLE_KERNEL_RUN_TYPE",),
+    "Vertex AI": ("AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR", "CLOUD_ML_JOB_ID"),
+    "AI Platform Training": ("TPU_CONFIG",),
+    "Google Kubernetes Engine with TPUs": (
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+        "TPU_WORKER_HOSTNAMES",
+    ),
+    "Kubernetes": ("KUBERNETES_SERVICE_HOST",),
+    "Paperspace": ("TPU_GRPC_URL",),
+}
+# A job of a stack's queue finds its TPU by the variables of other platforms, which are none here.
+_JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
+_OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A platform and the evidence for it."""
+
+    name: str
+    evidence: str
+
+
+def find_platforms(environ: Mapping[str, str], machine: Machine) -> tuple[Platform, ...]:
+    """Return every platform with a trace here: one often runs on top of another."""
+    found = []
+    is_job = all(environ.get(variable) for variable in _JOB)
+    if is_job:
+        found.append(Platform("job of a stack", ", ".join(_JOB)))
+    given = {name for name, value in environ.items() if value and not (is_job and name in _OF_JOBS)}
+    for name, variables in _VARIABLES.items():
+        if seen := [variable for variable in variables if variable in given]:
+            found.append(Platform(name, ", ".join(seen)))
+    if machine.tpu_chips:
+        found.append(Platform("TPU VM", f"{machine.tpu_chips} TPU chips on the PCI bus"))
+    elif machine.is_google_vm:
+        found.append(Platform("Compute Engine", "the product name of this machine"))
+    return tuple(found)

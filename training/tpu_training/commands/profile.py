@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tpu_training.cluster.endpoint.target import Addresses, find_target
+from tpu_training.cluster.endpoint import Addresses, find_target
 from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import InputError
 

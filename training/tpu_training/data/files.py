@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.cluster.bucket_object import BucketObject, Refused
-from tpu_training.cluster.endpoint.credentials import bucket_tokens
+from tpu_training.cluster.google import BucketObject, Refused, bucket_tokens
 from tpu_training.errors import InputError, TrainingError
 
 _CHUNK_BYTES = 8 << 20

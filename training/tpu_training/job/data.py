@@ -5,8 +5,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data.data_set import DataSet, check_readable
 from tpu_training.data.function.call import is_function
 from tpu_training.data.function.live import LiveFunction

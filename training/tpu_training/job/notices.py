@@ -18,9 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpu_training.cluster.bucket_object import BucketObject, Refused
-from tpu_training.cluster.endpoint.credentials import bucket_tokens
-from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.cluster.google import BucketObject, MetadataServer, Refused, bucket_tokens
 from tpu_training.errors import TrainingError
 from tpu_training.loop.shutdown import ShutdownRequest
 

@@ -12,8 +12,7 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
 from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet

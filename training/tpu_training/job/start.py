@@ -7,22 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 
-from tpu_training.cluster.endpoint.lookup import choose_local, resolve
-from tpu_training.cluster.endpoint.target import (
-    Addresses,
-    LocalTpu,
-    NamedTpu,
-    NoTpu,
-    find_target,
-)
-from tpu_training.cluster.endpoint.wait import Wait
-from tpu_training.cluster.library import (
+from tpu_training.cluster.cloud_tpu import choose_local, resolve
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Wait, find_target
+from tpu_training.cluster.machine import (
     check_library,
+    find_machine,
     installed_library,
     leave_tpu_alone,
     use_tpu_here,
 )
-from tpu_training.cluster.machine import find_machine
 from tpu_training.compile.lean import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.function.call import is_function

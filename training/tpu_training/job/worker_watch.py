@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tpu_training.cluster.endpoint.probe import greet
+from tpu_training.cluster.endpoint import greet
 
 _LOOK_SECONDS = 1.0
 # A new connection shows whether a host still answers that vanished without a word.

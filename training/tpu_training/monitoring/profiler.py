@@ -10,7 +10,7 @@ from types import FrameType
 
 import tensorflow as tf
 
-from tpu_training.cluster.endpoint.probe import why_silent
+from tpu_training.cluster.endpoint import why_silent
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.monitoring.terminal import native_output_hidden

@@ -11,7 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.faults import Fault
 from tests.unit.localcloud.storage.conftest import Bucket
 from tpu_training.checkpoints.lease import BucketLease, Holder
-from tpu_training.cluster.bucket_object import BucketObject, NotNow, Refused, Taken
+from tpu_training.cluster.google import BucketObject, NotNow, Refused, Taken
 from tpu_training.errors import LeaseError
 
 PATH = "gs://test-bucket/jobs/one two/lease.json"

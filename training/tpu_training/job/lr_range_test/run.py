@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet

@@ -9,7 +9,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.machines.machines import Machines
 from tests.unit.localcloud.machines.conftest import spec, until
-from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.cluster.google import MetadataServer
 from tpu_training.job.notices import hear_notices
 from tpu_training.loop.shutdown import ShutdownRequest
 

@@ -1,0 +1,323 @@
+"""Resolve a TPU's name to its workers' addresses, once it is READY."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import requests
+
+from tpu_training.cluster.endpoint import (
+    DEFAULT_PORT,
+    Addresses,
+    LocalTpu,
+    NamedTpu,
+    NoTpu,
+    Target,
+    Wait,
+)
+from tpu_training.cluster.google import (
+    MetadataServer,
+    TokenSource,
+    application_default_tokens,
+    authorization,
+)
+from tpu_training.cluster.machine import Machine, drive_slice
+from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
+
+# A new role or a newly enabled API takes up to about a minute to propagate, and who makes a lost
+# TPU anew takes a moment to notice.
+_GRACE_SECONDS = 60.0
+
+_LOST = ("PREEMPTED", "TERMINATED")
+_CURES = {
+    "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
+    "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
+    "FAILED": "its creation failed: look at its operation's error, delete it and create it again",
+    "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start NAME --zone ZONE`",
+    "HIDDEN": "it is hidden: delete it and create it again",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Lost(TpuStateError):
+    """Google took the TPU away. The agent, or a person, may make it anew."""
+
+
+def resolve(
+    target: Target, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+) -> Addresses | LocalTpu | NoTpu:
+    """Replace a TPU's name by its workers' addresses once it is READY; keep other targets.
+
+    Calls `meanwhile` whenever it has to wait.
+    """
+    if not isinstance(target, NamedTpu):
+        return target
+    name = complete_name(target, MetadataServer.from_environment())
+    api = CloudTpuApi(application_default_tokens())
+    tpu = wait_until_ready(api, name, wait, meanwhile)
+    return addresses_of(api, name, tpu, f"{target.source}={target.name}")
+
+
+def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addresses:
+    """Return the addresses of `tpu`, which look its name up again whenever they are asked to.
+
+    They stay the same while that finds no TPU that is READY.
+    """
+
+    def look_up() -> Addresses:
+        with contextlib.suppress(NotYet, DeniedForNow, Lost):
+            return addresses_of(api, name, _ready(look_for(api, name), name), source)
+        return here
+
+    here = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
+    return here
+
+
+def choose_local(
+    workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
+) -> Addresses | LocalTpu | NoTpu:
+    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
+
+    That of one host of a slice is the slice. Raises InputError if this host can't drive it.
+    """
+    if isinstance(workers, Addresses) or split_cpu:
+        return workers
+    if machine.slice:
+        return drive_slice(machine.slice, workers)
+    if isinstance(workers, LocalTpu) or not machine.has_usable_tpu:
+        return workers
+    chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
+    return LocalTpu(
+        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+    )
+
+
+def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
+    """Complete the name with project and zone from the metadata server.
+
+    Raises:
+        InputError: There is no such server either; the message names the missing flags.
+    """
+    project = target.project or metadata.project()
+    zone = target.zone or metadata.zone()
+    missing = [
+        f"--tpu-{part} (or TPU_{part.upper()})"
+        for part, value in (("project", project), ("zone", zone))
+        if not value
+    ]
+    if not project or not zone:
+        raise InputError(
+            f"the TPU {target.name} from {target.source} can't be looked up without "
+            f"{' and '.join(missing)}; give them, or the address itself as --tpu=grpc://HOST:PORT"
+        )
+    return TpuName(project, zone, target.name)
+
+
+def wait_until_ready(
+    api: TpuReader, name: TpuName, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+) -> Tpu:
+    """Return the TPU once it is READY and has addresses; log each unsuccessful try.
+
+    Calls `meanwhile` after each of them.
+
+    Raises:
+        TpuStateError: At once, for a state that waiting does not change; after a minute for a TPU
+            that was taken away and that nobody makes anew.
+        AccessError: After a minute of denied requests.
+        EndpointError: At the deadline.
+    """
+    problem: Exception | None = None
+    for attempt in wait.attempts():
+        try:
+            return _ready(look_for(api, name), name)
+        except (NotYet, DeniedForNow, Lost) as error:
+            if not isinstance(error, NotYet) and attempt.elapsed >= _GRACE_SECONDS:
+                raise
+            problem = error
+        logger.info("endpoint: %s (%s)", problem, attempt)
+        meanwhile()
+    if isinstance(problem, Lost):
+        raise problem
+    raise EndpointError(
+        f"gave up after {wait.deadline:.0f} s: {problem}; check name, zone and project with "
+        "`gcloud compute tpus tpu-vm list --zone ZONE`, or raise --connect_tries"
+    )
+
+
+def _ready(tpu: Tpu, name: TpuName) -> Tpu:
+    """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it is not to be."""
+    if cure := _CURES.get(tpu.state):
+        kind = Lost if tpu.state in _LOST else TpuStateError
+        raise kind(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
+    if tpu.state != "READY":
+        raise NotYet(f"the TPU {name.name} is {tpu.state}, not READY")
+    if not tpu.addresses:
+        raise NotYet(f"the TPU {name.name} has no address yet")
+    if tpu.health not in ("", "HEALTHY", "HEALTH_UNSPECIFIED"):
+        logger.warning("endpoint: the TPU %s is READY but its health is %s", name.name, tpu.health)
+    return tpu
+
+
+# --- Read a TPU's state from the Cloud TPU API, for TPU VMs and TPU nodes.
+#
+# API v2 knows TPU VMs; only v1 may know a classic TPU node.
+# Reference: https://cloud.google.com/tpu/docs/reference/rest
+
+_ROOT = "https://tpu.googleapis.com"
+_TIMEOUT_SECONDS = 30.0
+_VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
+_NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
+
+
+class NotYet(EndpointError):
+    """The API may answer later: not found, 429, 5xx, connection lost."""
+
+
+class NotThere(NotYet):
+    """The zone has no such TPU."""
+
+
+class DeniedForNow(AccessError):
+    """A 403 that goes away once a new role or a newly enabled API has propagated."""
+
+
+@dataclass(frozen=True)
+class TpuName:
+    """A TPU's full name. It may be in one of several zones, with commas between them."""
+
+    project: str
+    zone: str
+    name: str
+
+    @property
+    def in_each_zone(self) -> tuple[TpuName, ...]:
+        """The name in one zone after the other."""
+        zones = self.zone.split(",")
+        return tuple(TpuName(self.project, zone.strip(), self.name) for zone in zones)
+
+    def __str__(self) -> str:
+        """Return the resource's path in the API."""
+        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.name}"
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """A TPU as the API describes it. `addresses` are `host:port` in worker order."""
+
+    state: str
+    addresses: tuple[str, ...]
+    health: str
+    tensorflow: str | None
+
+    @classmethod
+    def from_api(cls, node: Mapping[str, Any]) -> Tpu:
+        """Read a v1 or v2 Node; `health` may be missing (tensorflow/tpu#590)."""
+        version = _VERSION.search(node.get("tensorflowVersion") or node.get("runtimeVersion") or "")
+        return cls(
+            state=node.get("state", "STATE_UNSPECIFIED"),
+            addresses=tuple(
+                f"{endpoint['ipAddress']}:{endpoint.get('port') or DEFAULT_PORT}"
+                for endpoint in node.get("networkEndpoints", ())
+                if endpoint.get("ipAddress")
+            ),
+            health=node.get("health", ""),
+            tensorflow=version[1] if version else None,
+        )
+
+
+class TpuReader(Protocol):
+    """The part of the Cloud TPU API that a look-up needs."""
+
+    def get(self, name: TpuName) -> Tpu:
+        """Return the TPU; raise as CloudTpuApi.get does."""
+
+
+class CloudTpuApi:
+    """Reads TPUs with the caller's credentials."""
+
+    def __init__(self, tokens: TokenSource) -> None:
+        """Authorize each request with an access token from `tokens`."""
+        self._tokens = tokens
+        self._session = requests.Session()
+
+    def get(self, name: TpuName) -> Tpu:
+        """Return the TPU called `name`.
+
+        Raises:
+            NotYet, DeniedForNow: Asking again may help.
+            AccessError, EndpointError: Asking again will not help.
+        """
+        for version in ("v2", "v1"):
+            answer = self._request(f"{_ROOT}/{version}/{name}")
+            if answer.status_code != HTTPStatus.NOT_FOUND:
+                break
+        if answer.ok:
+            return Tpu.from_api(answer.json())
+        raise _error_of(answer, name)
+
+    def _request(self, url: str) -> requests.Response:
+        headers = authorization(url, self._tokens)
+        try:
+            return self._session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+
+
+def look_for(api: TpuReader, name: TpuName) -> Tpu:
+    """Return the TPU in the first of its zones that has it; raises as CloudTpuApi.get does."""
+    for one in name.in_each_zone:
+        with contextlib.suppress(NotThere):
+            return api.get(one)
+    raise NotThere(_nowhere(name))
+
+
+def _nowhere(name: TpuName) -> str:
+    return f"there is no TPU {name.name} in zone {name.zone} of project {name.project}"
+
+
+def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
+    """Translate an error answer into an error that names the cure."""
+    status = answer.status_code
+    message, reasons = _message_and_reasons(answer)
+    if status == HTTPStatus.NOT_FOUND:
+        return NotThere(_nowhere(name))
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return NotYet(f"the Cloud TPU API answers {status} ({message})")
+    if status == HTTPStatus.UNAUTHORIZED:
+        return AccessError(f"the Cloud TPU API refuses the credentials ({message})")
+    if status == HTTPStatus.FORBIDDEN and _NEVER_HEALS in reasons:
+        return AccessError(
+            "the VM's access scopes do not cover the Cloud TPU API: stop the VM, give it the scope "
+            "https://www.googleapis.com/auth/cloud-platform, and start it again"
+        )
+    if status == HTTPStatus.FORBIDDEN and "SERVICE_DISABLED" in reasons:
+        return DeniedForNow(
+            f"the Cloud TPU API is disabled in project {name.project}: run "
+            f"`gcloud services enable tpu.googleapis.com --project={name.project}`"
+        )
+    if status == HTTPStatus.FORBIDDEN:
+        return DeniedForNow(
+            f"permission tpu.nodes.get on {name} denied ({message}): grant roles/tpu.viewer in "
+            f"project {name.project} to the account that runs the training"
+        )
+    return EndpointError(f"the Cloud TPU API answers {status} for {name} ({message})")
+
+
+def _message_and_reasons(answer: requests.Response) -> tuple[str, set[str]]:
+    """Parse Google's error object; of any other body return the first line and no reasons."""
+    try:
+        error = answer.json()["error"]
+        details = [*error.get("details", ()), *error.get("errors", ())]
+        reasons = {detail.get("reason", "") for detail in details}
+        if "insufficient authentication scopes" in error.get("message", ""):
+            reasons.add(_NEVER_HEALS)
+        return error.get("message", ""), reasons
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return answer.text.partition("\n")[0][:200], set()

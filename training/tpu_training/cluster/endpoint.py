@@ -1,0 +1,277 @@
+"""Find a TPU's gRPC endpoint and wait until it answers. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tpu_training.errors import EndpointError, InputError
+
+# --- Find out which TPU the argument or the platform's environment variables name.
+#
+# The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
+# Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
+# COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own
+# resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
+
+DEFAULT_PORT = 8470
+SCHEME = "grpc://"
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
+_ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+# In order of precedence.
+VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The workers' `host:port` in worker order, and the setting that named them.
+
+    `tensorflow` is their version as reported by the Cloud TPU API, if it was asked. `look_up` asks
+    it again: a TPU that was made anew has other addresses.
+    """
+
+    addresses: tuple[str, ...]
+    source: str
+    tensorflow: str | None = None
+    look_up: Callable[[], Addresses] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The workers in the form of TensorFlow's resolver: `grpc://A:P,grpc://B:P`."""
+        return ",".join(SCHEME + address for address in self.addresses)
+
+
+@dataclass(frozen=True)
+class NamedTpu:
+    """A TPU to look up through the Cloud TPU API; project and zone may be unknown yet."""
+
+    name: str
+    project: str | None
+    zone: str | None
+    source: str
+
+
+@dataclass(frozen=True)
+class LocalTpu:
+    """The TPU of the machine that this process runs on (a TPU VM), and why it was chosen."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoTpu:
+    """No setting names a TPU."""
+
+
+Target = Addresses | NamedTpu | LocalTpu | NoTpu
+
+
+def find_target(
+    tpu: str | None, project: str | None, zone: str | None, environ: Mapping[str, str]
+) -> Target:
+    """Return the target that the argument `tpu` or the first set environment variable names.
+
+    Raises:
+        InputError: The value is neither a name nor an address; the message names the setting.
+    """
+    project = project or environ.get("TPU_PROJECT") or None
+    zone = zone or environ.get("TPU_ZONE") or None
+    if tpu:
+        return _parse(tpu, project, zone, "--tpu")
+    if url := environ.get("TPU_GRPC_URL"):
+        return Addresses(_parse_addresses(url, "TPU_GRPC_URL"), "TPU_GRPC_URL")
+    if name := environ.get("TPU_NAME"):
+        return _parse(name, project, zone, "TPU_NAME")
+    if config := environ.get("TPU_CONFIG"):
+        return _parse_tpu_config(config, project, zone)
+    for variable in _ADDRESS_VARIABLES:
+        if value := environ.get(variable):
+            return Addresses(_parse_addresses(value, variable), variable)
+    return NoTpu()
+
+
+def _parse(value: str, project: str | None, zone: str | None, source: str) -> Target:
+    """Distinguish names from addresses, which have a scheme, a dot, a colon or a comma."""
+    value = value.strip()
+    if value == "local":
+        return LocalTpu(source, f"{source} says local")
+    if full := _FULL_NAME.fullmatch(value):
+        project, zone, value = full.groups()
+    if _NAME.fullmatch(value):
+        return NamedTpu(value, project, zone, source)
+    return Addresses(_parse_addresses(value, source), source)
+
+
+def _parse_addresses(value: str, source: str) -> tuple[str, ...]:
+    addresses = tuple(_parse_address(part.strip(), source) for part in value.split(","))
+    if repeated := sorted({address for address in addresses if addresses.count(address) > 1}):
+        raise InputError(f"{source}={value!r} names the worker {repeated[0]} more than once")
+    return addresses
+
+
+def _parse_address(value: str, source: str) -> str:
+    match = _ADDRESS.fullmatch(value.removeprefix(SCHEME).removesuffix("/"))
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if not match or not 0 < port < 65536:
+        raise InputError(
+            f"{source}: {value!r} is neither a TPU's name nor an address; expected a name such as "
+            f"my-tpu, {SCHEME}HOST:PORT, several of them with commas between, or local"
+        )
+    return f"{match['host']}:{port}"
+
+
+def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Target:
+    expected = '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
+    try:
+        config = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise InputError(f"TPU_CONFIG is not JSON ({error}); expected {expected}") from error
+    name = config.get("tpu_node_name") if isinstance(config, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")
+    return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
+
+
+# --- Retry with growing pauses until a deadline.
+
+_FIRST_PAUSE = 0.5
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try: its number, counted from 1, and the seconds elapsed before it."""
+
+    number: int
+    elapsed: float
+    deadline: float
+
+    def __str__(self) -> str:
+        """Format as `try 3, 2 of 400 s`."""
+        return f"try {self.number}, {self.elapsed:.0f} of {self.deadline:.0f} s"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long to wait: `tries` times `interval` seconds in all; AI Platform advises 40 x 10 s.
+
+    Pauses start short and double up to `interval`, so that a worker that is ready soon is noticed
+    soon. Tests replace `clock` and `sleep` to run in virtual time.
+    """
+
+    tries: int = 40
+    interval: float = 10.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def deadline(self) -> float:
+        """The seconds to wait in all."""
+        return self.tries * self.interval
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield attempts until the deadline, with pauses between them."""
+        started, pause, number = self.clock(), min(_FIRST_PAUSE, self.interval), 1
+        while True:
+            elapsed = self.clock() - started
+            yield Attempt(number, elapsed, self.deadline)
+            left = self.deadline - (self.clock() - started)
+            if left <= 0:
+                return
+            self.sleep(min(pause, left))
+            pause, number = min(pause * 2, self.interval), number + 1
+
+
+# --- Probe whether a gRPC server answers at an address.
+#
+# `tf.config.experimental_connect_to_cluster` hangs silently if nobody listens (tensorflow#34564), so
+# every worker is probed first.
+
+# RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
+# own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
+_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_ACKNOWLEDGED = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
+_FRAME_HEADER_BYTES = 9
+_SETTINGS_TYPE = 4
+_TIMEOUT_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:
+    """Return the workers once each answers as a gRPC server; log each unsuccessful try.
+
+    Before each further try a named TPU is looked up again: one that died is still READY for a
+    while, and the one that is made in its place has other addresses.
+
+    Raises:
+        EndpointError: At the deadline.
+        TpuStateError: The TPU got into a state that waiting does not change.
+    """
+    silent: dict[str, str] = {}
+    for attempt in wait.attempts():
+        if silent and workers.look_up:
+            workers = workers.look_up()
+        silent = {a: reason for a in workers.addresses if (reason := why_silent(a))}
+        if not silent:
+            return workers
+        logger.info("endpoint: waiting for %s (%s)", _describe(silent), attempt)
+    raise EndpointError(
+        f"no gRPC server answers at {_describe(silent)} after {wait.deadline:.0f} s: check that "
+        "the TPU is READY, that this machine is in the TPU's network, and that a firewall rule "
+        "lets it reach the port; a TPU VM serves gRPC only with a -pod runtime or a worker "
+        "started on it"
+    )
+
+
+def why_silent(address: str, timeout: float = _TIMEOUT_SECONDS) -> str | None:
+    """Return None if a gRPC server answers at `host:port`, else the reason in a few words."""
+    try:
+        greet(address, timeout).close()
+    except TimeoutError:
+        return f"no answer in {timeout:g} s"
+    except OSError as error:
+        return error.strerror.lower() if error.strerror else str(error)
+    return None
+
+
+def greet(address: str, timeout: float = _TIMEOUT_SECONDS) -> socket.socket:
+    """Return a connection to the gRPC server at `host:port`, which has answered.
+
+    Raises:
+        OSError: Nobody answers, or it is not a gRPC server.
+    """
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=timeout)
+    try:
+        connection.sendall(_CLIENT_PREFACE + _EMPTY_SETTINGS)
+        header = _read(connection, _FRAME_HEADER_BYTES)
+        if len(header) < _FRAME_HEADER_BYTES or header[3] != _SETTINGS_TYPE:
+            raise ConnectionError("listens, but is not a gRPC server")
+        # A server closes a connection whose client never acknowledges its settings.
+        connection.sendall(_SETTINGS_ACKNOWLEDGED)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    """Read `count` bytes, fewer if the other side closes."""
+    data = b""
+    while len(data) < count and (more := connection.recv(count - len(data))):
+        data += more
+    return data
+
+
+def _describe(silent: dict[str, str]) -> str:
+    return ", ".join(f"grpc://{address} ({reason})" for address, reason in silent.items())
