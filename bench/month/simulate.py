@@ -10,7 +10,7 @@ from bench.month.cloud import Cloud, Life
 from bench.month.strategies import Strategy
 from bench.month.trace import Tpu
 from tpu_training.checkpoints.reader import History
-from tpu_training.checkpoints.schedule import CheckpointSchedule
+from tpu_training.loop.train import CheckpointSchedule
 
 MONTH_SECONDS = 30 * 86400.0
 # From READY to the first step: the trainer asks each 10 s, loads TensorFlow, restores, compiles.

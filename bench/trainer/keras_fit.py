@@ -19,8 +19,8 @@ from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 

@@ -21,8 +21,8 @@ from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop, run_loop
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 

@@ -14,14 +14,14 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 from tpu_training import fit
-from tpu_training.loop import compiled_loop
+from tpu_training.loop import train
 from tpu_training.loop import train as loop_of_loops
 
 
 def main(data: str, model_dir: str) -> None:
     """Train half an epoch; no checkpoint is due before the end."""
     times: list[tuple[float, float]] = []
-    run = compiled_loop.run_loop
+    run = train.run_loop
 
     def timed(*arguments: object) -> object:
         begun = time.perf_counter()

@@ -19,7 +19,7 @@ from tpu_training.data.data_set import open_data
 from tpu_training.job.lr_range_test.curve import read
 from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
 from tpu_training.job.start import prepare_tensorflow
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 from tpustack.project import root

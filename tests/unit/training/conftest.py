@@ -163,7 +163,7 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
     from tpu_training.job.hang_timer import HangTimer
     from tpu_training.job.job import Job
     from tpu_training.job.run import run_on
-    from tpu_training.loop.shutdown import ShutdownRequest
+    from tpu_training.loop.callbacks import ShutdownRequest
 
     def run(*arguments: object) -> None:
         command = parse([str(argument) for argument in arguments])

@@ -16,8 +16,8 @@ from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.loop.compiled_loop import TrainLoop, create_train_loop, run_loop
 from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.train import TrainLoop, create_train_loop, run_loop
 from tpu_training.models.attention import dropout
 from tpu_training.models.layers import Dense, normalise
 from tpu_training.models.params import Params, build_params

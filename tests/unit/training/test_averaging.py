@@ -17,8 +17,7 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.initial_weights import read_weights
 from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.data.data_set import open_data
-from tpu_training.loop.averaging import WeightAverage, averaged
-from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.state import TrainState, WeightAverage, averaged, create_train_state
 from tpu_training.models.names import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.serving.export.restore import restore_model

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.errors import InputError
-from tpu_training.loop.replica_step import current_replica
+from tpu_training.loop.step import current_replica
 from tpu_training.models.normalisation import BatchNorm
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model

@@ -23,11 +23,9 @@ from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
 from tpu_training.errors import CheckpointError, DivergedError, Interrupted, LeaseError
 from tpu_training.errors.catalog import translate
-from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.compiled_loop import LoopFigures, TrainLoop, run_loop
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.loop.train import train
+from tpu_training.loop.train import LoopFigures, TrainLoop, run_loop, train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 

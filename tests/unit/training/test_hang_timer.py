@@ -20,7 +20,7 @@ STUCK = """
 import hashlib
 import sys
 import threading
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
 from tpu_training.job.hang_timer import HangTimer
 ShutdownRequest().install()
 HangTimer(grace_seconds=0.2).install()

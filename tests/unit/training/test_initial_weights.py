@@ -18,9 +18,9 @@ from tpu_training.checkpoints.initial_weights import load_initial_weights, map_n
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError
-from tpu_training.loop.compiled_loop import create_train_loop
-from tpu_training.loop.optimizers.choice import choose_variables, creations
+from tpu_training.loop.optimizers import choose_variables, creations
 from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.create import create_model
 from tpu_training.models.layers import Conv2D, Dense
 from tpu_training.models.names import variable_paths

@@ -22,10 +22,10 @@ from tpu_training.data.data_set import open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
 from tpu_training.errors import InputError
-from tpu_training.loop.compiled_loop import create_train_loop
-from tpu_training.loop.replica_step import create_replica_step, create_step_sums
+from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.loop.walk import operations
+from tpu_training.loop.step import create_replica_step, create_step_sums
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.names import variable_paths
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model

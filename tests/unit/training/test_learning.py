@@ -17,17 +17,17 @@ from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted
-from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.compiled_loop import (
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
+from tpu_training.loop.evaluation import create_evaluation
+from tpu_training.loop.state import TrainState, compute_dtype, create_train_state
+from tpu_training.loop.train import (
     LoopFigures,
     TrainLoop,
+    TrainResult,
     create_train_loop,
     run_loop,
+    train,
 )
-from tpu_training.loop.evaluate import create_evaluation
-from tpu_training.loop.shutdown import ShutdownRequest
-from tpu_training.loop.state import TrainState, compute_dtype, create_train_state
-from tpu_training.loop.train import TrainResult, train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import Scalars
@@ -136,7 +136,7 @@ def test_evaluation_counts_every_image_exactly_once(
     cluster: Cluster, data: DataSet, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compares with one plain pass over the 1,003 images, which no batch size divides."""
-    monkeypatch.setattr("tpu_training.loop.evaluate._MOST_STEPS", 7)
+    monkeypatch.setattr("tpu_training.loop.evaluation._MOST_STEPS", 7)
     images, labels = [], []
     for record in tf.data.TFRecordDataset(data.paths("test")).as_numpy_iterator():
         feature = tf.train.Example.FromString(record).features.feature
@@ -163,7 +163,7 @@ def test_a_number_of_examples_that_float32_does_not_know_is_counted_exactly(
     features, labels = np.zeros((2, 64, 28, 28, 1), np.uint8), np.zeros((2, 64), np.int32)
     batches = iter(tf.data.Dataset.from_tensor_slices((features, labels, weights)).repeat())
     monkeypatch.setattr(
-        "tpu_training.loop.evaluate.evaluation_batches", lambda *_: (lambda: next(batches), 2)
+        "tpu_training.loop.evaluation.evaluation_batches", lambda *_: (lambda: next(batches), 2)
     )
     examples = 2**26 + 1
     assert int(np.float32(examples)) != examples

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tests.unit.training.test_train_loop import PROBE
 from tpu_training.data.data_set import open_data
 from tpu_training.errors import InputError
-from tpu_training.loop.mixing import Mix, beta_quantiles, create_mix
-from tpu_training.loop.replica_step import Replica, create_replica_step, create_step_sums
-from tpu_training.loop.state import create_train_state
+from tpu_training.loop.state import Mix, beta_quantiles, create_mix, create_train_state
+from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.step_context import step_context

@@ -22,7 +22,7 @@ from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.names import variable_names
 from tpu_training.models.params import Params

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tpu_training.checkpoints.reader import History
-from tpu_training.checkpoints.schedule import CheckpointSchedule
 from tpu_training.job.notices import Notices, hear_of_tpu
-from tpu_training.loop.pace import Pace
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
+from tpu_training.loop.train import CheckpointSchedule, Pace
 
 
 def heard(*looks: Mapping[str, Any]) -> list[tuple[bool, bool]]:

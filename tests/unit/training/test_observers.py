@@ -21,8 +21,7 @@ from tpu_training.job.job import Job
 from tpu_training.job.local_files import check_local_files
 from tpu_training.job.observers import create_observers, peak_flops
 from tpu_training.loop.callbacks import Callback, LoopReport, started
-from tpu_training.loop.flops import flops_of
-from tpu_training.loop.graphs import repeat
+from tpu_training.loop.graph import flops_of, repeat
 from tpu_training.models.params import Params
 from tpu_training.monitoring.measurements import Utilisation
 from tpu_training.monitoring.summaries import Summaries

@@ -11,9 +11,13 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.checkpoints.model_description import describe_model
-from tpu_training.loop.optimizers.choice import Choice, choose_variables, creations
-from tpu_training.loop.optimizers.create import create_optimizer
-from tpu_training.loop.optimizers.schedules import create_schedule
+from tpu_training.loop.optimizers import (
+    Choice,
+    choose_variables,
+    create_optimizer,
+    create_schedule,
+    creations,
+)
 from tpu_training.models.attention import Embedding
 from tpu_training.models.create import create_model
 from tpu_training.models.layers import Dense

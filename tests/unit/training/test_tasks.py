@@ -26,9 +26,8 @@ from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
-from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.evaluate import create_evaluation
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import train
 from tpu_training.models.params import Params

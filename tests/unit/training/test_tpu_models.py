@@ -18,10 +18,10 @@ from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.loop.compiled_loop import create_train_loop
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
+from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.loop.walk import operations
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import built_in_models, load_model
 

@@ -13,9 +13,9 @@ from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, fake
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.data.input.timed import TimedInput
-from tpu_training.loop.compiled_loop import LoopFigures, create_train_loop
+from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state
-from tpu_training.loop.walk import operations
+from tpu_training.loop.train import LoopFigures, create_train_loop
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import InputError
-from tpu_training.loop.compiled_loop import create_train_loop
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.layers import Dense
 from tpu_training.models.losses import softmax_cross_entropy
 from tpu_training.models.params import Params

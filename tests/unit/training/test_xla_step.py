@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import RAW, TOKENS, Manifest
-from tpu_training.loop.evaluate import create_replica_evaluation
-from tpu_training.loop.optimizers.choice import creations
-from tpu_training.loop.replica_step import Replica, create_replica_step, create_step_sums
+from tpu_training.loop.evaluation import create_replica_evaluation
+from tpu_training.loop.optimizers import creations
 from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
 from tpu_training.models.keras.params import Params as KerasParams
 from tpu_training.models.layers import Conv2D, normalise
 from tpu_training.models.params import Params, build_params

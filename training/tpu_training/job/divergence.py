@@ -10,8 +10,8 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import DivergedError
 from tpu_training.job.job import Job
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
 from tpu_training.loop.state import create_train_state, total_steps
+from tpu_training.loop.train import create_train_loop, run_loop
 
 logger = logging.getLogger(__name__)
 

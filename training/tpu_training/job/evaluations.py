@@ -9,7 +9,7 @@ from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.job.job import Job
 from tpu_training.job.metrics import Metrics
 from tpu_training.loop.callbacks import Callback
-from tpu_training.loop.evaluate import Evaluation, create_evaluation
+from tpu_training.loop.evaluation import Evaluation, create_evaluation
 from tpu_training.loop.state import TrainState
 from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.summaries import Summaries

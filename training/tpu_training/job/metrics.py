@@ -12,7 +12,7 @@ from tpu_training.data import files
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.job.job import Job
-from tpu_training.loop.evaluate import Evaluation
+from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.train import TrainResult
 from tpu_training.monitoring.terminal import Progress
 

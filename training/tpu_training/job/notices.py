@@ -20,7 +20,7 @@ from typing import Any
 
 from tpu_training.cluster.google import BucketObject, MetadataServer, Refused, bucket_tokens
 from tpu_training.errors import TrainingError
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
 
 # A server that can't be reached is asked again after so long.
 _PAUSE_SECONDS = 1.0

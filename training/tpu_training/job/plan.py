@@ -3,8 +3,8 @@
 import logging
 
 from tpu_training.data.data_set import DataSet
-from tpu_training.loop.pace import FIRST_STEPS
 from tpu_training.loop.state import total_steps
+from tpu_training.loop.train import FIRST_STEPS
 from tpu_training.models.params import Params
 
 # Below this the warm-up alone is over before a moment of adam has settled.

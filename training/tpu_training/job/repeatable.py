@@ -10,7 +10,7 @@ from tpu_training.data.function.call import DataFunction
 from tpu_training.data.manifest import TRAIN
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import users_line
-from tpu_training.loop.walk import operations
+from tpu_training.loop.graph import operations
 
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 

@@ -27,10 +27,9 @@ from tpu_training.job.metrics import Metrics
 from tpu_training.job.observers import Relay, create_observers, peak_flops
 from tpu_training.job.plan import log_plan
 from tpu_training.job.result import Result
-from tpu_training.loop.callbacks import History, started
+from tpu_training.loop.callbacks import History, ShutdownRequest, started
+from tpu_training.loop.evaluation import create_prediction
 from tpu_training.loop.held import Held
-from tpu_training.loop.predict import create_prediction
-from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import train
 from tpu_training.monitoring.measurements import (

@@ -27,7 +27,7 @@ from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
 from tpu_training.job.local_files import check_local_files
 from tpu_training.job.result import Result
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.notices import hear_notices
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
 
 
 @contextmanager

@@ -1,31 +1,49 @@
 """The state of a training: model, optimizer and step."""
 
-import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
-from tpu_training.loop.averaging import WeightAverage
-from tpu_training.loop.graphs import with_autograph
-from tpu_training.loop.mixing import Mix, create_mix
-from tpu_training.loop.optimizers.base import Optimizer
-from tpu_training.loop.optimizers.choice import choose_variables, creations
-from tpu_training.loop.optimizers.create import create_optimizer
-from tpu_training.loop.optimizers.keras import compiled_optimizer
-from tpu_training.loop.optimizers.schedules import create_schedule
-from tpu_training.loop.seeds import derive_seed
-from tpu_training.loop.tally import Tally, create_tally
-from tpu_training.models.contract import check_model, checked_forward, checked_losses
+from tpu_training.errors import InputError
+from tpu_training.loop.graph import with_autograph
+from tpu_training.loop.optimizers import (
+    Optimizer,
+    choose_variables,
+    compiled_optimizer,
+    create_optimizer,
+    create_schedule,
+    creations,
+)
+from tpu_training.models.contract import (
+    check_model,
+    check_sums,
+    check_value,
+    checked_forward,
+    checked_losses,
+    checked_metrics,
+)
 from tpu_training.models.create import create_model
 from tpu_training.models.keras.module import KerasModule
 from tpu_training.models.keras.task import compiled_task
+from tpu_training.models.names import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.task import Losses, Prepare, Task
+from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
+from tpu_training.models.step_context import next_seed
+from tpu_training.models.task import Losses, Metric, Prepare, Task
 from tpu_training.tasks.choose import task_of
 
 
@@ -131,3 +149,305 @@ def compute_dtype(params: Params, cluster: Cluster) -> tf.DType:
     if params.precision == "auto":
         return tf.bfloat16 if cluster.has_tpu else tf.float32
     return tf.dtypes.as_dtype(params.precision)
+
+
+# --- Derive independent seeds from the one seed of a job.
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """Return a 31-bit seed for `purpose`, such as ("weights",).
+
+    It is a hash: with seed + 1, one purpose would share its numbers with another one of the job
+    that has the next seed.
+    """
+    digest = hashlib.sha256(repr((seed, *purpose)).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+# --- Count a task's metrics on the devices: all sums in two vectors, of numbers and of counts.
+
+# The confusion of classes, nested by true and predicted class.
+Tables = dict[str, list[Any]]
+
+
+class Tally:
+    """The sums of `metrics`, packed for a variable and unpacked into figures.
+
+    Integers, and the numbers of float64, stay apart from float32: it knows no odd number above 16.7
+    million.
+    """
+
+    def __init__(self, metrics: Sequence[Metric], sums: Sequence[Sequence[tf.TensorSpec]]) -> None:
+        """Count `metrics`, each of which has the `sums`, which `measure` finds out."""
+        self._metrics, self._sums = metrics, sums
+        flat = [spec for specs in sums for spec in specs]
+        numbers = [spec.dtype for spec in flat if spec.dtype.is_floating]
+        self.dtype = tf.float64 if tf.float64 in numbers else tf.float32
+        sizes = [(spec.dtype.is_integer, math.prod(spec.shape)) for spec in flat]
+        self.counts = sum(size for is_count, size in sizes if is_count)
+        self.numbers = sum(size for is_count, size in sizes if not is_count)
+
+    def count(
+        self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the numbers (numbers,) and the counts (counts,), int64, of a batch."""
+        numbers = [tf.zeros((0,), self.dtype)]
+        counts = [tf.zeros((0,), tf.int64)]
+        for metric in self._metrics:
+            for each in _as_tuple(metric.sums(outputs, targets, weights)):
+                flat = tf.reshape(each, [-1])
+                if each.dtype.is_integer:
+                    counts.append(tf.cast(flat, tf.int64))
+                else:
+                    numbers.append(tf.cast(flat, self.dtype))
+        return tf.concat(numbers, axis=0), tf.concat(counts, axis=0)
+
+    def figures(
+        self, numbers: npt.NDArray[Any], counts: npt.NDArray[Any]
+    ) -> tuple[dict[str, float], Tables]:
+        """Return the metrics of the sums by name, and those that are tables."""
+        left = {True: counts, False: numbers}
+        figures: dict[str, float] = {}
+        tables: Tables = {}
+        for metric, specs in zip(self._metrics, self._sums, strict=True):
+            parts = []
+            for spec in specs:
+                kind, size = spec.dtype.is_integer, math.prod(spec.shape)
+                parts.append(left[kind][:size].reshape(spec.shape))
+                left[kind] = left[kind][size:]
+            sums = parts[0] if len(parts) == 1 else tuple(parts)
+            if metric.value is None:
+                tables[metric.name] = np.asarray(sums).tolist()
+            else:
+                figures[metric.name] = float(metric.value(sums))
+        return figures, tables
+
+    def figures_of(self, sums: npt.NDArray[Any]) -> dict[str, float]:
+        """Return the metrics of the numbers and then the counts in `sums`."""
+        return self.figures(sums[: self.numbers], sums[self.numbers :])[0]
+
+
+def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: bool) -> Tally:
+    """Return the tally of the task's metrics for examples of `spec`; traces each of them.
+
+    Raises:
+        InputError: A metric of the user's own gives no sums; with its file and line.
+    """
+    if not task.own:
+        metrics = [m for m in task.metrics(model_spec) if m.in_training or not training]
+        return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
+    metrics = [
+        dataclasses.replace(metric, sums=with_autograph(metric.sums))
+        for metric in checked_metrics(task, model_spec)
+        if metric.in_training or not training
+    ]
+    few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
+    originals = {metric.name: metric for metric in task.metrics(model_spec)}
+    for metric, sums, others in zip(metrics, few, more, strict=True):
+        check_sums(originals[metric.name], sums, others)
+        if metric.value:
+            ones = [np.ones(each.shape, each.dtype.as_numpy_dtype) for each in sums]
+            check_value(metric, metric.value(ones[0] if len(ones) == 1 else tuple(ones)))
+    return Tally(metrics, [_specs(sums) for sums in few])
+
+
+def _trace(
+    task: Task, metrics: Sequence[Metric], spec: DataSpec, model_spec: DataSpec, examples: int
+) -> list[tuple[Any, ...]]:
+    """Return the symbolic sums of each metric for a batch of `examples`."""
+    with tf.Graph().as_default():
+        features, targets, outputs, weights = (
+            tf.compat.v1.placeholder(dtype, (examples, *shape))
+            for dtype, shape in (
+                (spec.dtype, spec.shape),
+                (spec.target_dtype, spec.target_shape),
+                ("float32", model_spec.output_shape),
+                ("float32", ()),
+            )
+        )
+        if task.prepare:
+            features, targets = task.prepare(spec)(features, targets, False)
+        return [_as_tuple(metric.sums(outputs, targets, weights)) for metric in metrics]
+
+
+def _specs(sums: Sequence[Any]) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(each.shape, each.dtype) for each in sums]
+
+
+def _as_tuple(sums: Any) -> tuple[Any, ...]:
+    return tuple(sums) if isinstance(sums, tuple | list) else (sums,)
+
+
+# --- The exponential moving average of a model's weights, which evaluations and exports use.
+
+
+class WeightAverage(tf.Module):  # type: ignore[misc]
+    """A second set of a model's weights that follows them, moving averages included.
+
+    Averaging the statistics of batch normalisation too, as TensorFlow's Model Garden does
+    (official/modeling/optimization/ema_optimizer.py), keeps them those of the averaged weights.
+    """
+
+    def __init__(self, model: tf.Module, frozen: frozenset[int], decay: float) -> None:
+        """Start with the model's weights, except those in `frozen`; call in the strategy's scope.
+
+        In the first steps the decay is (1 + step) / (10 + step), as of tf.train's average, so that
+        the first weights are soon forgotten.
+        """
+        super().__init__()
+        self._decay, self._strategy = decay, tf.distribute.get_strategy()
+        followed = {
+            path: variable
+            for path, variable in variable_paths(model)
+            if variable.dtype.is_floating and id(variable) not in frozen
+        }
+        self._followed = list(followed.values())
+        self.shadows = {path: _copy(variable) for path, variable in followed.items()}
+
+    def update(self, step: tf.Tensor) -> None:
+        """Follow the weights after `step`, counted from 0; call in replica context."""
+        done = tf.cast(step, tf.float32)
+        share = 1.0 - tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
+        tf.distribute.get_replica_context().merge_call(self._update_all, args=(share,))
+
+    def exchange(self) -> None:
+        """Put the average into the model and the model's weights here, or back; as `update`."""
+        tf.distribute.get_replica_context().merge_call(self._exchange_all)
+
+    @cached_property
+    def swap(self) -> Callable[[], object]:
+        """What exchanges the two on all replicas, compiled once for all evaluations."""
+        run = tf.function(lambda: self._strategy.run(self.exchange), autograph=False)
+        return lambda: run()  # Held by a function: TensorFlow would save its own.
+
+    def reset(self) -> None:
+        """Start anew with the model's weights."""
+        for shadow, variable in zip(self.shadows.values(), self._followed, strict=True):
+            shadow.assign(variable.read_value())
+
+    def _update_all(self, strategy: tf.distribute.Strategy, share: tf.Tensor) -> None:
+        for index, shadow in enumerate(self.shadows.values()):
+            arguments = (self._followed[index], share)
+            strategy.extended.update(shadow, _approach, args=arguments, group=True)
+
+    def _exchange_all(self, strategy: tf.distribute.Strategy) -> None:
+        for index, shadow in enumerate(self.shadows.values()):
+            strategy.extended.update(shadow, _swap, args=(self._followed[index],), group=True)
+
+
+@contextmanager
+def averaged(cluster: Cluster, average: WeightAverage | None) -> Iterator[None]:
+    """Let the model have its averaged weights; without an average those that it has."""
+    if average is None:
+        yield
+        return
+    with cluster.on_loop_device():
+        average.swap()
+    try:
+        yield
+    finally:
+        with cluster.on_loop_device():
+            average.swap()
+
+
+def _copy(variable: tf.Variable) -> tf.Variable:
+    value = tf.convert_to_tensor(variable)
+    return tf.Variable(value, trainable=False, name="average")
+
+
+def _approach(shadow: tf.Variable, variable: tf.Variable, share: tf.Tensor) -> None:
+    value = tf.cast(tf.convert_to_tensor(variable), shadow.dtype)
+    shadow.assign_add(tf.cast(share, shadow.dtype) * (value - shadow))
+
+
+def _swap(shadow: tf.Variable, variable: tf.Variable) -> None:
+    first, second = tf.identity(shadow.read_value()), tf.identity(variable.read_value())
+    with tf.control_dependencies([first, second]):
+        shadow.assign(second, read_value=False)
+        variable.assign(first, read_value=False)
+
+
+# --- Mixup and CutMix, in the compiled step: examples become mixtures of two, and so do labels.
+
+_QUANTILES = 1024
+_BISECTIONS = 50
+
+# images -> images, and the share of each one's own label
+Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+def create_mix(params: Params, spec: DataSpec) -> Mix | None:
+    """Return what mixes the images of a batch's part with those of the reversed part.
+
+    One share is drawn for the whole part, from Beta(a, a): of all pixels for mixup (Zhang et al.,
+    arXiv:1710.09412), of the area for CutMix (Yun et al., arXiv:1905.04899). With both, half of
+    the parts are mixed in each way. The seeds are the step's. None where neither is asked for.
+
+    Raises:
+        InputError: The examples are no images, or their targets have places of their own.
+    """
+    asked = [f"--{name}={getattr(params, name):g}" for name in ("mixup", "cutmix")]
+    if not (params.mixup or params.cutmix):
+        return None
+    if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
+        raise InputError(
+            f"{' '.join(asked)}: is for images that have labels as a whole, but the data set holds "
+            f"{spec.kind}s with targets of the form {spec.targets}; omit it"
+        )
+    tables = {
+        name: tf.constant(beta_quantiles(alpha), tf.float32)
+        for name, alpha in (("mixup", params.mixup), ("cutmix", params.cutmix))
+        if alpha
+    }
+
+    def mix(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shape = images.shape[1:3]
+        kept = {
+            "mixup": lambda table: tf.fill(shape, _draw(table)),
+            "cutmix": lambda table: _outside_of_a_box(shape, _draw(table)),
+        }
+        masks = [kept[name](table) for name, table in tables.items()]
+        mask = masks[0]
+        if len(masks) == 2:
+            mask = tf.where(tf.random.stateless_uniform((), next_seed()) < 0.5, *masks)
+        share = mask[:, :, tf.newaxis]
+        wide = tf.cast(images, tf.float32)
+        mixed = share * wide + (1.0 - share) * wide[::-1]
+        # Bytes stay bytes, which models expect; half a grey level is lost at most.
+        mixed = tf.round(mixed) if images.dtype.is_integer else mixed
+        return tf.cast(mixed, images.dtype), tf.reduce_mean(mask)
+
+    return mix
+
+
+def _draw(table: tf.Tensor) -> tf.Tensor:
+    """Draw from the distribution with these quantiles; TPUs have no kernel for Beta or gamma."""
+    place = tf.random.stateless_uniform((), next_seed()) * _QUANTILES
+    below = tf.minimum(tf.cast(place, tf.int32), _QUANTILES - 1)
+    rest = place - tf.cast(below, tf.float32)
+    return table[below] * (1.0 - rest) + table[below + 1] * rest
+
+
+def _outside_of_a_box(shape: tuple[int, int], share: tf.Tensor) -> tf.Tensor:
+    """Return 1 outside of a random box of the area 1 - `share`, clipped at the edges, 0 inside."""
+    side = tf.sqrt(1.0 - share)
+    centre = tf.random.stateless_uniform((2,), next_seed())
+    inside = []
+    for axis, size in enumerate(shape):
+        half = tf.floor(side * size) / 2.0
+        middle = tf.floor(centre[axis] * size)
+        places = tf.range(size, dtype=tf.float32)
+        inside.append((places >= middle - half) & (places < middle + half))
+    return 1.0 - tf.cast(inside[0][:, tf.newaxis] & inside[1], tf.float32)
+
+
+def beta_quantiles(alpha: float) -> npt.NDArray[np.float64]:
+    """Return the quantiles of Beta(`alpha`, `alpha`) in equal steps from 0 to 1."""
+    parts = np.linspace(0.0, 1.0, _QUANTILES + 1)
+    low, high = np.zeros_like(parts), np.ones_like(parts)
+    with tf.init_scope():
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            below = tf.math.betainc(tf.constant(alpha, tf.float64), alpha, middle).numpy() < parts
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return (low + high) / 2

@@ -1,23 +1,31 @@
 """Train in loops of steps on the device, with the host's work alongside."""
 
+from __future__ import annotations
+
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.schedule import CheckpointSchedule
+from tpu_training.checkpoints.reader import History
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import DivergedError, Interrupted
-from tpu_training.loop.callbacks import Callback, LoopReport, started
-from tpu_training.loop.compiled_loop import LoopFigures, create_train_loop, run_loop
-from tpu_training.loop.flops import count_flops
-from tpu_training.loop.pace import Pace
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.graph import count_flops, repeat
 from tpu_training.loop.state import TrainState, total_steps
+from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 
 # What a loop has given, and when it began and ended.
@@ -140,3 +148,171 @@ def _length(params: Params, pace: Pace, step: int, steps: int) -> int:
 
 def _is_due(step: int, interval: int, steps: int) -> bool:
     return bool(interval) and step % interval == 0 < steps - step
+
+
+# --- Compile the loop of training steps.
+
+# number of steps -> the fields of LoopFigures as one tensor: each one fetched is a round trip
+TrainLoop = Callable[[tf.Tensor], tf.Tensor]
+
+
+class LoopFigures(NamedTuple):
+    """What a loop of steps hands to the host.
+
+    Attributes:
+        learning_rate: The rate of the loop's last step.
+        input_seconds: The time that the loop waited for input.
+        gradient_norm: The mean of the steps' norms of the gradient, before it is clipped.
+        variable_norms: The same of each variable's part of it.
+        loss: The mean over the loop's examples.
+        sums: The sums of the task's metrics; see Tally.
+    """
+
+    learning_rate: float
+    input_seconds: float
+    gradient_norm: float
+    variable_norms: npt.NDArray[np.float64]
+    loss: float
+    sums: npt.NDArray[np.float64]
+
+
+def run_loop(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
+    """Do `count` steps and wait for their end."""
+    with cluster.on_loop_device():
+        figures = loop(tf.constant(count)).numpy()
+    rate, seconds, variables, norm = figures[:4].tolist()
+    norms, (loss, *_) = figures[4 : 4 + int(variables)], figures[4 + int(variables) :]
+    sums = figures[5 + int(variables) :]
+    return LoopFigures(rate, seconds, norm / count, norms / count, float(loss) / count, sums)
+
+
+def create_train_loop(
+    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
+) -> TrainLoop:
+    """Return a compiled function that does a given number of steps on the device.
+
+    Loss and metrics stay on the devices until its end: with a value that left them in each step,
+    every step would wait for the host.
+    """
+    strategy = cluster.strategy
+    batches = TimedInput(next_batch, cluster)
+    with strategy.scope():
+        sums = create_step_sums(state)
+    replica_step = create_replica_step(params, state, sums)
+
+    def step(_: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
+        strategy.run(replica_step, batches())
+        return nothing
+
+    def loop(count: tf.Tensor) -> tf.Tensor:
+        for each in sums:
+            each.assign(tf.zeros(each.shape, each.dtype), read_value=False)
+        batches.reset()
+        repeat(count, (), step)
+        rate = state.optimizer.rate(state.step.read_value() - 1)
+        first = [rate, batches.seconds(), len(state.variables)]
+        parts = [tf.stack([tf.cast(each, tf.float64) for each in first])]
+        parts += [tf.cast(each.read_value(), tf.float64) for each in sums]
+        return tf.concat(parts, axis=0)
+
+    compiled: TrainLoop = tf.function(loop, autograph=False)
+    return compiled
+
+
+# --- Keep loops short enough to hear a notice in time.
+
+# A preempted VM has 30 seconds from the notice to its end, in which a checkpoint must be written.
+# https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
+# The host's work is done during the next loop, so that short loops cost nothing.
+LOOP_SECONDS = 1.0
+# The first loops of a start, before anything is measured: the very first compiles the step.
+FIRST_STEPS = 10
+_LONG_FIRST_SECONDS = 30.0
+
+
+class Pace:
+    """How many steps a loop may have, from the seconds that a step of the last one took."""
+
+    def __init__(self) -> None:
+        """Start without a measurement."""
+        self._loops = 0
+        self._most = FIRST_STEPS
+
+    @property
+    def most(self) -> int:
+        """The steps that take LOOP_SECONDS, at least one."""
+        return self._most
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Learn from a loop of `steps` that took `seconds`."""
+        self._loops += 1
+        if self._loops == 1:
+            # It was either compiled for long, or its steps are slow: the next one tells.
+            self._most = 1 if seconds > _LONG_FIRST_SECONDS else FIRST_STEPS
+            return
+        self._most = max(1, int(LOOP_SECONDS * steps / max(seconds, 1e-6)))
+
+
+# --- When to save: every so many steps, or as often as costs and failures suggest.
+#
+# Young's first-order optimum is √(2 · cost of a save · mean time between failures): J. W. Young, "A
+# first order approximation to the optimum checkpoint interval", CACM 17(9), 1974,
+# https://doi.org/10.1145/361147.361115.
+
+# An assumption, before a job has seen failures of its own: about the rhythm that SkyPilot reports
+# for spot TPUs (42 recoveries in a month).
+TYPICAL_SECONDS_BETWEEN_FAILURES = 16 * 3600.0
+# Before the cost of a save is measured, and at least.
+FIRST_SECONDS = 60.0
+LEAST_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointSchedule:
+    """Says after which loops a checkpoint is due."""
+
+    def __init__(
+        self, steps: int, history: History, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Save every `steps` steps or, where that is 0, by Young's formula from `history`."""
+        self._steps = steps
+        self._history = history
+        self._clock = clock
+        self._before = history.seconds
+        self._begun = self._last = clock()
+        self._cost: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The seconds between two checkpoints."""
+        if self._cost is None:
+            return FIRST_SECONDS
+        between_failures = (TYPICAL_SECONDS_BETWEEN_FAILURES + self._history.seconds) / max(
+            1, self._history.starts
+        )
+        return max(LEAST_SECONDS, math.sqrt(2 * self._cost * between_failures))
+
+    def is_due(self, step: int, evaluates: bool = False) -> bool:
+        """Return whether to save at `step`, after which the job perhaps `evaluates` for long."""
+        if self._steps:
+            return step % self._steps == 0
+        return evaluates or self._clock() - self._last >= self.seconds
+
+    def begin(self) -> None:
+        """Note the time that the job has run until now; call it before saving."""
+        self._history.seconds = self._before + self._clock() - self._begun
+
+    def saved(self, cost: float) -> None:
+        """Learn that a save has kept the training waiting for `cost` seconds."""
+        first, self._last = self._cost is None, self._clock()
+        self._cost = cost
+        if first and not self._steps:
+            logger.info(
+                "checkpoint: one every %.0f s, as a save takes %.2f s and this is start %d in "
+                "%.1f hours (--checkpoint_interval=0; a number is steps)",
+                self.seconds,
+                cost,
+                self._history.starts,
+                self._history.seconds / 3600,
+            )

@@ -20,7 +20,7 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import evaluation_batches
 from tpu_training.errors import InputError, require_plots
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.evaluate import Evaluation
+from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.names import variable_paths
 from tpu_training.models.params import Params

@@ -15,7 +15,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 from tpu_training.cluster.google import BucketObject
 from tpu_training.job.notices import _generation, hear_of_tpu
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.callbacks import ShutdownRequest
 
 pytestmark = pytest.mark.server
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpu_training.compile.program.steps import Step
 from tpu_training.compile.result import Argument, ArgumentKind
-from tpu_training.loop.optimizers.base import Optimizer
+from tpu_training.loop.optimizers import Optimizer
 from tpu_training.models.names import variable_paths
 
 

@@ -9,7 +9,7 @@ import functools
 import tensorflow as tf
 
 from tpu_training.compile.program.hlo import ERRORS, hlo_of
-from tpu_training.loop.replica_step import Tensors
+from tpu_training.loop.step import Tensors
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tpu_training.compile.program.kernels import accepts, has_kernel
 from tpu_training.compile.program.sources import Sources, is_gradient, line_of_error
 from tpu_training.errors import LoweringError
-from tpu_training.loop.walk import operations
+from tpu_training.loop.graph import operations
 
 _STEPS = {"train": "training step", "evaluate": "evaluation step"}
 _NO_KERNEL = "has no kernel for TPUs"

@@ -11,7 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 import tpu_training
-from tpu_training.loop.walk import operations
+from tpu_training.loop.graph import operations
 
 _PACKAGE = Path(tpu_training.__file__).parent
 _MODELS = str(_PACKAGE / "models") + "/"

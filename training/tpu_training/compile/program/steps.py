@@ -11,9 +11,9 @@ from tpu_training.compile.program.collectives import can_reduce, sum_over
 from tpu_training.compile.program.refusals import untraceable
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import TrainingError
-from tpu_training.loop.evaluate import create_replica_evaluation
-from tpu_training.loop.replica_step import Replica, create_replica_step, create_step_sums
+from tpu_training.loop.evaluation import create_replica_evaluation
 from tpu_training.loop.state import TrainState, create_train_state, total_steps
+from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 

@@ -15,9 +15,9 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.job.lr_range_test.curve import Curve, Point, exponential_rates
 from tpu_training.job.lr_range_test.trials import Trials, explore
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
-from tpu_training.loop.optimizers.schedules import create_schedule
+from tpu_training.loop.optimizers import create_schedule
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop, run_loop
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 

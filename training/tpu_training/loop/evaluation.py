@@ -1,10 +1,13 @@
 """Evaluate exactly over a whole split: the test set, or the one for validation."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +18,13 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import evaluation_batches
 from tpu_training.data.manifest import TEST
-from tpu_training.errors import DataError
-from tpu_training.loop.averaging import averaged
-from tpu_training.loop.graphs import repeat
-from tpu_training.loop.pace import Pace
-from tpu_training.loop.replica_step import create_sums
-from tpu_training.loop.state import TrainState
-from tpu_training.loop.tally import Tables
+from tpu_training.errors import DataError, InputError
+from tpu_training.loop.graph import repeat
+from tpu_training.loop.state import Tables, TrainState, averaged
+from tpu_training.loop.step import create_sums
+from tpu_training.loop.train import Pace
 from tpu_training.models.params import Params
+from tpu_training.models.spec import DataSpec
 
 # TensorFlow's words for a data set that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
@@ -189,3 +191,62 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
         return *sums, classes
 
     return replica_step
+
+
+# --- Say what a trained model makes of examples: compiled, in batches, over all replicas.
+
+# features (examples, …) -> arrays by name
+Predict = Callable[[Any], dict[str, Any]]
+
+
+def create_prediction(
+    cluster: Cluster, params: Params, state: TrainState, spec: DataSpec
+) -> Predict:
+    """Return a function that gives the task's predictions for features of the data's `spec`.
+
+    They pass through what an evaluation's pass through, in batches of at most its size.
+
+    Raises:
+        InputError: The features have another shape or type than the data's.
+    """
+    most = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+
+    def replica(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        targets = tf.zeros((features.shape[0], *spec.target_shape), spec.target_dtype)
+        inputs, _ = state.prepare(features, targets, False)
+        return dict(state.task.predictions(state.forward(inputs, training=False)))
+
+    compiled = tf.function(lambda rows: cluster.strategy.run(replica, (rows,)), autograph=False)
+
+    def predict(features: Any) -> dict[str, Any]:
+        given = np.asarray(features)
+        if given.shape[1:] != spec.shape or given.dtype.kind not in "iu":
+            raise InputError(
+                f"features are {given.dtype} of the shape {given.shape}, expected {spec.dtype} of "
+                f"the shape (examples, {', '.join(map(str, spec.shape))}) as in the data set"
+            )
+        # Of few sizes, as each is compiled.
+        wanted = -(-len(given) // cluster.replicas)
+        share = min(most, 1 << max(0, wanted - 1).bit_length())
+        size = share * cluster.replicas
+        padding = [(0, -len(given) % size or size * (not len(given)))]
+        rows = np.pad(given.astype(spec.dtype), padding + [(0, 0)] * len(spec.shape))
+        found = [_run(cluster, compiled, part) for part in np.split(rows, len(rows) // size)]
+        return {name: np.concatenate([p[name] for p in found])[: len(given)] for name in found[0]}
+
+    return predict
+
+
+def _run(cluster: Cluster, compiled: Callable[..., Any], rows: Any) -> dict[str, Any]:
+    """Return what `compiled` gives for `rows`, dealt out to the replicas."""
+    strategy = cluster.strategy
+    parts = np.split(rows, cluster.replicas)
+    with cluster.on_loop_device():
+        dealt = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+        )
+        given = compiled(dealt)
+    return {
+        name: np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
+        for name, value in given.items()
+    }

@@ -4,15 +4,16 @@ Everything that a step changes is a variable of its replica: the weights, the st
 sums of loss and metrics. So nothing leaves the device before the loop of steps ends.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpu_training.loop.graphs import repeat
-from tpu_training.loop.seeds import derive_seed
-from tpu_training.loop.state import TrainState
+from tpu_training.loop.graph import repeat
+from tpu_training.loop.state import TrainState, derive_seed
 from tpu_training.models.params import Params
 from tpu_training.models.step_context import step_context, update_averages
 

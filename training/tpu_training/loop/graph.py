@@ -1,25 +1,89 @@
-"""Count the operations of a step's matrix products and convolutions, from its traced graph.
+"""Build graphs without AutoGraph, which would add a second to a job's start.
 
-A multiplication and an addition are two operations. Positions of a window in the padding count,
-which XLA leaves out; what a model repeats in a loop of its own counts once, as only the run knows
-how often. Recomputed results (--remat) count as often as they are computed.
+AutoGraph compiles Python's control flow over tensors, function by function. This package uses none;
+a user's own model may.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.loop.compiled_loop import TrainLoop
-from tpu_training.loop.walk import called
 from tpu_training.models.params import Params
 
+Values = TypeVar("Values")
 
-def count_flops(cluster: Cluster, loop: TrainLoop, params: Params) -> float:
+
+def repeat(
+    count: int | tf.Tensor,
+    start: Values,
+    step: Callable[[tf.Tensor, Values], Values],
+) -> Values:
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
+
+    def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
+        return number + 1, step(number, values)
+
+    first = (tf.constant(0), start)
+    result: Values = tf.while_loop(lambda number, _: number < count, body, first)[1]
+    return result
+
+
+def with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with AutoGraph enabled in it, whatever calls it."""
+    convert: Callable[..., Any] = tf.autograph.to_graph(_call)
+
+    def converted(*arguments: Any, **options: Any) -> Any:
+        return convert(function, arguments, options)
+
+    return converted
+
+
+def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+    return function(*arguments, **options)
+
+
+# --- Walk through a traced function: its graph, and those of the functions that it calls.
+
+
+def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yield all operations of `graph` and of its functions, loops' bodies and branches included."""
+    yield from _operations(graph, set())
+
+
+def _operations(graph: tf.Graph, seen: set[str]) -> Iterator[tf.Operation]:
+    for operation in graph.get_operations():
+        yield operation
+        for name in called(operation):
+            if name not in seen:
+                seen.add(name)
+                # Public APIs have the functions' definitions only, without the user's lines.
+                if function := graph._get_function(name):
+                    yield from _operations(function.graph, seen)
+
+
+def called(operation: tf.Operation) -> Iterator[str]:
+    """Yield the names of the functions that `operation` calls."""
+    for attribute in operation.node_def.attr.values():
+        yield from (name for name in (attribute.func.name,) if name)
+        yield from (function.name for function in attribute.list.func)
+
+
+# --- Count the operations of a step's matrix products and convolutions, from its traced graph.
+#
+# A multiplication and an addition are two operations. Positions of a window in the padding count,
+# which XLA leaves out; what a model repeats in a loop of its own counts once, as only the run knows
+# how often. Recomputed results (--remat) count as often as they are computed.
+
+
+def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
     """Return the operations of a step of the compiled `loop` over all replicas."""
     with cluster.on_loop_device():
-        graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph  # type: ignore[attr-defined]
+        graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph
     # A TPU's program is traced once for all cores; others are traced once for each replica.
     copies = cluster.replicas if cluster.has_tpu else 1
     return copies * params.gradient_accumulation * flops_of(graph)

@@ -1,0 +1,573 @@
+"""Optimizers on plain tf.Module, the same under every strategy and TensorFlow version.
+
+They replace Keras' optimizers because Keras 3 clips gradients before summing them over the replicas
+(so the norm is that of one replica's part) and can't leave the sum to the caller, which gradient
+accumulation needs (keras#20582).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from tpu_training.errors import InputError
+from tpu_training.models.keras.module import KerasModule
+from tpu_training.models.keras.package import is_keras_3, tensorflows
+from tpu_training.models.keras.params import AUTO
+from tpu_training.models.names import (
+    check_pattern,
+    layer_of,
+    matches,
+    split_patterns,
+    variable_names,
+    variable_paths,
+)
+from tpu_training.models.params import Params
+
+# --- Create the optimizer from the parameters.
+
+
+def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Optimizer:
+    """Create the optimizer that `params` names; call in the strategy's scope."""
+    common: dict[str, Any] = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
+    common |= {"rate_factors": chosen.rate_factors, "paths": chosen.paths}
+    if params.optimizer == "muon":
+        common["head"] = chosen.head
+    if kind := {AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
+        betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
+        return kind(chosen.trained, schedule, **common, **betas)
+    plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
+    return plain(chosen.trained, schedule, **common, momentum=params.momentum)
+
+
+# --- Choose what of a model is trained, and how fast each part of it learns.
+
+
+class Choice(NamedTuple):
+    """The variables that are trained, each with its factor of the rate; the ids of all frozen.
+
+    `paths` are those of the trained variables, and `head` that of the matrix created last.
+    """
+
+    trained: list[tf.Variable]
+    rate_factors: list[float]
+    frozen: frozenset[int]
+    paths: list[str]
+    head: str
+
+
+@contextmanager
+def creations() -> Iterator[list[tf.Variable]]:
+    """Provide the list of the variables that are created within, in that order."""
+    order: list[tf.Variable] = []
+
+    def create(next_creator: Any, **options: Any) -> tf.Variable:
+        order.append(next_creator(**options))
+        return order[-1]
+
+    with tf.variable_creator_scope(create):
+        yield order
+
+
+def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variable]) -> Choice:
+    """Return what of `model`, whose variables were created in `order`, `params` lets train.
+
+    Raises:
+        InputError: A pattern matches nothing, a factor is no number, or nothing is left to train.
+    """
+    trainable = list(zip(variable_names(model), model.trainable_variables, strict=True))
+    every = list(variable_paths(model)) if isinstance(model, tf.Module) else trainable
+    frozen = _frozen(params.freeze, [path for path, _ in every])
+    trained = [(path, variable) for path, variable in trainable if path not in frozen]
+    if not trained:
+        raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
+    factors = _rate_factors(params.rate_factors, [path for path, _ in trained])
+    places = {id(variable): place for place, variable in enumerate(order)}
+    depths = _depths(trainable, places)
+    matrices = [
+        (places.get(id(variable), -1), path)
+        for path, variable in trainable
+        if len(variable.shape) == 2 and not is_embedding(path)
+    ]
+    return Choice(
+        [variable for _, variable in trained],
+        [factors[path] * params.layer_decay ** depths[layer_of(path)] for path, _ in trained],
+        frozenset(id(variable) for path, variable in every if path in frozen),
+        [path for path, _ in trained],
+        max(matrices, default=(0, ""))[1],
+    )
+
+
+def _frozen(text: str, paths: Sequence[str]) -> set[str]:
+    frozen: set[str] = set()
+    for pattern in split_patterns(text):
+        meant = pattern.removeprefix("!")
+        check_pattern(f"--freeze={text}", meant, paths)
+        found = {path for path in paths if matches(path, meant)}
+        frozen = frozen - found if pattern.startswith("!") else frozen | found
+    return frozen
+
+
+def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
+    factors = dict.fromkeys(paths, 1.0)
+    for part in split_patterns(text):
+        pattern, _, written = part.rpartition("=")
+        try:
+            factor = float(written)
+        except ValueError:
+            factor = -1.0
+        if not (pattern and 0.0 <= factor <= 1e6):
+            raise InputError(
+                f"--rate_factors={text}: {part!r} is not PATTERN=FACTOR, such as head=10, with a "
+                "factor from 0 to 1e6"
+            )
+        check_pattern(f"--rate_factors={text}", pattern, paths)
+        factors.update((path, factor) for path in paths if matches(path, pattern))
+    return factors
+
+
+def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int]) -> dict[str, int]:
+    """Return how many layers lie above each layer, by the order in which they were created."""
+    first: dict[str, int] = {}
+    for path, variable in named:
+        layer, place = layer_of(path), places.get(id(variable), len(places))
+        first[layer] = min(first.get(layer, place), place)
+    layers = sorted(first, key=first.__getitem__)
+    return {layer: len(layers) - 1 - place for place, layer in enumerate(layers)}
+
+
+# --- Learning-rate schedules: a linear warm-up to the peak, then one of several decays.
+
+# step, counted from 0 -> learning rate
+Schedule = Callable[[tf.Tensor], tf.Tensor]
+
+
+def create_schedule(params: Params, steps: int) -> Schedule:
+    """Return the schedule that `params` describes, for a run of `steps` steps.
+
+    The warm-up reaches the peak with its last step. After it, `constant` keeps the peak, `cosine`
+    and `linear` fall to 0, and two schedules multiply by `decay_factor` per `decay_interval`:
+    `step` after each whole interval since the first step, `exponential` smoothly since the warm-up.
+    """
+    warmup = max(1.0, params.warmup_fraction * steps)
+    rest = max(1.0, steps - warmup)
+    shares: dict[str, Schedule] = {
+        "constant": lambda position: tf.ones_like(position),
+        "cosine": lambda position: 0.5 * (1.0 + tf.cos(math.pi * _part(position, warmup, rest))),
+        "linear": lambda position: 1.0 - _part(position, warmup, rest),
+        "step": lambda position: params.decay_factor ** tf.floor(intervals(position - 1.0)),
+        "exponential": lambda position: params.decay_factor ** intervals(position - warmup),
+    }
+    share = shares[params.schedule]
+
+    def intervals(done: tf.Tensor) -> tf.Tensor:
+        return tf.maximum(done, 0.0) / (params.decay_interval * steps)
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        position = tf.cast(step, tf.float32) + 1.0
+        rising = position / warmup
+        return params.learning_rate * tf.where(position < warmup, rising, share(position))
+
+    return rate
+
+
+def _part(position: tf.Tensor, warmup: float, rest: float) -> tf.Tensor:
+    return tf.clip_by_value((position - warmup) / rest, 0.0, 1.0)
+
+
+# --- The base of all optimizers: slots for each variable, clipping, the update of every copy.
+
+# What biases and the parameters of normalisations are called, here and in Keras. A bias of Keras'
+# MultiHeadAttention has two axes, as has a scale of a LayerNormalization over two.
+_OFFSETS_AND_SCALES = ("bias", "offset", "scale", "beta", "gamma")
+
+
+class Change(NamedTuple):
+    """What changes a variable: its slots, its gradient, the rate of the step and its decay.
+
+    `is_weight` says that it is neither a bias nor of a normalisation: only weights decay.
+    """
+
+    slots: Sequence[tf.Variable]
+    gradient: tf.Tensor
+    rate: tf.Tensor
+    step: tf.Tensor
+    decay: float
+    is_weight: bool
+
+
+class Optimizer(tf.Module):  # type: ignore[misc]
+    """An optimizer; subclasses implement the update of one variable."""
+
+    slot_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        schedule: Schedule,
+        weight_decay: float = 0.0,
+        clip_norm: float = 0.0,
+        rate_factors: Sequence[float] = (),
+        paths: Sequence[str] = (),
+    ) -> None:
+        """Create slots for each of `variables`; call in the strategy's scope.
+
+        `clip_norm` limits the global norm of the gradients; 0 does not clip. Each variable has a
+        factor of the rate in `rate_factors` and its place in the model in `paths`.
+        """
+        super().__init__()
+        self._variables = list(variables)
+        self._are_weights = [is_weight(*pair) for pair in zip(paths, variables, strict=True)]
+        self._weight_decay = weight_decay
+        self._clip_norm = clip_norm
+        self._rate_factors = tuple(rate_factors)
+        self.rate = schedule
+        self.slots = [
+            [_zeros_like(variable, name) for name in self.names_of(path, variable)]
+            for path, variable in zip(paths, variables, strict=True)
+        ]
+
+    def names_of(self, path: str, variable: tf.Variable) -> tuple[str, ...]:
+        """Return the names of the slots of the `variable` at `path`."""
+        return self.slot_names
+
+    def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+        """Update the variables; call in replica context.
+
+        `gradients` must be summed over all replicas already, since clipping needs the norm of the
+        sum. `step` counts from 0.
+        """
+        if self._clip_norm:
+            gradients, _ = tf.clip_by_global_norm(list(gradients), self._clip_norm)
+        context = tf.distribute.get_replica_context()
+        context.merge_call(self._update_all, args=(list(gradients), self.rate(step), step))
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Update one copy of one variable."""
+        raise NotImplementedError
+
+    def _update_all(
+        self,
+        strategy: tf.distribute.Strategy,
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> None:
+        # TensorFlow 2.12 can't compile zip with strict.
+        for index, gradient in enumerate(gradients):
+            is_weight = self._are_weights[index]
+            decay = self._weight_decay if is_weight else 0.0
+            change = Change(self.slots[index], gradient, rate, step, decay, is_weight)
+            arguments = (change, self._rate_factors[index])
+            strategy.extended.update(
+                self._variables[index], self._update_copy, args=arguments, group=True
+            )
+
+    def _update_copy(self, variable: tf.Variable, change: Change, factor: float) -> None:
+        self.update(variable, change._replace(rate=change.rate * factor))
+
+
+def is_weight(path: str, variable: tf.Variable) -> bool:
+    """Return whether the variable at `path` is neither a bias nor of a normalisation."""
+    return len(variable.shape) > 1 and path.rpartition("/")[2] not in _OFFSETS_AND_SCALES
+
+
+def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
+
+
+# --- Stochastic gradient descent with momentum.
+
+
+class Sgd(Optimizer):
+    """SGD with momentum and with weight decay in the gradient, as usual for ResNets."""
+
+    slot_names = ("velocity",)
+
+    def __init__(self, *arguments: Any, momentum: float, **others: Any) -> None:
+        """Keep the part `momentum` of the velocity each step."""
+        super().__init__(*arguments, **others)
+        self._momentum = momentum
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Set velocity = momentum * velocity + gradient; variable -= rate * its direction."""
+        (velocity,), gradient, rate, _, decay, _ = change
+        if decay:
+            gradient += decay * variable
+        moved = velocity.assign(self._momentum * velocity + gradient)
+        variable.assign_sub(rate * self._direction(moved, gradient))
+
+    def _direction(self, velocity: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        return velocity
+
+
+class Nesterov(Sgd):
+    """SGD with Nesterov's momentum, as Sutskever et al. write it (PMLR 28(3):1139, 2013)."""
+
+    def _direction(self, velocity: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        return self._momentum * velocity + gradient
+
+
+# --- Adam, with decoupled weight decay (AdamW).
+
+_EPSILON = 1e-7
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, arXiv:1412.6980; the decay: Loshchilov and Hutter, arXiv:1711.05101)."""
+
+    slot_names: ClassVar[tuple[str, ...]] = ("first", "second")
+
+    def __init__(self, *arguments: Any, beta_1: float, beta_2: float, **others: Any) -> None:
+        """Set the decay rates of the gradients' mean (`beta_1`) and of their squares (`beta_2`)."""
+        super().__init__(*arguments, **others)
+        self._beta_1, self._beta_2 = beta_1, beta_2
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Update one copy, with both bias corrections in the rate (end of its section 2)."""
+        (first, second), gradient, rate, step, decay, _ = change
+        count = tf.cast(step, tf.float32) + 1.0
+        corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
+        mean = first.assign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
+        square = second.assign(self._beta_2 * second + (1.0 - self._beta_2) * tf.square(gradient))
+        difference = corrected * mean / (tf.sqrt(square) + _EPSILON)
+        if decay:
+            difference += rate * decay * variable
+        variable.assign_sub(difference)
+
+
+# --- LARS, for batches so large that each layer needs its own rate.
+
+_TRUST = 0.001
+
+
+class Lars(Sgd):
+    """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888).
+
+    The velocity adds up steps, each with the rate and the ratio of its time, as in the paper's
+    algorithm 1. Biases and normalisations, which have no weight decay, take the rate as it is.
+    """
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Scale the rate by the ratio of the norms of the weights and of their gradient."""
+        (velocity,), gradient, rate, _, decay, is_weight = change
+        if is_weight:
+            weights, norm = tf.norm(variable), tf.norm(gradient)
+            ratio = _TRUST * weights / (norm + decay * weights)
+            rate *= tf.where((weights > 0.0) & (norm > 0.0), ratio, 1.0)
+            gradient += decay * variable
+        moved = velocity.assign(self._momentum * velocity + rate * gradient)
+        variable.assign_sub(moved)
+
+
+# --- Lion, which steps by the sign of its momentum.
+
+
+class Lion(Adam):
+    """Evolved sign momentum (Chen et al., arXiv:2302.06675), with its two rates of decay.
+
+    Its rates are 3 to 10 times lower than Adam's, its weight decay as much higher (its section 5).
+    """
+
+    slot_names = ("first",)
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Step by the sign of the mean with `beta_1`, then move the mean with `beta_2`."""
+        (first,), gradient, rate, _, decay, _ = change
+        direction = tf.sign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
+        first.assign(self._beta_2 * first + (1.0 - self._beta_2) * gradient)
+        if decay:
+            direction += decay * variable
+        variable.assign_sub(rate * direction)
+
+
+# --- Muon, which steps by an orthogonal matrix near the momentum's.
+
+# The iteration's polynomial and number of steps (https://kellerjordan.github.io/posts/muon), and
+# the factor that makes its steps as long as Adam's (arXiv:2502.16982), as in Keras.
+_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_LENGTH = 0.2
+
+
+class Muon(Adam):
+    """Momentum orthogonalised by Newton-Schulz, for matrices; Adam for all else.
+
+    As Keras does, embeddings, convolutions, biases and normalisations are Adam's; and so is the
+    output layer, as its author writes (https://kellerjordan.github.io/posts/muon).
+    """
+
+    def __init__(self, *arguments: Any, head: str = "", **others: Any) -> None:
+        """Let Adam have the matrix at the path `head`."""
+        self._head = head
+        super().__init__(*arguments, **others)
+
+    def names_of(self, path: str, variable: tf.Variable) -> tuple[str, ...]:
+        """Return the slots of the `variable` at `path`: what is orthogonalised has one."""
+        matrix = len(variable.shape) == 2 and is_weight(path, variable)
+        adams = not matrix or path == self._head or is_embedding(path)
+        return self.slot_names if adams else ("first",)
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Update one copy, with Nesterov's momentum."""
+        if len(change.slots) > 1:
+            super().update(variable, change)
+            return
+        (first,), gradient, rate, _, decay, _ = change
+        momentum = first.assign(self._beta_1 * first + gradient)
+        direction = orthogonalise(gradient + self._beta_1 * momentum)
+        direction *= _LENGTH * max(variable.shape) ** 0.5
+        if decay:
+            direction += decay * variable
+        variable.assign_sub(rate * direction)
+
+
+def orthogonalise(matrix: tf.Tensor) -> tf.Tensor:
+    """Return nearly the orthogonal matrix that is nearest to `matrix`."""
+    rows, columns = matrix.shape
+    x = tf.transpose(matrix) if rows > columns else matrix
+    x /= tf.norm(x) + _EPSILON
+    a, b, c = _POLYNOMIAL
+    for _ in range(_ITERATIONS):
+        square = tf.matmul(x, x, transpose_b=True)
+        x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
+    return tf.transpose(x) if rows > columns else x
+
+
+def is_embedding(path: str) -> bool:
+    """Return whether `path` is that of an embedding, of Keras or of models/attention.py."""
+    return "embed" in path.lower() or path.rpartition("/")[2] == "table"
+
+
+# --- The optimizer that a Keras model was compiled with, driven by the loop.
+#
+# Keras' own `apply` does the update, but for two things. The gradients are those of the whole batch
+# already, so that they are not summed over the replicas again, and clipping takes the norm of the sum
+# (Keras 3 clips each replica's part). And the rate of each step comes from the loop, which may be the
+# range test's.
+
+# What `compile` settles instead.
+_UNUSED = (
+    *("learning_rate", "warmup_fraction", "schedule", "decay_factor", "decay_interval"),
+    *("momentum", "squares_momentum", "weight_decay", "clip_norm", "rate_factors", "layer_decay"),
+)
+
+
+class KerasOptimizer(Optimizer):
+    """Updates the variables of a Keras model as its own optimizer does."""
+
+    def __init__(
+        self, schedule: Schedule, optimizer: Any, apply: Callable[[Sequence[tf.Tensor]], None]
+    ) -> None:
+        """Drive `optimizer`, which is built, by `apply`, at the rates of `schedule`."""
+        super().__init__((), schedule)
+        self.state = [tensorflows(slot) for slot in _variables(optimizer)]
+        self._learning_rate = tensorflows(optimizer.learning_rate)
+        self._apply = apply
+
+    def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+        """Update the variables; call in replica context."""
+        context = tf.distribute.get_replica_context()
+        context.merge_call(self._set_rate, args=(self.rate(step),))
+        self._apply(gradients)
+
+    def _set_rate(self, strategy: tf.distribute.Strategy, rate: tf.Tensor) -> None:
+        # The variable's own `assign` would send the first replica's rate to the others.
+        strategy.extended.update(self._learning_rate, _assign, args=(rate,), group=True)
+
+
+def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
+    variable.assign(value)
+
+
+def compiled_optimizer(
+    params: Params, model: object, trained: Sequence[tf.Variable]
+) -> Optimizer | None:
+    """Return the optimizer that `model` was compiled with; None if another one is asked for.
+
+    Call in the strategy's scope. It updates `trained`, variables of the model.
+
+    Raises:
+        InputError: It can't be driven, or parameters are given that it does not follow.
+    """
+    given = getattr(model.keras()[0], "optimizer", None) if isinstance(model, KerasModule) else None
+    if given is None or params.optimizer != AUTO:
+        return None
+    assert isinstance(model, KerasModule)
+    if problems := [*_problems(given), *_unused(params, given)]:
+        raise InputError("; ".join(f"{model.where}: {problem}" for problem in problems))
+    optimizer = _anew(given, model.where)
+    by_id = {id(value): variable for variable, value in model.trained_pairs()}
+    variables = [by_id[id(variable)] for variable in trained]
+    optimizer.build(variables)
+    if is_keras_3(model.keras()[1]):
+        # It would sum over the replicas, and send the first one's number of steps to the others.
+        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+        optimizer.iterations.assign_add = optimizer.iterations.value.assign_add
+        optimizer.built = True
+
+        def apply(gradients: Sequence[tf.Tensor]) -> None:
+            optimizer.apply(gradients, variables)
+    else:
+        # It compiles itself only where there is no strategy.
+        optimizer.jit_compile = False
+
+        def apply(gradients: Sequence[tf.Tensor]) -> None:
+            pairs = [(gradients[number], each) for number, each in enumerate(variables)]
+            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+
+    return KerasOptimizer(_schedule(given), optimizer, apply)
+
+
+def _anew(given: Any, where: str) -> Any:
+    """Return a new one with the same settings: its own variables may be outside of the scope."""
+    try:
+        return type(given).from_config({**given.get_config(), "learning_rate": 0.0})
+    except Exception as error:  # Whatever a user's class may raise.
+        raise InputError(
+            f"{where}: {type(given).__name__} can't be made anew from its get_config "
+            f"({type(error).__name__}: {error}), as training under a strategy needs"
+        ) from error
+
+
+def _schedule(given: Any) -> Schedule:
+    """Return Keras' schedule, or its constant rate."""
+    rate = given._learning_rate
+    if callable(rate) and hasattr(rate, "get_config"):
+        return lambda step: tf.cast(rate(step), tf.float32)
+    constant = float(rate.numpy() if hasattr(rate, "numpy") else rate)
+    return lambda step: tf.constant(constant)
+
+
+def _problems(given: Any) -> list[str]:
+    name = type(given).__name__
+    problems = []
+    if ".legacy." in type(given).__module__ or not hasattr(given, "_learning_rate"):
+        problems.append(f"the optimizer {name} is a legacy one; use keras.optimizers.{name}")
+    if getattr(given, "inner_optimizer", None) is not None:
+        problems.append("a LossScaleOptimizer is for float16; bfloat16 needs none")
+    if getattr(given, "gradient_accumulation_steps", None):
+        problems.append("gradient_accumulation_steps: use --gradient_accumulation instead")
+    if getattr(given, "use_ema", False):
+        problems.append("use_ema: the averages would not be used; leave it out")
+    return problems
+
+
+def _unused(params: Params, given: Any) -> list[str]:
+    """Return a problem for each parameter of another optimizer that differs from its default."""
+    defaults = Params.__dataclass_fields__
+    changed = [name for name in _UNUSED if getattr(params, name) != defaults[name].default]
+    flags = ", ".join(f"--{name}={getattr(params, name)}" for name in changed)
+    return [
+        f"{flags} would not count: compile() gave the optimizer {type(given).__name__}; set it "
+        "there, or name the trainer's with --optimizer=adam, sgd or lars"
+    ] * bool(changed)
+
+
+def _variables(optimizer: Any) -> list[Any]:
+    found = optimizer.variables
+    return list(found() if callable(found) else found)
