@@ -16,8 +16,8 @@ from bench.trainer.tried import TIMES, Tried, train_grid
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import open_data
-from tpu_training.job.lr_range_test.curve import read
-from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.lr_range_test import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.lr_verdict import read
 from tpu_training.job.start import prepare_tensorflow
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.models.params import build_params

@@ -13,8 +13,7 @@ from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import Interrupted, TrainingError
 from tpu_training.job.job import Job
 from tpu_training.job.start import run_job
-from tpu_training.job.supervised import supervised
-from tpu_training.job.supervision import write_outcome
+from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
 _EXIT_CTRL_C = 130

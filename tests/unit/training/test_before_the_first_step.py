@@ -124,7 +124,7 @@ def test_a_training_of_few_steps_says_so_and_what_gives_more(
 ) -> None:
     from tpu_training.data.data_set import DataSet
     from tpu_training.data.manifest import RAW, Manifest, Split, stored_spec
-    from tpu_training.job.plan import log_plan
+    from tpu_training.job.run import log_plan
     from tpu_training.models.params import Params
 
     spec = stored_spec(RAW, (28, 28, 1), 10)

@@ -15,8 +15,8 @@ import pytest
 
 import tpu_training
 from tpu_training.errors import InputError
-from tpu_training.job.converted import with_converted_data
 from tpu_training.job.job import Job
+from tpu_training.job.start import with_converted_data
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
@@ -132,7 +132,7 @@ def test_shards_are_converted_once_below_the_model_directory(
     assert Path(made.data).parent == tmp_path / "model"
     assert content["splits"]["train"]["examples"] == 11
     assert [path.name for path in (tmp_path / "model").iterdir()] == [Path(made.data).name]
-    monkeypatch.setattr("tpu_training.job.converted._convert", None)
+    monkeypatch.setattr("tpu_training.job.start._convert", None)
     assert with_converted_data(given) == made
 
 

@@ -8,7 +8,7 @@ from subprocess import Popen
 
 import pytest
 
-from tpu_training.job.hang_timer import HangTimer
+from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import LoopReport
 
 DEADLINE_SECONDS = 60
@@ -21,7 +21,7 @@ import hashlib
 import sys
 import threading
 from tpu_training.loop.callbacks import ShutdownRequest
-from tpu_training.job.hang_timer import HangTimer
+from tpu_training.job.supervision import HangTimer
 ShutdownRequest().install()
 HangTimer(grace_seconds=0.2).install()
 begin = threading.Event()

@@ -364,8 +364,7 @@ def test_first_weights_that_are_not_there_are_told_at_once_unless_the_job_resume
     bars: Path, tmp_path: Path
 ) -> None:
     from tpu_training.commands.cli import parse
-    from tpu_training.job.job import Job
-    from tpu_training.job.local_files import check_local_files
+    from tpu_training.job.job import Job, check_local_files
 
     where = (f"--data={bars}", f"--model-dir={tmp_path}", "--init-from=no/such")
     job = parse(["train", *where])

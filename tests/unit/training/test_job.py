@@ -21,7 +21,7 @@ from tpu_training.checkpoints.checkpoints import CheckpointFolder
 from tpu_training.checkpoints.lease import LocalLease
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import find_known_error
-from tpu_training.job.evaluations import Evaluations
+from tpu_training.job.results import Evaluations
 
 StartTraining = Callable[..., "Popen[str]"]
 

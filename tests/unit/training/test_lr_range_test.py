@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 
 from tpu_training.__main__ import main
 from tpu_training.job.job import Job
-from tpu_training.job.lr_range_test.curve import Curve, Point, Reading, exponential_rates, read
-from tpu_training.job.lr_range_test.trials import Trials, explore
-from tpu_training.job.lr_range_test.verdict import Verdict, conclude
+from tpu_training.job.lr_verdict import (
+    Curve,
+    Point,
+    Reading,
+    Trials,
+    Verdict,
+    conclude,
+    explore,
+    exponential_rates,
+    read,
+)
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 
@@ -194,7 +202,7 @@ def test_any_losses_give_borders_in_their_order(losses: list[float]) -> None:
 
 def test_the_plot_is_a_png_and_the_same_each_time() -> None:
     pytest.importorskip("matplotlib", reason="an optional library")
-    from tpu_training.job.lr_range_test.plot import draw
+    from tpu_training.job.lr_range_test import draw
 
     for loss in (textbook_loss, lambda rate: 2.3, lambda rate: math.nan):
         points, verdict = sweep(loss)[0], judge(loss, trial)
@@ -205,7 +213,7 @@ def test_the_plot_is_a_png_and_the_same_each_time() -> None:
 
 def test_the_plot_has_its_words_and_all_trials_inside_the_axes() -> None:
     pytest.importorskip("matplotlib", reason="an optional library")
-    from tpu_training.job.lr_range_test.plot import plot
+    from tpu_training.job.lr_range_test import plot
 
     rates = [1e-5 * 8000 ** (i / 99) for i in range(100)]
     points = [Point(i, rate, 0.5, 0.5) for i, rate in enumerate(rates)]
@@ -247,8 +255,7 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     cluster: Cluster, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tpu_training.data.data_set import open_data
-    from tpu_training.job.lr_range_test.run import run_lr_range_test
-    from tpu_training.job.lr_range_test.sweep import Sweep
+    from tpu_training.job.lr_range_test import Sweep, run_lr_range_test
 
     params = Params(global_batch_size=64)
     job = Job(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpu_training.checkpoints.reader import History
-from tpu_training.job.notices import Notices, hear_of_tpu
+from tpu_training.job.supervision import Notices, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest
 from tpu_training.loop.train import CheckpointSchedule, Pace
 

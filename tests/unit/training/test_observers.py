@@ -17,9 +17,8 @@ import tensorflow as tf
 from tests.unit.training.test_monitoring import read_events
 from tpu_training.commands.cli import parse
 from tpu_training.errors import InputError, TrainingError
-from tpu_training.job.job import Job
-from tpu_training.job.local_files import check_local_files
-from tpu_training.job.observers import create_observers, peak_flops
+from tpu_training.job.job import Job, check_local_files
+from tpu_training.job.run import create_observers, peak_flops
 from tpu_training.loop.callbacks import Callback, LoopReport, started
 from tpu_training.loop.graph import flops_of, repeat
 from tpu_training.models.params import Params

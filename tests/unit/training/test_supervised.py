@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.errors import EXIT_START_AGAIN, InputError, Interrupted
-from tpu_training.job.supervised import supervised
+from tpu_training.job.supervision import supervised
 
 DEADLINE_SECONDS = 120
 

@@ -9,8 +9,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.errors.catalog import translate
-from tpu_training.job.hang_timer import HangTimer
-from tpu_training.job.supervision import OUTCOME, PULSE, Pulse, write_outcome
+from tpu_training.job.supervision import OUTCOME, PULSE, HangTimer, Pulse, write_outcome
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tpu_training.data.input.pipeline import evaluation_rows, training_rows
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import CheckpointError, InputError
-from tpu_training.job.local_files import check_local_files
+from tpu_training.job.job import check_local_files
 from tpu_training.models.params import Params
 from tpu_training.monitoring.summaries import read_series
 

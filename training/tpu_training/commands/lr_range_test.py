@@ -7,9 +7,8 @@ from typing import Any
 from tpu_training.commands.arguments import add_job_arguments, build_job
 from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import EXIT_FAILURE, InputError
-from tpu_training.job.converted import with_converted_data
 from tpu_training.job.job import Job
-from tpu_training.job.start import find_workers
+from tpu_training.job.start import find_workers, with_converted_data
 
 _FEWEST_STEPS = 20
 # The trust ratio of lars divides its rates by about 1000.
@@ -68,8 +67,7 @@ def _test(job: Job, known: argparse.Namespace) -> int:
         require_plots("the plot", ", or leave the plot out with --no-plot")
     job = with_converted_data(job)
     workers, wait = find_workers(job)
-    from tpu_training.job.lr_range_test.run import connect_and_run
-    from tpu_training.job.lr_range_test.sweep import Sweep
+    from tpu_training.job.lr_range_test import Sweep, connect_and_run
 
     highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
     sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)

@@ -1,10 +1,25 @@
 """A job: its mode (train, evaluate, train-and-evaluate), data, results, model and parameters."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpu_training.data.function.call import is_function
+from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
+from tpu_training.errors import InputError, ParamsError
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
+from tpu_training.tasks.choose import check_targets
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 
 MODES = ("train", "evaluate", "train-and-evaluate")
 
@@ -32,3 +47,108 @@ class Job:
     def evaluates(self) -> bool:
         """Whether the mode evaluates."""
         return self.mode in ("evaluate", "train-and-evaluate")
+
+
+# --- What a job hands back.
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job hands back.
+
+    Attributes:
+        summary: A line with the main figures.
+        metrics: What stands in `metrics.json`: `test_loss`, `test_accuracy`, `steps` and so on.
+        history: A row for each loop of steps: `step`, `loss`, `learning_rate` and the task's
+            metrics. `pandas.DataFrame(result.history)` is a table of it.
+        model: The model whose figures are in `metrics`, with averaged weights under `ema_decay`;
+            call it with (features, training=False).
+        model_dir: Where checkpoints, events and the report are.
+        predict: Maps features (examples, …), as those of the data, to what the model says of them,
+            NumPy arrays by name: compiled, in batches, on the devices that trained it. For classes:
+            `probabilities`, float32 (examples, classes), and `classes`, int32 (examples,). Other
+            tasks: see their `predictions`.
+    """
+
+    summary: str
+    metrics: Mapping[str, Any]
+    history: Sequence[Mapping[str, float]]
+    model: "tf.Module"
+    model_dir: str
+    predict: Callable[[Any], dict[str, Any]]
+
+
+# --- Check what a job names on this machine's disk, before TensorFlow takes seconds to load.
+#
+# What lies in a bucket is checked when TensorFlow, which reads it, is there.
+
+
+def check_local_files(job: Job) -> None:
+    """Raise InputError with every problem of the job's data set, directory and other files."""
+    problems = [
+        *_data_problems(job),
+        *_directory_problems(job.model_dir),
+        *_weights_problems(job),
+        *_observer_problems(job.params),
+    ]
+    if problems:
+        raise ParamsError(problems)
+
+
+def _data_problems(job: Job) -> Iterator[str]:
+    if "://" in job.data:
+        return
+    if is_function(job.data):
+        # What it gives is only known with TensorFlow.
+        if not Path(job.data).is_file():
+            yield f"--data={job.data}: there is no such file"
+        return
+    # numpy, which --help needs not.
+    from tpu_training.data.validation import with_fraction
+
+    try:
+        path = Path(job.data) / FILE_NAME
+        if not path.is_file():
+            raise no_manifest(job.data)
+        manifest = parse_manifest(path.read_text(encoding="utf-8"), str(path))
+        check_targets(job.model, manifest.input_spec(job.params.image_size))
+        if job.trains:
+            with_fraction(job.params, manifest)
+        manifest.split("train")
+        if job.evaluates:
+            manifest.split("test")
+    except (InputError, OSError) as error:
+        yield str(error)
+
+
+def _directory_problems(model_dir: str) -> Iterator[str]:
+    if "://" in model_dir:
+        return
+    path = Path(model_dir).absolute()
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not there.is_dir():
+        yield f"--model-dir={model_dir}: {there} is a file; name another directory"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield (
+            f"--model-dir={model_dir}: this user may not write to {there}; name another directory "
+            "or change its owner or mode"
+        )
+
+
+def _weights_problems(job: Job) -> Iterator[str]:
+    path = job.params.init_from
+    # A job that resumes reads its own checkpoint.
+    if not path or "://" in path or Path(job.model_dir, "checkpoints").exists():
+        return
+    if not (Path(path).exists() or Path(f"{path}.index").exists()):
+        yield f"--init_from={path}: there is no such file, folder or checkpoint"
+
+
+def _observer_problems(params: Params) -> Iterator[str]:
+    if params.callback and not Path(params.callback).is_file():
+        yield f"--callback={params.callback}: there is no such file"
+    if params.tracker and importlib.util.find_spec(params.tracker) is None:
+        yield (
+            f"--tracker={params.tracker}: the library is not installed: pip install "
+            f"'tpu-stack-training[{params.tracker}]'"
+        )

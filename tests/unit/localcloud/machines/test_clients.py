@@ -14,7 +14,7 @@ from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 from tpu_training.cluster.google import BucketObject
-from tpu_training.job.notices import _generation, hear_of_tpu
+from tpu_training.job.supervision import _generation, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest
 
 pytestmark = pytest.mark.server
@@ -116,7 +116,7 @@ def test_a_trainer_elsewhere_hears_that_a_tpu_vm_is_taken_away(
         looks.append(_generation(there, "t"))
         return looks[-1]
 
-    monkeypatch.setattr("tpu_training.job.notices._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("tpu_training.job.supervision._LOOK_SECONDS", 0.05)
     threading.Thread(target=hear_of_tpu, args=(shutdown, over, look), daemon=True).start()
     until(lambda: bool(looks))
     assert looks[0] == 0

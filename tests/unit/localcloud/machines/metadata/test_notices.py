@@ -10,7 +10,7 @@ from localcloud.app import LocalCloud
 from localcloud.machines.machines import Machines
 from tests.unit.localcloud.machines.conftest import spec, until
 from tpu_training.cluster.google import MetadataServer
-from tpu_training.job.notices import hear_notices
+from tpu_training.job.supervision import hear_notices
 from tpu_training.loop.callbacks import ShutdownRequest
 
 pytestmark = pytest.mark.server
