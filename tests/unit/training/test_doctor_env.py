@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tpu_training.cluster.cloud_tpu import choose_local
-from tpu_training.cluster.doctor import Environment, examine
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Wait
 from tpu_training.cluster.machine import Machine, find_machine, find_platforms
+from tpu_training.commands.doctor import Environment, examine
 from tpu_training.errors import TpuStateError
 
 PLAIN = Machine(cpus=4, libraries={"tensorflow": "2.19.1"})

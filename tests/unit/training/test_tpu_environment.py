@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.cluster import doctor
 from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.machine import (
@@ -22,6 +21,7 @@ from tpu_training.cluster.machine import (
     find_slice,
     installed_library,
 )
+from tpu_training.commands import doctor
 from tpu_training.commands.cli import prepare
 from tpu_training.errors import InputError
 from tpu_training.job import start

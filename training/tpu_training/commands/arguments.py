@@ -1,19 +1,16 @@
 """The arguments that describe a job: its TPU, model, data, results and parameters."""
 
+from __future__ import annotations
+
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpu_training.errors import ParamsError
 from tpu_training.job.job import Job
 from tpu_training.models.given import read_config, split_overrides
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import (
-    DEFAULT_MODEL,
-    ModelDefinition,
-    built_in_models,
-    load_model,
-)
+from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, built_in_models, load_model
 from tpu_training.tasks.choose import built_in_tasks, with_task
 
 
@@ -105,3 +102,29 @@ def build_model(
     if problems:
         raise ParamsError(problems)
     return model, params, {**config, **dict(overrides)}
+
+
+# --- What the command line needs of a command that is no job.
+
+# Does it, prints the results and returns the exit code. Raises TrainingError.
+Command = Callable[[], int]
+# Makes a command of its parsed arguments; `rest` are those that its parser did not know. Raises
+# InputError.
+Build = Callable[[argparse.Namespace], Command]
+
+
+def add_command(
+    modes: Any, name: str, build: Build, *, help: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    """Add the parser of the command `name`, which `build` makes, and return it."""
+    parser: argparse.ArgumentParser = modes.add_parser(
+        name, help=help, description=description, allow_abbrev=False
+    )
+    parser.set_defaults(build=build, prog=parser.prog)
+    add_debug(parser)
+    return parser
+
+
+def add_debug(parser: argparse.ArgumentParser) -> None:
+    """Add --debug."""
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's log")

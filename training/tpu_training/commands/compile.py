@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from tpu_training.commands.command import Command, add_command
+from tpu_training.commands.arguments import Command, add_command
 from tpu_training.commands.compile_cached import build_cached
 from tpu_training.commands.compile_job import (
     Job,

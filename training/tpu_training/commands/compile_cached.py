@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from tpu_training.commands.command import Command
+from tpu_training.commands.arguments import Command
 from tpu_training.commands.compile_job import Problems, read_described
 from tpu_training.commands.compile_run import show
 from tpu_training.compile.cached import cached, described

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tpu_training.commands.arguments import add_task, build_model
-from tpu_training.commands.command import Command
+from tpu_training.commands.arguments import Command, add_task, build_model
 from tpu_training.compile.manifests import read_manifest
 from tpu_training.compile.problems import machine_problems, memory_problems, tensorflow_problems
 from tpu_training.compile.program.specs import described_data

@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from tpu_training.commands.command import Command, add_command
+from tpu_training.commands.arguments import Command, add_command
 from tpu_training.commands.compile_job import (
     Job,
     Problems,

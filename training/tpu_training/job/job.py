@@ -73,7 +73,7 @@ class Result:
     summary: str
     metrics: Mapping[str, Any]
     history: Sequence[Mapping[str, float]]
-    model: "tf.Module"
+    model: tf.Module
     model_dir: str
     predict: Callable[[Any], dict[str, Any]]
 

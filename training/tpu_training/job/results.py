@@ -96,7 +96,7 @@ class Metrics:
     confusion: list[list[int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cluster: Cluster, job: Job, data: DataSet) -> "Metrics":
+    def of(cls, cluster: Cluster, job: Job, data: DataSet) -> Metrics:
         """Collect the values that are known before the first step."""
         return cls(
             {

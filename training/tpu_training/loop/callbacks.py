@@ -130,7 +130,7 @@ class ShutdownRequest:
         save, self._save = self._save, False
         return save or self.requested
 
-    def __enter__(self) -> "ShutdownRequest":
+    def __enter__(self) -> ShutdownRequest:
         """Defer SIGTERM to the end of the loop."""
         self._training = True
         return self

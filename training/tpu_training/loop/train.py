@@ -28,8 +28,6 @@ from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 
-# What a loop has given, and when it began and ended.
-_Done = tuple[LoopFigures, float, float]
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,10 @@ class LoopFigures(NamedTuple):
     variable_norms: npt.NDArray[np.float64]
     loss: float
     sums: npt.NDArray[np.float64]
+
+
+# What a loop has given, and when it began and ended.
+_Done = tuple[LoopFigures, float, float]
 
 
 def run_loop(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
