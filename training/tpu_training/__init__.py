@@ -16,7 +16,7 @@ _HOMES = {
     "fit": "api",
     "export": "api",
     "write_data": "api",
-    "Result": "job.result",
+    "Result": "job.job",
     "Task": "models.task",
     "Metric": "models.task",
     "mean": "models.task",

@@ -4,6 +4,7 @@ from tpu_training.api import write_data as write_data
 from tpu_training.errors import InputError as InputError
 from tpu_training.errors import Interrupted as Interrupted
 from tpu_training.errors import TrainingError as TrainingError
+from tpu_training.job.job import Result as Result
 from tpu_training.loop.callbacks import Callback as Callback
 from tpu_training.loop.callbacks import LoopReport as LoopReport
 from tpu_training.models.params import Params as Params
