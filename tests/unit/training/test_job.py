@@ -21,7 +21,7 @@ from tpu_training.checkpoints.checkpoints import CheckpointFolder
 from tpu_training.checkpoints.lease import LocalLease
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import find_known_error
-from tpu_training.job.results import Evaluations
+from tpu_training.job.run import Trainer
 
 StartTraining = Callable[..., "Popen[str]"]
 
@@ -240,7 +240,7 @@ def test_what_fails_after_the_last_step_is_told_once_the_best_checkpoint_is_writ
 
     monkeypatch.setattr(CheckpointFolder, "add", slow)
     monkeypatch.setattr(LocalLease, "release", look)
-    monkeypatch.setattr(Evaluations, "test", fail)
+    monkeypatch.setattr(Trainer, "_test", fail)
     job = ("train-and-evaluate", f"--data={bars}", f"--model-dir={tmp_path}", "--epochs=1", *SMALL)
     with pytest.raises(type(error)) as told:
         run_here(*job, "--validation_fraction=0.2")

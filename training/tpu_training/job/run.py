@@ -1,13 +1,15 @@
-"""Run a job with TensorFlow: connect, train, evaluate, write the results."""
+"""Run a job with TensorFlow: connect, restore, train, evaluate, write the results."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,31 +25,30 @@ from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.errors import DivergedError, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.job import Job, Result
-from tpu_training.job.results import Evaluations, Metrics
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, History, LoopReport, ShutdownRequest, started
-from tpu_training.loop.evaluation import create_prediction
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.state import create_train_state, total_steps
-from tpu_training.loop.train import FIRST_STEPS, create_train_loop, run_loop, train
+from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring.measurements import (
-    COST_NOTE,
-    LedgerWriter,
-    Scalars,
-    StepTimes,
-    Utilisation,
-    write_report,
-)
-from tpu_training.monitoring.model_summaries import ModelSummaries
-from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
-from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.measurements import COST_NOTE, Monitor, write_report
+from tpu_training.monitoring.profiler import parse_steps
 from tpu_training.monitoring.terminal import Progress
 from tpu_training.monitoring.trackers import Tracker
+
+# Changes of metrics.json and classes.json that a reader would notice get a new number.
+_FORMAT = 1
+# With fewer steps than this, warm-up and Adam's moments have hardly settled.
+_FEW_STEPS, _ENOUGH_STEPS = 50, 200
+# What TPU VMs set for libtpu.
+_TYPE_VARIABLE = "TPU_ACCELERATOR_TYPE"
+_SUMMARY = ("test_loss", "steps", "steps_per_second", "replicas")
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ def run_on(
     with hold(job.model_dir, job.trains) as lease:
         while True:
             try:
-                return _run(cluster, job, data, shutdown, hang_timer, beginning, lease)
+                trainer = Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease)
+                return trainer.run()
             except DivergedError as error:
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
@@ -83,130 +85,235 @@ def run_on(
                 data = readable_part(data, skipped, error, hang_timer.reset)
 
 
-def _run(
-    cluster: Cluster,
-    job: Job,
-    data: DataSet,
-    shutdown: ShutdownRequest,
-    hang_timer: HangTimer,
-    beginning: Beginning,
-    lease: Lease,
-) -> Result:
-    """Train, evaluate and write the results, as the mode requires."""
-    observers, peak = create_observers(job) if job.trains else [], peak_flops(job, cluster)
-    relay = Relay(observers)
-    spec = data.manifest.input_spec(job.params.image_size)
-    refuse_another_purpose(job.model_dir, spec, job.data, job.model)
-    state = create_train_state(
-        cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
-    )
-    record = JobRecord(job.model.name, job.params)
-    checkpoints = Checkpoints(
-        job.model_dir, state, record, job.params.keep_checkpoints, cluster, lease
-    )
-    with beginning.measure("restore"):
-        restored = checkpoints.restore_latest()
-    hang_timer.saved_step = lambda: checkpoints.saved_step
-    if restored is None and not job.trains:
-        raise InputError(
-            f"--model-dir={job.model_dir}: contains no checkpoint to evaluate; train first"
+class Trainer:
+    """One attempt at a job on connected workers."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        data: DataSet,
+        shutdown: ShutdownRequest,
+        hang_timer: HangTimer,
+        beginning: Beginning,
+        lease: Lease,
+    ) -> None:
+        """Create the model on the devices, from the newest checkpoint if there is one."""
+        self._cluster, self._job, self._data = cluster, job, data
+        self._shutdown, self._hang_timer, self._lease = shutdown, hang_timer, lease
+        self._model_dir = job.model_dir.rstrip("/")
+        self._spec = data.manifest.input_spec(job.params.image_size)
+        self._observers = create_observers(job) if job.trains else []
+        peak = peak_flops(job, cluster)
+        refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
+        steps = total_steps(job.params, data.manifest)
+        self._state = state = create_train_state(
+            cluster, job.model, job.params, data.manifest, steps
         )
-    if restored and not job.trains and state.average is None:
-        restore_averages(state.model, restored)
-    if job.trains:
+        record, keep = JobRecord(job.model.name, job.params), job.params.keep_checkpoints
+        self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
+        with beginning.measure("restore"):
+            restored = self._checkpoints.restore_latest()
+        hang_timer.saved_step = lambda: self._checkpoints.saved_step
+        if job.trains:
+            self._prepare_training(restored)
+        else:
+            self._prepare_evaluation(restored)
+        self._metrics = Metrics.of(cluster, job, data)
+        self._monitor = Monitor(
+            cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
+        )
+        self._checkpoints.copied = self._monitor.pictures.copied
+        # Nothing is compiled before the first evaluation.
+        self._evaluate = {
+            split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
+            for split in self._splits()
+        }
+
+    def run(self) -> Result:
+        """Train and evaluate, as the job's mode says, and write the results."""
+        # Whatever fails from here on, a pending checkpoint is written before the lease ends.
+        with self._monitor, started(self._observers, self._step()), self._checkpoints:
+            if self._job.trains:
+                self._train()
+            self._validate(self._step())
+            self._test(self._step())
+            if self._job.trains:
+                self._monitor.ledger.finish()
+            self._hang_timer.reset()
+        self._lease.confirm()
+        return self._write_results()
+
+    def _prepare_training(self, restored: str | None) -> None:
+        job, state = self._job, self._state
         if restored is None:
-            load_initial_weights(cluster, job.params, state.model)
+            load_initial_weights(self._cluster, job.params, state.model)
             if state.average:
                 state.average.reset()
-        log_plan(job.params, data, int(state.step.numpy()))
-        names = data.manifest.class_names
-        describe_model(job.model, job.params, spec, job.data, names).write(job.model_dir)
-    metrics, history = Metrics.of(cluster, job, data), History()
-    summaries = Summaries(f"{job.model_dir.rstrip('/')}/tensorboard")
-    pictures = ModelSummaries(cluster, job.params, data, state, summaries)
-    checkpoints.copied = pictures.copied
-    evaluations = Evaluations(
-        cluster,
-        job,
-        data,
-        state,
-        checkpoints,
-        metrics,
-        summaries,
-        relay,
-        pictures,
-        shutdown.check,
-    )
-    times = StepTimes(summaries, beginning)
-    ledger = LedgerWriter(job.model_dir, times, beginning.begun, summaries, shutdown.why)
+        log_plan(job.params, self._data, self._step())
+        names = self._data.manifest.class_names
+        describe_model(job.model, job.params, self._spec, job.data, names).write(job.model_dir)
 
-    def validate(step: int) -> None:
-        with times.evaluating():
-            evaluations.validate(step)
-        hang_timer.reset()
+    def _prepare_evaluation(self, restored: str | None) -> None:
+        if restored is None:
+            raise InputError(
+                f"--model-dir={self._job.model_dir}: contains no checkpoint to evaluate; train "
+                "first"
+            )
+        if self._state.average is None:
+            restore_averages(self._state.model, restored)
 
-    # Whatever fails from here on, what is being written is waited for before the lease ends.
-    with closing(summaries), started(observers, int(state.step.numpy())), checkpoints:
+    def _step(self) -> int:
+        return int(self._state.step.numpy())
+
+    def _splits(self) -> list[str]:
+        validates = self._job.trains and VALIDATION in self._data.manifest.splits
+        return [VALIDATION] * validates + [TEST] * self._job.evaluates
+
+    def _train(self) -> None:
+        monitor = self._monitor
+        with self._shutdown:
+            result = train(
+                self._cluster,
+                self._job.params,
+                self._data,
+                self._state,
+                self._checkpoints,
+                [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
+                self._shutdown,
+                self._validate,
+                self._exhausted,
+                self._observers,
+            )
+        self._metrics.add_training(result, monitor.progress)
+        self._metrics.values.update(monitor.speed.figures)
+
+    def _validate(self, step: int) -> None:
+        """Evaluate the validation set if there is one; keep the checkpoint if it is the best."""
+        with self._monitor.times.evaluating():
+            if VALIDATION in self._evaluate:
+                evaluation = self._evaluation(VALIDATION, step)
+                best = self._checkpoints.keep_best(step, evaluation.figures)
+                self._metrics.add_best(best, self._state.task.best)
+        self._hang_timer.reset()
+
+    def _test(self, step: int) -> None:
+        with self._monitor.times.evaluating():
+            if TEST in self._evaluate:
+                self._evaluation(TEST, step)
+
+    def _evaluation(self, split: str, step: int) -> Evaluation:
+        evaluation = self._evaluate[split]()
+        self._metrics.add_evaluation(evaluation)
+        self._monitor.evaluated(step, evaluation)
+        for observer in self._observers:
+            observer.after_evaluation(step, evaluation.scalars)
+        return evaluation
+
+    def _exhausted(self, step: int) -> bool:
+        """Return whether the best evaluation is `patience` evaluations old."""
+        params, best = self._job.params, self._checkpoints.record.best
+        patience = params.patience * params.evaluation_interval
+        return bool(patience and best and step - best["step"] >= patience)
+
+    def _write_results(self) -> Result:
+        cluster, job, state = self._cluster, self._job, self._state
+        summary, values = self._metrics.write(self._model_dir)
         if job.trains:
-            speed = Utilisation(summaries, peak)
-            progress = Progress(job.params.global_batch_size)
-            callbacks = [
-                Held(lease),
-                hang_timer,
-                progress,
-                Scalars(summaries, progress),
-                times,
-                ledger,
-                speed,
-                pictures,
-                history,
-                ProfileCapture(
-                    f"{job.model_dir.rstrip('/')}/tensorboard",
-                    cluster.workers,
-                    parse_steps(job.params.profile_steps),
-                ),
-                relay,
-            ]
-            with shutdown:
-                result = train(
-                    cluster,
-                    job.params,
-                    data,
-                    state,
-                    checkpoints,
-                    callbacks,
-                    shutdown,
-                    validate,
-                    evaluations.exhausted,
-                )
-            metrics.add_training(result, progress)
-            metrics.values.update(speed.figures)
-        step = int(state.step.numpy())
-        validate(step)
-        with times.evaluating():
-            evaluations.test(step)
-        if job.trains:
-            ledger.finish()
-        hang_timer.reset()
-    lease.confirm()
-    summary, values = metrics.write(job.model_dir)
-    if job.trains:
-        with tf.device(cluster.this_process):
-            logger.info("report: %s", write_report(job.model_dir))
-        if note := os.environ.get(COST_NOTE):
-            logger.info("cost: %s", note)
-    if state.average:
-        with cluster.on_loop_device():
-            state.average.swap()  # Nothing trains any more.
-    predict = create_prediction(cluster, job.params, state, spec)
-    return Result(summary, values, history.rows, state.model, job.model_dir, predict)
+            with tf.device(cluster.this_process):
+                logger.info("report: %s", write_report(job.model_dir))
+            if note := os.environ.get(COST_NOTE):
+                logger.info("cost: %s", note)
+        if state.average:
+            with cluster.on_loop_device():
+                state.average.swap()  # Training is over: the model keeps its averaged weights.
+        predict = create_prediction(cluster, job.params, state, self._spec)
+        history = self._monitor.history.rows
+        return Result(summary, values, history, state.model, job.model_dir, predict)
 
 
-# --- Say before the first step what a training is going to do, and whether that is worth anything.
+class LeaseCheck(Callback):
+    """Ends a training whose model directory another process has taken over."""
 
-# Below this the warm-up alone is over before a moment of adam has settled.
-_FEW_STEPS = 50
-_ENOUGH_STEPS = 200
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Raise LeaseError if the lease is lost."""
+        self._lease.check()
+
+
+@dataclass
+class Metrics:
+    """Measured values by name. Rates are per second; losses are means over examples."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    confusion: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, cluster: Cluster, job: Job, data: DataSet) -> Metrics:
+        """Collect the values that are known before the first step."""
+        return cls(
+            {
+                "endpoint": cluster.endpoint,
+                "model": job.model.name,
+                "strategy": cluster.strategy_name,
+                "replicas": cluster.replicas,
+                "tensorflow": tf.__version__,
+                "data": data.manifest.name,
+                "global_batch_size": job.params.global_batch_size,
+            },
+            data.manifest.class_names,
+        )
+
+    def add_training(self, result: TrainResult, progress: Progress) -> None:
+        """Add the results of the training."""
+        self.values["steps"] = result.steps
+        if progress.steps_per_second:
+            self.values["train_loss"] = result.loss
+            self.values["steps_per_second"] = round(progress.steps_per_second, 3)
+            self.values["examples_per_second"] = round(progress.examples_per_second, 1)
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Add the results of an evaluation."""
+        self.values.update(
+            {f"{evaluation.split}_{name}": value for name, value in evaluation.figures.items()}
+        )
+        self.values[f"{evaluation.split}_examples"] = evaluation.examples
+        self.metrics = tuple(evaluation.metrics)
+        if evaluation.split == TEST:
+            self.confusion = evaluation.tables.get("confusion", [])
+
+    def add_best(self, best: Mapping[str, float], figure: str) -> None:
+        """Add the best `figure` of the validation set so far and its step."""
+        self.values[f"best_{figure}"] = best[figure]
+        self.values["best_step"] = best["step"]
+
+    def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
+        """Merge the values into the file of an earlier run; return a summary line and them."""
+        path = f"{model_dir}/metrics.json"
+        merged = {**files.read_json(path), "format": _FORMAT, **self.values}
+        files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
+        if self.confusion:
+            names = self.class_names or range(len(self.confusion))
+            content = {
+                "format": _FORMAT,
+                "class_names": [str(name) for name in names],
+                "confusion": self.confusion,
+            }
+            files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
+        splits = (TEST, VALIDATION)
+        metrics = [f"{split}_{name}" for split in splits for name in self.metrics]
+        shown = [
+            f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
+        ]
+        return " ".join([*shown, f"metrics={path}"]), merged
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def log_plan(params: Params, data: DataSet, step: int) -> None:
@@ -236,12 +343,6 @@ def _cure(params: Params, examples: int) -> str:
     return cure
 
 
-# --- What watches a job from its first loop to its last evaluation: a user's callbacks, trackers.
-
-# What TPU VMs set for libtpu.
-_TYPE_VARIABLE = "TPU_ACCELERATOR_TYPE"
-
-
 def create_observers(job: Job) -> list[Callback]:
     """Return the job's tracker and its user's callbacks, from a file and from Python.
 
@@ -269,29 +370,6 @@ def _own(job: Job) -> Sequence[Callback]:
     return made
 
 
-class Relay(Callback):
-    """Hands the loops of a training to `observers`, which live longer than it."""
-
-    def __init__(self, observers: Sequence[Callback]) -> None:
-        """Tell `observers`, in this order."""
-        self._observers = observers
-
-    def before_loop(self, step: int, report: LoopReport) -> None:
-        """Hand on the loop before the next one starts."""
-        for observer in self._observers:
-            observer.before_loop(step, report)
-
-    def between_loops(self, step: int, report: LoopReport) -> None:
-        """Hand on the loop."""
-        for observer in self._observers:
-            observer.between_loops(step, report)
-
-    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
-        """Hand on the evaluation."""
-        for observer in self._observers:
-            observer.after_evaluation(step, figures)
-
-
 def peak_flops(job: Job, cluster: Cluster) -> float:
     """Return the peak of all replicas, bfloat16 operations a second; 0 where it is unknown.
 
@@ -304,9 +382,6 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     if not cluster.has_tpu or named not in tpus():
         return 0.0
     return tpus()[named].peak_flops * cluster.replicas
-
-
-# --- Find out what made a loss that is not finite: the learning rate, or the model and its data.
 
 
 def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> DivergedError:
@@ -346,18 +421,3 @@ def _loss_without_learning(
     batches = training_batches(data, cluster, job.params, step)
     loop = create_train_loop(cluster, job.params, state, batches)
     return run_loop(cluster, loop, count).loss
-
-
-# --- End a training whose model directory another process has taken over.
-
-
-class Held(Callback):
-    """Ends the training before its next write once `lease` is lost."""
-
-    def __init__(self, lease: Lease) -> None:
-        """Ask `lease` after each loop."""
-        self._lease = lease
-
-    def between_loops(self, step: int, report: LoopReport) -> None:
-        """Raise LeaseError if the lease is lost."""
-        self._lease.check()

@@ -29,7 +29,6 @@ from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 
 
-
 @dataclass(frozen=True)
 class TrainResult:
     """The result of a training: all steps done, and the mean loss of the last loop."""
@@ -48,11 +47,13 @@ def train(
     shutdown: ShutdownRequest,
     validate: Callable[[int], None] = lambda step: None,
     exhausted: Callable[[int], bool] = lambda step: False,
+    observers: Sequence[Callback] = (),
 ) -> TrainResult:
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
-    ends early when `exhausted` then says so.
+    ends early when `exhausted` then says so. `observers` are called like `callbacks`, but are
+    started and closed by the caller.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -63,7 +64,7 @@ def train(
     loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params, step))
     flops, pace, count = math.nan, Pace(), 0
     running: Future[_Done] | None = None
-    loss = math.nan
+    loss, called = math.nan, [*callbacks, *observers]
     schedule = CheckpointSchedule(params.checkpoint_interval, checkpoints.record.history)
 
     def do(count: int) -> _Done:
@@ -113,12 +114,12 @@ def train(
                 learning_rate=figures.learning_rate,
                 input_seconds=figures.input_seconds,
             )
-            for callback in callbacks:
+            for callback in called:
                 callback.before_loop(step, report)
             if step < steps and not (ends or evaluates):
                 count = _length(params, pace, step, steps)
                 running = ahead.submit(do, count)
-            for callback in callbacks:
+            for callback in called:
                 callback.between_loops(step, report)
             # A request that came after the choice whether to save waits for the next loop.
             if ends:

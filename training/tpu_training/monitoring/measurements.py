@@ -1,4 +1,4 @@
-"""The course of a training, for TensorBoard."""
+"""What measures a training: curves, where the time goes, speed, the ledger, the report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,65 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
+from tpu_training.data.data_set import DataSet
 from tpu_training.errors import InputError
 from tpu_training.goodput.account import Account, account
 from tpu_training.goodput.ledger import ASIDE, FINISHED, FOLDER, PARTS, Beginning, Entry, File, read
 from tpu_training.goodput.ledger import Ledger as WholeLedger
-from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.callbacks import Callback, History, LoopReport
+from tpu_training.loop.evaluation import Evaluation
+from tpu_training.loop.state import TrainState
+from tpu_training.models.params import Params
+from tpu_training.monitoring.model_summaries import ModelSummaries
+from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.summaries import Series, Summaries, read_series
 from tpu_training.monitoring.terminal import Progress
+
+
+class Monitor:
+    """Everything that measures one training: terminal, TensorBoard, ledger and profiles."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        params: Params,
+        model_dir: str,
+        data: DataSet,
+        state: TrainState,
+        beginning: Beginning,
+        why: Callable[[], str],
+        peak: float,
+    ) -> None:
+        """Write below `model_dir`; see LedgerWriter for `why` and Utilisation for `peak`."""
+        logs = f"{model_dir}/tensorboard"
+        self.summaries = Summaries(logs)
+        self.pictures = ModelSummaries(cluster, params, data, state, self.summaries)
+        self.progress = Progress(params.global_batch_size)
+        self.times = StepTimes(self.summaries, beginning)
+        self.ledger = LedgerWriter(model_dir, self.times, beginning.begun, self.summaries, why)
+        self.speed = Utilisation(self.summaries, peak)
+        self.history = History()
+        self._profiles = ProfileCapture(logs, cluster.workers, parse_steps(params.profile_steps))
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """The callbacks of the training; each may use what those before it have measured."""
+        scalars = Scalars(self.summaries, self.progress)
+        measurements = [self.progress, scalars, self.times, self.ledger, self.speed]
+        return [*measurements, self.pictures, self.history, self._profiles]
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        """Write an evaluation for TensorBoard."""
+        self.summaries.scalars(step, evaluation.scalars)
+        self.pictures.evaluated(step, evaluation)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.summaries.close()
 
 
 class Scalars(Callback):
