@@ -1,4 +1,4 @@
-"""Callbacks: the host's work between two loops of steps, or during the next one."""
+"""Callbacks, the host's work between two loops of steps, and the request to shut down."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ class History(Callback):
     """Keeps the course of a training: a row for each loop."""
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.rows: list[dict[str, float]] = []
 
     def between_loops(self, step: int, report: LoopReport) -> None:
@@ -83,22 +82,18 @@ def started(callbacks: Sequence[Callback], step: int) -> Iterator[None]:
         yield
 
 
-# --- Handle SIGTERM, which systemd, a VM's preemption and Google's autocheckpoint send first.
-#
-# The metadata server says the same a little earlier; see job/notices.py.
-
 _SIGTERM = "received SIGTERM"
 
 
 class ShutdownRequest:
     """Remembers that the job has to end, or has to save because it may have to end.
 
-    Used as a context manager around the training, which looks after each loop and saves before it
-    ends. Outside it there is nothing to save, and SIGTERM ends the job at once.
+    systemd, a VM's preemption and Google's autocheckpoint send SIGTERM first. As a context manager
+    around the training this defers it: the training looks after each loop, and saves before it
+    ends. Outside there is nothing to save, and SIGTERM ends the job at once.
     """
 
     def __init__(self) -> None:
-        """Start without a request."""
         self.requested = False
         self.reason = _SIGTERM
         self._save = False
@@ -113,7 +108,7 @@ class ShutdownRequest:
         self.reason, self.requested = reason, True
 
     def request_save(self) -> None:
-        """Ask the training to save and to go on; from any thread."""
+        """Ask the training to save and continue; from any thread."""
         self._save = True
 
     def why(self) -> str:
@@ -131,12 +126,10 @@ class ShutdownRequest:
         return save or self.requested
 
     def __enter__(self) -> ShutdownRequest:
-        """Defer SIGTERM to the end of the loop."""
         self._training = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let SIGTERM end the job at once."""
         self._training = False
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Evaluate exactly over a whole split: the test set, or the one for validation."""
+"""Evaluate exactly over a whole split, and predict single examples, over all replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tpu_training.models.spec import DataSpec
 
 # TensorFlow's words for a data set that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
-# So many sums in float32 lose no digit that is shown; the host adds those in double precision.
+# This many sums in float32 lose no digit that is shown; the host adds in double precision.
 _MOST_STEPS = 1000
 
 # features, labels, weights -> the sums of the losses and of the metrics' numbers, the number of
@@ -38,13 +38,15 @@ ReplicaEvaluation = Callable[
 ]
 # number of steps -> the sums over all of them, and the classes of the last batch's first replica
 _Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+# features (examples, …) -> arrays by name
+Predict = Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Mean loss and metrics over the `examples` examples of `split`.
 
-    `tables` are the metrics that are no numbers, such as a `confusion`: examples by true and by
+    `tables` are metrics that are not single numbers, such as `confusion`: examples by true and by
     predicted class. `first` are the predicted classes of the split's first examples: those that
     the first replica gets.
     """
@@ -75,10 +77,9 @@ def create_evaluation(
     split: str = TEST,
     check: Callable[[], None] = lambda: None,
 ) -> Callable[[], Evaluation]:
-    """Return a function that evaluates the state's current model, its averaged
-    weights where there are some; its first call compiles it.
+    """Return a function that evaluates the state's model, with its averaged weights if there are any.
 
-    It calls `check` between loops of some seconds at most. Every example of `split` counts exactly
+    The first call compiles it. It calls `check` between loops of some seconds at most. Every example of `split` counts exactly
     once. The function raises DataError if the files hold another number of examples than the
     manifest says.
     """
@@ -191,12 +192,6 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
         return *sums, classes
 
     return replica_step
-
-
-# --- Say what a trained model makes of examples: compiled, in batches, over all replicas.
-
-# features (examples, …) -> arrays by name
-Predict = Callable[[Any], dict[str, Any]]
 
 
 def create_prediction(

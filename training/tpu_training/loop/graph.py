@@ -47,9 +47,6 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     return function(*arguments, **options)
 
 
-# --- Walk through a traced function: its graph, and those of the functions that it calls.
-
-
 def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yield all operations of `graph` and of its functions, loops' bodies and branches included."""
     yield from _operations(graph, set())
@@ -73,15 +70,14 @@ def called(operation: tf.Operation) -> Iterator[str]:
         yield from (function.name for function in attribute.list.func)
 
 
-# --- Count the operations of a step's matrix products and convolutions, from its traced graph.
-#
-# A multiplication and an addition are two operations. Positions of a window in the padding count,
-# which XLA leaves out; what a model repeats in a loop of its own counts once, as only the run knows
-# how often. Recomputed results (--remat) count as often as they are computed.
-
-
 def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
-    """Return the operations of a step of the compiled `loop` over all replicas."""
+    """Return the operations of a step of the compiled `loop`, a tf.function, over all replicas.
+
+    Counts matrix products and convolutions, a multiplication and an addition as two. Positions of a
+    window in the padding count, which XLA leaves out; a loop of the model's own counts once, as only
+    the run knows how often it repeats. Recomputed results (--remat) count as often as they are
+    computed.
+    """
     with cluster.on_loop_device():
         graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph
     # A TPU's program is traced once for all cores; others are traced once for each replica.

@@ -1,8 +1,9 @@
-"""Optimizers on plain tf.Module, the same under every strategy and TensorFlow version.
+"""Optimizers, their learning-rate schedules, and which variables they train.
 
-They replace Keras' optimizers because Keras 3 clips gradients before summing them over the replicas
-(so the norm is that of one replica's part) and can't leave the sum to the caller, which gradient
-accumulation needs (keras#20582).
+They are plain tf.Modules, the same under every strategy and TensorFlow version, and replace Keras'
+optimizers because Keras clips gradients before summing them over the replicas (so the norm is that
+of one replica's part) and can't leave the sum to the caller, which gradient accumulation needs
+(keras#20582). A model that was compiled with a Keras optimizer keeps it: see KerasOptimizer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import tensorflow as tf
 
 from tpu_training.errors import InputError
 from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.package import is_keras_3, tensorflows
 from tpu_training.models.keras.params import AUTO
 from tpu_training.models.names import (
     check_pattern,
@@ -28,7 +28,25 @@ from tpu_training.models.names import (
 )
 from tpu_training.models.params import Params
 
-# --- Create the optimizer from the parameters.
+# step, counted from 0 -> learning rate
+Schedule = Callable[[tf.Tensor], tf.Tensor]
+
+# What biases and the parameters of normalisations are called, here and in Keras. A bias of Keras'
+# MultiHeadAttention has two axes, as has a scale of a LayerNormalization over two.
+_OFFSETS_AND_SCALES = ("bias", "offset", "scale", "beta", "gamma")
+_EPSILON = 1e-7
+# LARS' trust coefficient.
+_TRUST = 0.001
+# Muon's polynomial and number of iterations (https://kellerjordan.github.io/posts/muon), and the
+# factor that makes its steps as long as Adam's (arXiv:2502.16982), as in Keras.
+_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_LENGTH = 0.2
+# Parameters that a Keras model's `compile` settles instead.
+_UNUSED = (
+    *("learning_rate", "warmup_fraction", "schedule", "decay_factor", "decay_interval"),
+    *("momentum", "squares_momentum", "weight_decay", "clip_norm", "rate_factors", "layer_decay"),
+)
 
 
 def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Optimizer:
@@ -42,9 +60,6 @@ def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Opti
         return kind(chosen.trained, schedule, **common, **betas)
     plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
     return plain(chosen.trained, schedule, **common, momentum=params.momentum)
-
-
-# --- Choose what of a model is trained, and how fast each part of it learns.
 
 
 class Choice(NamedTuple):
@@ -140,12 +155,6 @@ def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int])
     return {layer: len(layers) - 1 - place for place, layer in enumerate(layers)}
 
 
-# --- Learning-rate schedules: a linear warm-up to the peak, then one of several decays.
-
-# step, counted from 0 -> learning rate
-Schedule = Callable[[tf.Tensor], tf.Tensor]
-
-
 def create_schedule(params: Params, steps: int) -> Schedule:
     """Return the schedule that `params` describes, for a run of `steps` steps.
 
@@ -177,13 +186,6 @@ def create_schedule(params: Params, steps: int) -> Schedule:
 
 def _part(position: tf.Tensor, warmup: float, rest: float) -> tf.Tensor:
     return tf.clip_by_value((position - warmup) / rest, 0.0, 1.0)
-
-
-# --- The base of all optimizers: slots for each variable, clipping, the update of every copy.
-
-# What biases and the parameters of normalisations are called, here and in Keras. A bias of Keras'
-# MultiHeadAttention has two axes, as has a scale of a LayerNormalization over two.
-_OFFSETS_AND_SCALES = ("bias", "offset", "scale", "beta", "gamma")
 
 
 class Change(NamedTuple):
@@ -280,9 +282,6 @@ def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:
     return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
 
 
-# --- Stochastic gradient descent with momentum.
-
-
 class Sgd(Optimizer):
     """SGD with momentum and with weight decay in the gradient, as usual for ResNets."""
 
@@ -312,11 +311,6 @@ class Nesterov(Sgd):
         return self._momentum * velocity + gradient
 
 
-# --- Adam, with decoupled weight decay (AdamW).
-
-_EPSILON = 1e-7
-
-
 class Adam(Optimizer):
     """Adam (Kingma and Ba, arXiv:1412.6980; the decay: Loshchilov and Hutter, arXiv:1711.05101)."""
 
@@ -340,11 +334,6 @@ class Adam(Optimizer):
         variable.assign_sub(difference)
 
 
-# --- LARS, for batches so large that each layer needs its own rate.
-
-_TRUST = 0.001
-
-
 class Lars(Sgd):
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888).
 
@@ -364,9 +353,6 @@ class Lars(Sgd):
         variable.assign_sub(moved)
 
 
-# --- Lion, which steps by the sign of its momentum.
-
-
 class Lion(Adam):
     """Evolved sign momentum (Chen et al., arXiv:2302.06675), with its two rates of decay.
 
@@ -383,15 +369,6 @@ class Lion(Adam):
         if decay:
             direction += decay * variable
         variable.assign_sub(rate * direction)
-
-
-# --- Muon, which steps by an orthogonal matrix near the momentum's.
-
-# The iteration's polynomial and number of steps (https://kellerjordan.github.io/posts/muon), and
-# the factor that makes its steps as long as Adam's (arXiv:2502.16982), as in Keras.
-_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
-_LENGTH = 0.2
 
 
 class Muon(Adam):
@@ -443,30 +420,21 @@ def is_embedding(path: str) -> bool:
     return "embed" in path.lower() or path.rpartition("/")[2] == "table"
 
 
-# --- The optimizer that a Keras model was compiled with, driven by the loop.
-#
-# Keras' own `apply` does the update, but for two things. The gradients are those of the whole batch
-# already, so that they are not summed over the replicas again, and clipping takes the norm of the sum
-# (Keras 3 clips each replica's part). And the rate of each step comes from the loop, which may be the
-# range test's.
-
-# What `compile` settles instead.
-_UNUSED = (
-    *("learning_rate", "warmup_fraction", "schedule", "decay_factor", "decay_interval"),
-    *("momentum", "squares_momentum", "weight_decay", "clip_norm", "rate_factors", "layer_decay"),
-)
-
-
 class KerasOptimizer(Optimizer):
-    """Updates the variables of a Keras model as its own optimizer does."""
+    """The optimizer that a Keras model was compiled with, driven by the loop.
+
+    Keras' own `apply` does the update, but for two things. The gradients are those of the whole
+    batch already, so that they are not summed over the replicas again, and clipping takes the norm
+    of the sum. And the rate of each step comes from the loop, which may be the range test's.
+    """
 
     def __init__(
         self, schedule: Schedule, optimizer: Any, apply: Callable[[Sequence[tf.Tensor]], None]
     ) -> None:
         """Drive `optimizer`, which is built, by `apply`, at the rates of `schedule`."""
         super().__init__((), schedule)
-        self.state = [tensorflows(slot) for slot in _variables(optimizer)]
-        self._learning_rate = tensorflows(optimizer.learning_rate)
+        self.state = [slot.value for slot in optimizer.variables]
+        self._learning_rate = optimizer.learning_rate.value
         self._apply = apply
 
     def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
@@ -500,36 +468,28 @@ def compiled_optimizer(
     assert isinstance(model, KerasModule)
     if problems := [*_problems(given), *_unused(params, given)]:
         raise InputError("; ".join(f"{model.where}: {problem}" for problem in problems))
-    optimizer = _anew(given, model.where)
+    optimizer = _recreated(given, model.where)
     by_id = {id(value): variable for variable, value in model.trained_pairs()}
     variables = [by_id[id(variable)] for variable in trained]
     optimizer.build(variables)
-    if is_keras_3(model.keras()[1]):
-        # It would sum over the replicas, and send the first one's number of steps to the others.
-        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
-        optimizer.iterations.assign_add = optimizer.iterations.value.assign_add
-        optimizer.built = True
+    # It would sum over the replicas, and send the first one's number of steps to the others.
+    optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+    optimizer.iterations.assign_add = optimizer.iterations.value.assign_add
+    optimizer.built = True
 
-        def apply(gradients: Sequence[tf.Tensor]) -> None:
-            optimizer.apply(gradients, variables)
-    else:
-        # It compiles itself only where there is no strategy.
-        optimizer.jit_compile = False
-
-        def apply(gradients: Sequence[tf.Tensor]) -> None:
-            pairs = [(gradients[number], each) for number, each in enumerate(variables)]
-            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+    def apply(gradients: Sequence[tf.Tensor]) -> None:
+        optimizer.apply(gradients, variables)
 
     return KerasOptimizer(_schedule(given), optimizer, apply)
 
 
-def _anew(given: Any, where: str) -> Any:
+def _recreated(given: Any, where: str) -> Any:
     """Return a new one with the same settings: its own variables may be outside of the scope."""
     try:
         return type(given).from_config({**given.get_config(), "learning_rate": 0.0})
     except Exception as error:  # Whatever a user's class may raise.
         raise InputError(
-            f"{where}: {type(given).__name__} can't be made anew from its get_config "
+            f"{where}: {type(given).__name__} can't be recreated from its get_config "
             f"({type(error).__name__}: {error}), as training under a strategy needs"
         ) from error
 
@@ -544,10 +504,7 @@ def _schedule(given: Any) -> Schedule:
 
 
 def _problems(given: Any) -> list[str]:
-    name = type(given).__name__
     problems = []
-    if ".legacy." in type(given).__module__ or not hasattr(given, "_learning_rate"):
-        problems.append(f"the optimizer {name} is a legacy one; use keras.optimizers.{name}")
     if getattr(given, "inner_optimizer", None) is not None:
         problems.append("a LossScaleOptimizer is for float16; bfloat16 needs none")
     if getattr(given, "gradient_accumulation_steps", None):
@@ -566,8 +523,3 @@ def _unused(params: Params, given: Any) -> list[str]:
         f"{flags} would not count: compile() gave the optimizer {type(given).__name__}; set it "
         "there, or name the trainer's with --optimizer=adam, sgd or lars"
     ] * bool(changed)
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    found = optimizer.variables
-    return list(found() if callable(found) else found)

@@ -1,4 +1,8 @@
-"""Train in loops of steps on the device, with the host's work alongside."""
+"""Train in loops of steps on the device, while the host works on the loop before.
+
+`train` is the loop, `create_train_loop` compiles it, `Pace` says how many steps it has and
+`CheckpointSchedule` when to save. What one step does is in step.py.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,24 @@ from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 
+# A preempted VM has 30 seconds from the notice to its end, in which a checkpoint must be written.
+# https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
+# The host's work is done during the next loop, so short loops cost nothing.
+LOOP_SECONDS = 1.0
+# The first loops of a start, before anything is measured: the very first one compiles the step.
+FIRST_STEPS = 10
+_LONG_FIRST_SECONDS = 30.0
+# An assumption, before a job has seen failures of its own: about the rhythm that SkyPilot reports
+# for spot TPUs (42 recoveries in a month).
+TYPICAL_SECONDS_BETWEEN_FAILURES = 16 * 3600.0
+# Between two checkpoints: before the cost of a save is measured, and at least.
+FIRST_SECONDS, LEAST_SECONDS = 60.0, 10.0
+
+# number of steps -> the fields of LoopFigures as one tensor: each one fetched is a round trip
+TrainLoop = Callable[[tf.Tensor], tf.Tensor]
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -52,8 +74,8 @@ def train(
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
-    ends early when `exhausted` then says so. `observers` are called like `callbacks`, but are
-    started and closed by the caller.
+    ends early when `exhausted` then says so. `observers` are called like `callbacks`, but the
+    caller starts and closes them.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -62,14 +84,13 @@ def train(
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
     loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params, step))
-    flops, pace, count = math.nan, Pace(), 0
-    running: Future[_Done] | None = None
-    loss, called = math.nan, [*callbacks, *observers]
+    flops, pace, count, loss = math.nan, Pace(), 0, math.nan
+    running: Future[tuple[LoopFigures, float]] | None = None
     schedule = CheckpointSchedule(params.checkpoint_interval, checkpoints.record.history)
 
-    def do(count: int) -> _Done:
+    def run(count: int) -> tuple[LoopFigures, float]:
         begun = time.monotonic()
-        return run_loop(cluster, loop, count), begun, time.monotonic()
+        return run_loop(cluster, loop, count), time.monotonic() - begun
 
     if step and _is_due(step, params.evaluation_interval, steps):
         validate(step)  # The earlier run may have ended before it did.
@@ -77,51 +98,27 @@ def train(
     with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
         while step < steps and not exhausted(step):
             count = count if running else _length(params, pace, step, steps)
-            figures, begun, ended = (running or ahead.submit(do, count)).result()
+            figures, seconds = (running or ahead.submit(run, count)).result()
             loss, running = figures.loss, None
             flops = count_flops(cluster, loop, params) if math.isnan(flops) else flops
             if not math.isfinite(loss):
-                raise DivergedError(
-                    f"the loss became {loss} between step {step} and {step + count}; lower "
-                    f"--learning_rate={params.learning_rate:g} or raise "
-                    f"--warmup_fraction={params.warmup_fraction:g}; "
-                    f"{checkpoints.describe_latest()}",
-                    (step, step + count),
-                )
+                raise _diverged(loss, step, count, params, checkpoints)
             step += count
-            pace.add(count, ended - begun)
+            pace.add(count, seconds)
             evaluates = _is_due(step, params.evaluation_interval, steps)
-            ends, held = shutdown.requested and step < steps, 0.0
+            ends = shutdown.requested and step < steps
             notice = shutdown.take_notice()
             saves = step == steps or notice or schedule.is_due(step, evaluates)
-            if saves:
-                saving = time.monotonic()
-                schedule.begin()
-                checkpoints.save(step)
-                held = time.monotonic() - saving
-                schedule.saved(held)
-            report = LoopReport(
-                step=step,
-                last_step=steps,
-                count=count,
-                seconds=ended - begun,
-                checkpoint_seconds=held,
-                loss=loss,
-                metrics=state.counted.figures_of(figures.sums),
-                flops=flops,
-                gradient_norm=figures.gradient_norm,
-                gradient_norms=dict(zip(state.paths, figures.variable_norms.tolist(), strict=True)),
-                learning_rate=figures.learning_rate,
-                input_seconds=figures.input_seconds,
-            )
-            for callback in called:
+            held = _save(checkpoints, schedule, step) if saves else 0.0
+            report = _report(state, figures, (step, steps, count), (seconds, held), flops)
+            for callback in (*callbacks, *observers):
                 callback.before_loop(step, report)
             if step < steps and not (ends or evaluates):
                 count = _length(params, pace, step, steps)
-                running = ahead.submit(do, count)
-            for callback in called:
+                running = ahead.submit(run, count)
+            for callback in (*callbacks, *observers):
                 callback.between_loops(step, report)
-            # A request that came after the choice whether to save waits for the next loop.
+            # A request that came after the decision to save waits for the next loop.
             if ends:
                 checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")
@@ -138,6 +135,48 @@ def train(
     return TrainResult(step, loss)
 
 
+def _diverged(
+    loss: float, step: int, count: int, params: Params, checkpoints: Checkpoints
+) -> DivergedError:
+    return DivergedError(
+        f"the loss became {loss} between step {step} and {step + count}; lower "
+        f"--learning_rate={params.learning_rate:g} or raise "
+        f"--warmup_fraction={params.warmup_fraction:g}; {checkpoints.describe_latest()}",
+        (step, step + count),
+    )
+
+
+def _save(checkpoints: Checkpoints, schedule: CheckpointSchedule, step: int) -> float:
+    """Start a checkpoint; return for how many seconds that has held the steps."""
+    begun = time.monotonic()
+    schedule.begin()
+    checkpoints.save(step)
+    held = time.monotonic() - begun
+    schedule.saved(held)
+    return held
+
+
+def _report(
+    state: TrainState,
+    figures: LoopFigures,
+    steps: tuple[int, int, int],
+    seconds: tuple[float, float],
+    flops: float,
+) -> LoopReport:
+    return LoopReport(
+        *steps,
+        loss=figures.loss,
+        metrics=state.counted.figures_of(figures.sums),
+        learning_rate=figures.learning_rate,
+        seconds=seconds[0],
+        checkpoint_seconds=seconds[1],
+        input_seconds=figures.input_seconds,
+        flops=flops,
+        gradient_norm=figures.gradient_norm,
+        gradient_norms=dict(zip(state.paths, figures.variable_norms.tolist(), strict=True)),
+    )
+
+
 def _length(params: Params, pace: Pace, step: int, steps: int) -> int:
     """Return the steps of the next loop: it ends when something is due, whatever its length."""
     intervals = (params.checkpoint_interval, params.evaluation_interval)
@@ -147,12 +186,6 @@ def _length(params: Params, pace: Pace, step: int, steps: int) -> int:
 
 def _is_due(step: int, interval: int, steps: int) -> bool:
     return bool(interval) and step % interval == 0 < steps - step
-
-
-# --- Compile the loop of training steps.
-
-# number of steps -> the fields of LoopFigures as one tensor: each one fetched is a round trip
-TrainLoop = Callable[[tf.Tensor], tf.Tensor]
 
 
 class LoopFigures(NamedTuple):
@@ -173,10 +206,6 @@ class LoopFigures(NamedTuple):
     variable_norms: npt.NDArray[np.float64]
     loss: float
     sums: npt.NDArray[np.float64]
-
-
-# What a loop has given, and when it began and ended.
-_Done = tuple[LoopFigures, float, float]
 
 
 def run_loop(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
@@ -222,22 +251,13 @@ def create_train_loop(
     return compiled
 
 
-# --- Keep loops short enough to hear a notice in time.
-
-# A preempted VM has 30 seconds from the notice to its end, in which a checkpoint must be written.
-# https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
-# The host's work is done during the next loop, so that short loops cost nothing.
-LOOP_SECONDS = 1.0
-# The first loops of a start, before anything is measured: the very first compiles the step.
-FIRST_STEPS = 10
-_LONG_FIRST_SECONDS = 30.0
-
-
 class Pace:
-    """How many steps a loop may have, from the seconds that a step of the last one took."""
+    """How many steps a loop may have, so that a notice is noticed in time.
+
+    The seconds that a step of the last loop took decide.
+    """
 
     def __init__(self) -> None:
-        """Start without a measurement."""
         self._loops = 0
         self._most = FIRST_STEPS
 
@@ -250,30 +270,19 @@ class Pace:
         """Learn from a loop of `steps` that took `seconds`."""
         self._loops += 1
         if self._loops == 1:
-            # It was either compiled for long, or its steps are slow: the next one tells.
+            # Either it took long to compile or its steps are slow: the next one tells.
             self._most = 1 if seconds > _LONG_FIRST_SECONDS else FIRST_STEPS
             return
         self._most = max(1, int(LOOP_SECONDS * steps / max(seconds, 1e-6)))
 
 
-# --- When to save: every so many steps, or as often as costs and failures suggest.
-#
-# Young's first-order optimum is √(2 · cost of a save · mean time between failures): J. W. Young, "A
-# first order approximation to the optimum checkpoint interval", CACM 17(9), 1974,
-# https://doi.org/10.1145/361147.361115.
-
-# An assumption, before a job has seen failures of its own: about the rhythm that SkyPilot reports
-# for spot TPUs (42 recoveries in a month).
-TYPICAL_SECONDS_BETWEEN_FAILURES = 16 * 3600.0
-# Before the cost of a save is measured, and at least.
-FIRST_SECONDS = 60.0
-LEAST_SECONDS = 10.0
-
-logger = logging.getLogger(__name__)
-
-
 class CheckpointSchedule:
-    """Says after which loops a checkpoint is due."""
+    """Says after which loops a checkpoint is due.
+
+    Young's first-order optimum is √(2 · cost of a save · mean time between failures): J. W. Young,
+    "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974,
+    https://doi.org/10.1145/361147.361115.
+    """
 
     def __init__(
         self, steps: int, history: History, clock: Callable[[], float] = time.monotonic
