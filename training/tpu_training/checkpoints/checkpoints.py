@@ -37,6 +37,10 @@ from tpu_training.models.task import Task
 # those of the variables that are trained.
 _IDENTITY = ("model=", "optimizer=", "freeze=")
 
+_STATE_FILE = "checkpoint"
+_DATA = re.compile(r"(ckpt-\d+)\.data-.+")
+_CHUNK_BYTES = 8 << 20
+
 logger = logging.getLogger(__name__)
 
 
@@ -205,9 +209,6 @@ class Checkpoints:
             )
 
 
-# --- Write checkpoints in the background, one at a time.
-
-
 class CheckpointWriter:
     """A background thread, the copy of the state that it writes, and its target folders."""
 
@@ -259,9 +260,6 @@ class CheckpointWriter:
         path = folder.add(self._snapshot.checkpoint, step, self._options)
         done(step)
         logger.info("checkpoint: saved %s", path)
-
-
-# --- Copy a checkpoint's variables, so that training continues while the copy is written.
 
 
 class Snapshot:
@@ -342,13 +340,6 @@ def _copy_tree(
         return known[id(node)]
 
     return copy(root)
-
-
-# --- A directory or bucket prefix that keeps the last few checkpoints.
-
-_STATE_FILE = "checkpoint"
-_DATA = re.compile(r"(ckpt-\d+)\.data-.+")
-_CHUNK_BYTES = 8 << 20
 
 
 class CheckpointFolder:

@@ -28,10 +28,21 @@ from tpu_training.models.keras.module import KerasModule
 from tpu_training.models.names import some, split_patterns, variable_names, variable_paths
 from tpu_training.models.params import Params
 
-# --- Give a model the weights that --init_from names, and say what did not match.
-
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
 _FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
+
+_FILES = (".yaml", ".yml", ".json")
+# A replacement for names of the file that match a pattern.
+_Rule = tuple[str, "re.Pattern[str]", str]
+Array = npt.NDArray[Any]
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+# What checkpoints hold beside weights: an optimizer's moments, and TensorFlow's own notes.
+_NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
+_OURS = "model/"
+_ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
+_WEIGHTS = "model.weights.h5"
+# Weights hardly get smaller by compression. A small sum counts for nothing.
+_MOST_TIMES, _SMALL_BYTES = 100, 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -138,13 +149,6 @@ def _order(name: str, stored: Stored) -> tuple[int, ...] | None:
     return _FROM_TORCH.get(len(stored.shape)) if stored.torch and name.endswith("kernel") else None
 
 
-# --- Map the names of weights in a file to those of the model, as --init_map says.
-
-_FILES = (".yaml", ".yml", ".json")
-# A replacement for names of the file that match a pattern.
-_Rule = tuple[str, "re.Pattern[str]", str]
-
-
 def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
     """Return the model's name for each of the file's `names`, by the first rule that matches.
 
@@ -198,16 +202,6 @@ def _filled(ours: str, parts: tuple[str, ...]) -> str:
     pieces = ours.split("*")
     taken = zip(parts, pieces[1:], strict=False)  # OURS may leave parts out.
     return pieces[0] + "".join(part + piece for part, piece in taken)
-
-
-# --- Read weights by name from a checkpoint, a Keras file or SafeTensors.
-
-Array = npt.NDArray[Any]
-
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# What checkpoints hold beside weights: an optimizer's moments, and TensorFlow's own notes.
-_NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
-_OURS = "model/"
 
 
 class Stored(NamedTuple):
@@ -319,11 +313,6 @@ def _in_memory(value: Array, torch: bool = False) -> Stored:
     return Stored(value.shape, lambda: value, torch)
 
 
-# --- Let Keras load its own files into a Keras model, layer by layer.
-
-_ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
-
-
 def is_for_keras(path: str, model: tf.Module) -> bool:
     """Return whether `path` is a file of Keras and `model` a model of Keras."""
     return isinstance(model, KerasModule) and path.endswith(_ENDINGS)
@@ -373,14 +362,8 @@ def _load(path: str, model: Any) -> None:
             ) from error
 
 
-# --- Refuse files of weights that read other files, or unpack to far more than they hold.
-#
 # HDF5 can keep an array in any file of the machine, from where it would get into checkpoints
 # (CVE-2026-1669), and announce sizes of which nothing is stored.
-
-_WEIGHTS = "model.weights.h5"
-# Weights hardly get smaller by compression. A small sum counts for nothing.
-_MOST_TIMES, _SMALL_BYTES = 100, 1 << 20
 
 
 def unpack_keras(content: bytes) -> bytes:

@@ -22,9 +22,24 @@ from typing import Protocol
 from tpu_training.cluster.google import BucketObject, Found, NotNow, Taken, bucket_tokens
 from tpu_training.errors import LeaseError
 
-# --- Hold a model directory's lease while a block runs.
-
 _OBJECT_NAME = "lease.json"
+
+# Whoever has not renewed for so long has lost the lease to the first who asks.
+DURATION_SECONDS = 60.0
+# A holder stops writing well before, for the sake of a write that is under way.
+_SURE_SECONDS = 40.0
+_RENEWAL_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+# Cloud Storage takes one change of an object a second.
+# https://docs.cloud.google.com/storage/quotas#objects
+_FRESH_SECONDS = 2.0
+# So long a bucket may not answer before a job ends.
+_PATIENCE_SECONDS = 300.0
+_FILE_NAME = "lease.json"
+# Some network file systems have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_FORMAT = 1
+_PROC = Path("/proc")
 
 logger = logging.getLogger(__name__)
 
@@ -78,21 +93,6 @@ def hold(model_dir: str, trains: bool = True) -> Iterator[Lease]:
             yield local
         finally:
             local.release()
-
-
-# --- Hold a model directory in a bucket: take the lease, renew it, know when it is lost.
-
-# Whoever has not renewed for so long has lost the lease to the first who asks.
-DURATION_SECONDS = 60.0
-# A holder stops writing well before, for the sake of a write that is under way.
-_SURE_SECONDS = 40.0
-_RENEWAL_SECONDS = 10.0
-_LOOK_SECONDS = 1.0
-# Cloud Storage takes one change of an object a second.
-# https://docs.cloud.google.com/storage/quotas#objects
-_FRESH_SECONDS = 2.0
-# So long a bucket may not answer before a job ends.
-_PATIENCE_SECONDS = 300.0
 
 
 class LeaseObject(Protocol):
@@ -307,13 +307,6 @@ def _describe(found: Found) -> str:
     return holder.describe() if holder else f"somebody who is not named in it ({found.text[:80]!r})"
 
 
-# --- Hold a model directory on this machine's disks by a lock, which ends with its process.
-
-_FILE_NAME = "lease.json"
-# Some network file systems have no locks.
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-
-
 class LocalLease:
     """The right to write a model directory, which one process has at a time."""
 
@@ -380,12 +373,6 @@ def _is_same(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-# --- Who holds a lease: a process, named so that others can find it, or see that it is gone.
-
-_FORMAT = 1
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,28 @@ _NOT_ABOUT_THE_FILE = (
     tf.errors.AbortedError,
 )
 
+# The path of loop/averaging.py's variables in a tf.train.Checkpoint.
+_PREFIX, _SUFFIX = "average/shadows/", "/.ATTRIBUTES/VARIABLE_VALUE"
+# How TensorFlow escapes names: tensorflow/python/checkpoint/trackable_view.py.
+_ESCAPED = re.compile(r"\.(.)")
+# The key of the tf.train.Checkpoint's object `record`.
+_TENSOR = "record/.ATTRIBUTES/py_state"
+# Parameters that may change between two starts of the same training.
+_HARMLESS = (
+    "connect_tries",
+    "connect_interval",
+    "local_devices",
+    "hang_timeout",
+    "evaluation_batch_size",
+    "evaluation_interval",
+    "patience",
+    "keep_checkpoints",
+    "checkpoint_interval",
+    "steps_per_loop",
+)
+# step, loss and metrics of the best evaluation
+Best = dict[str, float]
+
 logger = logging.getLogger(__name__)
 
 
@@ -87,14 +109,6 @@ def _why_not_whole(path: str) -> str | None:
     return None
 
 
-# --- The averaged weights in a checkpoint, which what is made of a training uses.
-
-# The path of loop/averaging.py's variables in a tf.train.Checkpoint.
-_PREFIX, _SUFFIX = "average/shadows/", "/.ATTRIBUTES/VARIABLE_VALUE"
-# How TensorFlow escapes names: tensorflow/python/checkpoint/trackable_view.py.
-_ESCAPED = re.compile(r"\.(.)")
-
-
 def averaged_keys(keys: Iterable[str]) -> dict[str, str]:
     """Return the keys of averaged weights by the path of the variable that each follows."""
     return {
@@ -122,29 +136,6 @@ def restore_averages(model: tf.Module, path: str) -> bool:
 
 def _unescape(found: re.Match[str]) -> str:
     return "/" if found[1] == "S" else found[1]
-
-
-# --- The record of its job that a checkpoint holds beside the variables.
-
-# The key of the tf.train.Checkpoint's object `record`.
-_TENSOR = "record/.ATTRIBUTES/py_state"
-# Parameters that may change between two starts of the same training.
-_HARMLESS = (
-    "connect_tries",
-    "connect_interval",
-    "local_devices",
-    "hang_timeout",
-    "evaluation_batch_size",
-    "evaluation_interval",
-    "patience",
-    "keep_checkpoints",
-    "checkpoint_interval",
-    "steps_per_loop",
-)
-
-
-# step, loss and metrics of the best evaluation
-Best = dict[str, float]
 
 
 class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
@@ -215,9 +206,6 @@ def _read(path: str) -> dict[str, Any]:
     if reader.has_tensor(_TENSOR):
         content = json.loads(reader.get_tensor(_TENSOR))
     return content
-
-
-# --- What a job's checkpoints remember of its earlier starts.
 
 
 @dataclass

@@ -43,6 +43,11 @@ _CURES = {
     "HIDDEN": "it is hidden: delete it and create it again",
 }
 
+_ROOT = "https://tpu.googleapis.com"
+_TIMEOUT_SECONDS = 30.0
+_VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
+_NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
+
 logger = logging.getLogger(__name__)
 
 
@@ -165,15 +170,8 @@ def _ready(tpu: Tpu, name: TpuName) -> Tpu:
     return tpu
 
 
-# --- Read a TPU's state from the Cloud TPU API, for TPU VMs and TPU nodes.
-#
 # API v2 knows TPU VMs; only v1 may know a classic TPU node.
 # Reference: https://cloud.google.com/tpu/docs/reference/rest
-
-_ROOT = "https://tpu.googleapis.com"
-_TIMEOUT_SECONDS = 30.0
-_VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
-_NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
 class NotYet(EndpointError):

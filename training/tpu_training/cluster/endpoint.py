@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from tpu_training.errors import EndpointError, InputError
 
-# --- Find out which TPU the argument or the platform's environment variables name.
-#
 # The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
 # Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
 # COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own
@@ -28,6 +26,17 @@ _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<p
 _ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 # In order of precedence.
 VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
+_FIRST_PAUSE = 0.5
+# RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
+# own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
+_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_ACKNOWLEDGED = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
+_FRAME_HEADER_BYTES = 9
+_SETTINGS_TYPE = 4
+_TIMEOUT_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,11 +150,6 @@ def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Targ
     return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
 
 
-# --- Retry with growing pauses until a deadline.
-
-_FIRST_PAUSE = 0.5
-
-
 @dataclass(frozen=True)
 class Attempt:
     """One try: its number, counted from 1, and the seconds elapsed before it."""
@@ -190,21 +194,8 @@ class Wait:
             pause, number = min(pause * 2, self.interval), number + 1
 
 
-# --- Probe whether a gRPC server answers at an address.
-#
 # `tf.config.experimental_connect_to_cluster` hangs silently if nobody listens (tensorflow#34564), so
 # every worker is probed first.
-
-# RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
-# own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
-_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_SETTINGS_ACKNOWLEDGED = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
-_FRAME_HEADER_BYTES = 9
-_SETTINGS_TYPE = 4
-_TIMEOUT_SECONDS = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:

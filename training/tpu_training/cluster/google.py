@@ -20,6 +20,24 @@ from tpu_training.errors import AccessError, TrainingError
 
 _METADATA_SECONDS = 5.0
 _CHANGE_SECONDS = 60
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_CURE = (
+    "run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to a key "
+    "file, or run on a VM with a service account and the cloud-platform scope"
+)
+# A token is replaced this long before it expires, so that it can't expire in transit.
+_MARGIN_SECONDS = 60.0
+# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
+TokenSource = Callable[[], str]
+_ROOT = "https://storage.googleapis.com"
+_TIMEOUTS = (5.0, 10.0)
+# 401: a token that expired on the way; the next one is another.
+_PASSING = {
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+}
 
 
 @dataclass(frozen=True)
@@ -72,21 +90,6 @@ class MetadataServer:
     def token(self) -> str | None:
         """Return a JSON object with access_token, expires_in (seconds) and token_type."""
         return self.get("instance/service-accounts/default/token")
-
-
-# --- Access tokens for Google's APIs.
-
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_CURE = (
-    "run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to a key "
-    "file, or run on a VM with a service account and the cloud-platform scope"
-)
-# A token is replaced this long before it expires, so that it can't expire in transit.
-_MARGIN_SECONDS = 60.0
-# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
-_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
-
-TokenSource = Callable[[], str]
 
 
 def authorization(url: str, tokens: TokenSource) -> dict[str, str]:
@@ -158,20 +161,9 @@ def _google_auth_tokens() -> TokenSource:
     return token
 
 
-# --- An object in a bucket, by those calls of Cloud Storage's JSON API that TensorFlow lacks.
-#
 # A lease is such an object: its generation changes with each holder, its metageneration and `updated`
 # with each renewal; the bucket's own clock sets both.
 # https://docs.cloud.google.com/storage/docs/request-preconditions
-
-_ROOT = "https://storage.googleapis.com"
-_TIMEOUTS = (5.0, 10.0)
-# 401: a token that expired on the way; the next one is another.
-_PASSING = {
-    HTTPStatus.UNAUTHORIZED,
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.TOO_MANY_REQUESTS,
-}
 
 
 class NotNow(TrainingError):

@@ -29,6 +29,18 @@ _TPU_DEVICES = {
     "0x0076": "tpu7x",
 }
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
+# Whoever sets one of these cuts this host's chips out of the slice on purpose.
+_BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+# Google's example for tensorflow-tpu 2.19.1 sets these two:
+# https://github.com/keras-team/keras-io/blob/master/examples/keras_rs/distributed_embedding_tf.py
+_PLUG_IN = "NEXT_PLUGGABLE_DEVICE_USE_C_API"
+_PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+# TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
+_LIBRARY = "TPU_LIBRARY_PATH"
+_LOAD = "TPU_LOAD_LIBRARY"
+# A job of a stack's queue finds its TPU by the variables of other platforms, which are none here.
+_JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
+_OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
 
 
 @dataclass(frozen=True)
@@ -144,14 +156,9 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
 
 
-# --- Tell which slice this TPU VM is one host of.
-#
 # One program drives a slice, through the gRPC workers of all its hosts. A host's own chips do not
 # train alone: libtpu waits for the other hosts, unless it is told of fewer
 # (https://github.com/pytorch/xla/issues/7714).
-
-# Whoever sets one of these cuts this host's chips out of the slice on purpose.
-_BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 
 
 class Attributes(Protocol):
@@ -212,20 +219,10 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
     return Addresses(slice_.workers, "the metadata of this slice")
 
 
-# --- Set what TensorFlow needs in its environment, before its import, to find the TPU or leave it.
-#
 # TensorFlow loads libtpu while it is imported. What is said here was seen with tensorflow-tpu 2.19.1
 # on a machine without a TPU: without the plug-in `initialize_tpu_system` ends with "RET_CHECK failure
 # … *platform", with it libtpu looks for chips; the plug-in together with TPU_LOAD_LIBRARY=0 aborts
 # the process.
-
-# Google's example for tensorflow-tpu 2.19.1 sets these two:
-# https://github.com/keras-team/keras-io/blob/master/examples/keras_rs/distributed_embedding_tf.py
-_PLUG_IN = "NEXT_PLUGGABLE_DEVICE_USE_C_API"
-_PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
-# TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
-_LIBRARY = "TPU_LIBRARY_PATH"
-_LOAD = "TPU_LOAD_LIBRARY"
 
 
 def installed_library() -> str | None:
@@ -275,8 +272,6 @@ def check_library(environ: Mapping[str, str]) -> None:
         )
 
 
-# --- Detect the platform that this process runs on, by the variables that the platform sets.
-
 # Platforms and the variables that only they set. Sources: Colab's and Kaggle's own images;
 # https://cloud.google.com/kubernetes-engine/docs/how-to/tpus (TPU_WORKER_*);
 # https://cloud.google.com/vertex-ai/docs/training/code-requirements (AIP_*, CLOUD_ML_*);
@@ -293,9 +288,6 @@ _VARIABLES = {
     "Kubernetes": ("KUBERNETES_SERVICE_HOST",),
     "Paperspace": ("TPU_GRPC_URL",),
 }
-# A job of a stack's queue finds its TPU by the variables of other platforms, which are none here.
-_JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
-_OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,12 @@ from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, built_in_models, load_model
 from tpu_training.tasks.choose import built_in_tasks, with_task
 
+# Does it, prints the results and returns the exit code. Raises TrainingError.
+Command = Callable[[], int]
+# Makes a command of its parsed arguments; `rest` are those that its parser did not know. Raises
+# InputError.
+Build = Callable[[argparse.Namespace], Command]
+
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a job."""
@@ -102,15 +108,6 @@ def build_model(
     if problems:
         raise ParamsError(problems)
     return model, params, {**config, **dict(overrides)}
-
-
-# --- What the command line needs of a command that is no job.
-
-# Does it, prints the results and returns the exit code. Raises TrainingError.
-Command = Callable[[], int]
-# Makes a command of its parsed arguments; `rest` are those that its parser did not know. Raises
-# InputError.
-Build = Callable[[argparse.Namespace], Command]
 
 
 def add_command(

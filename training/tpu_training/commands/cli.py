@@ -40,6 +40,9 @@ _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"
 )
+_FEWEST_STEPS = 20
+# The trust ratio of lars divides its rates by about 1000.
+_HIGHEST, _LARS_HIGHEST = 10.0, 100.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,9 +126,6 @@ def _list_parameters(parser: argparse.ArgumentParser, params: str) -> None:
     parser.epilog = f"{params}\n\n{_EXIT_CODES}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = textwrap.fill(parser.description or "", _HELP_WIDTH)
-
-
-# --- `tpu-training data convert` and `tpu-training data inspect`.
 
 
 def _add_data(modes: Any) -> None:
@@ -269,13 +269,6 @@ def _whole(flag: str, text: str, low: int) -> int:
     return int(text)
 
 
-# --- `tpu-training lr-range-test`: find the learning rates that are worth training with.
-
-_FEWEST_STEPS = 20
-# The trust ratio of lars divides its rates by about 1000.
-_HIGHEST, _LARS_HIGHEST = 10.0, 100.0
-
-
 def _add_lr_range_test(modes: Any) -> None:
     """Add the parser."""
     parser = add_command(
@@ -336,9 +329,6 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     return EXIT_FAILURE if verdict.suggestion is None else 0
 
 
-# --- `tpu-training profile`: capture a profile of workers that are computing.
-
-
 def _add_profile(modes: Any) -> None:
     """Add the parser."""
     parser = add_command(
@@ -376,9 +366,6 @@ def _capture(workers: Sequence[str], output: str, seconds: float) -> int:
     trace_workers(workers, output, seconds)
     print(f"profile finished logdir={output}", flush=True)
     return 0
-
-
-# --- `tpu-training report`: write the report of a training that runs or has ended.
 
 
 def _add_report(modes: Any) -> None:

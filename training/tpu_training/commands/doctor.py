@@ -35,6 +35,8 @@ from tpu_training.commands.arguments import Command, add_command
 from tpu_training.errors import EXIT_FAILURE, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
 
+_ASK_ONCE = Wait(tries=1, interval=0.0)
+
 
 def add(modes: Any) -> None:
     """Add the parser."""
@@ -66,11 +68,7 @@ def _examine(tpu: str | None, project: str | None, zone: str | None, as_json: bo
     return EXIT_FAILURE if found.problems else 0
 
 
-# --- `tpu-training doctor env`: report what this environment offers and what a job would train on.
-#
 # Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
-
-_ASK_ONCE = Wait(tries=1, interval=0.0)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ from tpu_training.errors import InputError
 
 _FORMATS = ("saved_model", "tflite", "onnx")
 _TEST_LIMIT = 2000
+_ENDINGS = (".csv", ".jsonl")
+# TensorFlow Serving's REST port.
+_PORT = 8501
+LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
 
 
 def add_export(modes: Any) -> None:
@@ -87,11 +91,6 @@ def _export(known: argparse.Namespace) -> int:
     return 0
 
 
-# --- `tpu-training predict`: predict a data set or image files with a SavedModel.
-
-_ENDINGS = (".csv", ".jsonl")
-
-
 def add_predict(modes: Any) -> None:
     """Add the parser."""
     parser = add_command(
@@ -128,13 +127,6 @@ def _predict(saved_model: str, inputs: Sequence[str], output: str) -> int:
     accuracy = "" if outcome.accuracy is None else f" accuracy={outcome.accuracy:.4f}"
     print(f"predict finished examples={outcome.examples}{accuracy} output={output}", flush=True)
     return 0
-
-
-# --- `tpu-training serve`: answer TensorFlow Serving's REST requests from a SavedModel.
-
-# TensorFlow Serving's REST port.
-_PORT = 8501
-LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
 
 
 def add_serve(modes: Any) -> None:

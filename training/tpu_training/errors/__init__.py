@@ -95,9 +95,6 @@ class Interrupted(TrainingError, SystemExit):
     code = exit_code = EXIT_START_AGAIN
 
 
-# --- Libraries that only some commands need.
-
-
 def require(module: str, package: str, extra: str, purpose: str, otherwise: str = "") -> Any:
     """Import `module`; InputError that says what to install when it is not there, or broken.
 

@@ -21,6 +21,21 @@ from tpu_training.errors import InputError, TrainingError
 NO_TENSORFLOW = "No module named 'tensorflow'"
 
 _FILE = Path(__file__).parent / "known_errors.json"
+# Cloud Storage's answers and names in graphs contain slashes, too, but not after a blank.
+_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
+# TensorFlow's decoration around the message.
+_NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
+_HEADINGS = ("in user code:", "Graph execution error:")
+_LONGEST = 300
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_PACKAGE = str(Path(__file__).parents[1])
+# The last is this package's command, which pip writes.
+_LIBRARIES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/__autograph_generated_file",
+    "/bin/tpu-training",
+)
 
 
 @dataclass(frozen=True)
@@ -77,16 +92,6 @@ def _compile(patterns: list[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{p})" for p in patterns).replace(" ", r"\s+"), re.I | re.S)
 
 
-# --- Translate TensorFlow's exceptions into errors that a user can act on.
-
-# Cloud Storage's answers and names in graphs contain slashes, too, but not after a blank.
-_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
-# TensorFlow's decoration around the message.
-_NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
-_HEADINGS = ("in user code:", "Graph execution error:")
-_LONGEST = 300
-
-
 def translate(error: Exception) -> TrainingError:
     """Return a TrainingError with the cause, the cure and the original text."""
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
@@ -124,19 +129,6 @@ def _first_line(text: str) -> str:
     said = [line for line in lines if not line.startswith("[[")]
     line = said[-1] if lines[0] in _HEADINGS else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
-
-
-# --- Find the line of a user's own file that an error comes from.
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PACKAGE = str(Path(__file__).parents[1])
-# The last is this package's command, which pip writes.
-_LIBRARIES = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/__autograph_generated_file",
-    "/bin/tpu-training",
-)
 
 
 def user_line(error: BaseException) -> str:

@@ -29,6 +29,14 @@ STATES = (
     ("idle", "the TPU is there, and no trainer runs"),
     ("away", "no trainer runs, and nobody wrote why"),
 )
+# A start that still runs writes once a minute: so short a time after it says nothing.
+_TAIL = 180.0
+_FIRST, _KILLED = "the first start", "the trainer was killed, or could not write"
+# What the TPUs' states mean for a job that waits.
+_WAITING = {READY: "idle", "absent": "away"}
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+# (labels, value)
+Sample = tuple[Mapping[str, str], float]
 
 
 @dataclass(frozen=True)
@@ -118,16 +126,8 @@ def _add(total: dict[str, float], name: str, seconds: float) -> None:
     total[name] = total.get(name, 0.0) + seconds
 
 
-# --- From a ledger to a timeline: every second of the wall time has a state and a cause.
-#
 # The wall time goes from the first thing that is known, the first start or the TPU that it waited
 # for, to the last sign of life; a finished job ends with its last start.
-
-# A start that still runs writes once a minute: so short a time after it says nothing.
-_TAIL = 180.0
-_FIRST, _KILLED = "the first start", "the trainer was killed, or could not write"
-# What the TPUs' states mean for a job that waits.
-_WAITING = {READY: "idle", "absent": "away"}
 
 
 @dataclass(frozen=True)
@@ -263,13 +263,7 @@ def _lost_part(entry: Entry, kept: int) -> float:
     return min(1.0, (entry.last_step - kept) / done) if done else 0.0
 
 
-# --- An account as text for Prometheus, such as for the node exporter's textfile collector.
-#
 # https://prometheus.io/docs/instrumenting/exposition_formats/
-
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-# (labels, value)
-Sample = tuple[Mapping[str, str], float]
 
 
 def to_prometheus(total: Account, job: str) -> str:

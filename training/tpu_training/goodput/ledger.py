@@ -24,6 +24,15 @@ ASIDE = ".garbage"
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
 _LATEST = 1e12
+FINISHED = "finished"
+"""The ending of a start that did the job's last step."""
+PREFIX = "tpus-"
+# When several TPUs work together, the first of these in which any of them is says what is missing.
+_WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
+# An agent that is silent for longer was not just started again: nobody knows what happened.
+_SILENCE = 900.0
+# A clock that differs by less may be right: a file takes a moment to be written.
+_TOLERANCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,10 +67,6 @@ class Entry:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, sort_keys=True) + "\n"
 
 
-FINISHED = "finished"
-"""The ending of a start that did the job's last step."""
-
-
 def parse_entry(text: str) -> Entry | None:
     """Return the entry in a file's text; None if that is garbage."""
     try:
@@ -85,18 +90,11 @@ def number(value: object) -> float:
     return found
 
 
-# --- What became of the TPUs, as the agent on the machine that trains has written it.
-#
 # Its files lie beside the entries, `MODEL_DIR/ledger/tpus-*.json`: a JSON object with `format`,
 # `machine`, `seen` (its last sign of life) and `events` with `at`, `tpu`, `state` and `cause`.
 
-PREFIX = "tpus-"
 READY = "ready"
-# When several TPUs work together, the first of these in which any of them is says what is missing.
-_WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
 TPU_STATES = (*_WORST, READY)
-# An agent that is silent for longer was not just started again: nobody knows what happened.
-_SILENCE = 900.0
 
 
 @dataclass(frozen=True)
@@ -183,12 +181,6 @@ def worst_at(found: Sequence[Span], when: float) -> Span | None:
     """Return the span that keeps a job from running at a time; READY only if all are."""
     now = [span for span in found if span.begin <= when < span.end]
     return min(now, key=lambda span: TPU_STATES.index(span.state), default=None)
-
-
-# --- The whole ledger of a job: its files, read, with what is wrong with them.
-
-# A clock that differs by less may be right: a file takes a moment to be written.
-_TOLERANCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -304,9 +296,6 @@ def _slow(file: File, said: float, machine: str, clocks: dict[str, float]) -> fl
 def _shifted(seen: TpusFile, slow: float) -> TpusFile:
     events = tuple(dataclasses.replace(event, at=event.at + slow) for event in seen.events)
     return TpusFile(seen.machine, seen.seen + slow, events)
-
-
-# --- What a start does before its first loop. Loads no TensorFlow.
 
 
 class Beginning:

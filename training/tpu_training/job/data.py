@@ -23,6 +23,8 @@ from tpu_training.loop.graph import operations
 from tpu_training.models.params import EXACT
 from tpu_training.tasks.choose import check_targets
 
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
 logger = logging.getLogger(__name__)
 
 
@@ -79,12 +81,8 @@ def _check_function(live: LiveFunction, job: Job, cluster: Cluster) -> None:
         refuse_unrepeatable(graph, live.function.place)
 
 
-# --- Whether a data function gives the same examples again when a job goes on from a checkpoint.
-#
 # A resumed job reads the epoch from its beginning and leaves out what was seen. So the epoch must
 # depend on context.seed alone, not on operations with a state or on which thread is first.
-
-_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def trace(function: DataFunction) -> tf.Graph:

@@ -49,9 +49,6 @@ class Job:
         return self.mode in ("evaluate", "train-and-evaluate")
 
 
-# --- What a job hands back.
-
-
 @dataclass(frozen=True)
 class Result:
     """What a job hands back.
@@ -78,8 +75,6 @@ class Result:
     predict: Callable[[Any], dict[str, Any]]
 
 
-# --- Check what a job names on this machine's disk, before TensorFlow takes seconds to load.
-#
 # What lies in a bucket is checked when TensorFlow, which reads it, is there.
 
 

@@ -42,7 +42,24 @@ from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.summaries import Summaries
 from tpu_training.tasks.choose import task_of
 
-# --- Run the range test: connect, sweep, judge, write the results.
+_LINES = 20
+# The end of a trial over which its loss is averaged: batches differ.
+_END = 0.2
+_SIZE_INCHES = (9.0, 5.0)
+_DOTS_PER_INCH = 120
+# Regions in grey, green and red, the line in dark blue. Labels distinguish them in greyscale.
+_TOO_LOW, _GOOD, _DIVERGING = "#d9d9d9", "#c7e9c0", "#fcbba1"
+_LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
+_HEADROOM = 1.2
+_NARROWEST = 10.0
+_MARGIN = 1.1
+_LINE_TOP = 0.88
+# Room below a loss of 0 for half a mark, as a part of the axis.
+_MARK_ROOM = 0.03
+# A region that spans less has its name below those of its neighbours.
+_NARROW = 1.8
+# Multiple of the first loss; anything above only shows that it diverged.
+_HIGHEST = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -139,13 +156,6 @@ def _show_in_tensorboard(
     summaries.close()
 
 
-# --- Train a new model at many rates: one step at each (the sweep), or some steps at one (a trial).
-
-_LINES = 20
-# The end of a trial over which its loss is averaged: batches differ.
-_END = 0.2
-
-
 @dataclass(frozen=True)
 class Sweep:
     """The range of rates, the number of steps, the smoothing of the loss, the steps of a trial."""
@@ -234,25 +244,6 @@ def run_trials(trainer: RateTrainer, sweep: Sweep, start: float, first: float) -
         sweep.highest,
         lambda rate: trainer.try_rate(rate, sweep.trial_steps),
     )
-
-
-# --- Draw a sweep with its three regions as a PNG file.
-
-_SIZE_INCHES = (9.0, 5.0)
-_DOTS_PER_INCH = 120
-# Regions in grey, green and red, the line in dark blue. Labels distinguish them in greyscale.
-_TOO_LOW, _GOOD, _DIVERGING = "#d9d9d9", "#c7e9c0", "#fcbba1"
-_LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
-_HEADROOM = 1.2
-_NARROWEST = 10.0
-_MARGIN = 1.1
-_LINE_TOP = 0.88
-# Room below a loss of 0 for half a mark, as a part of the axis.
-_MARK_ROOM = 0.03
-# A region that spans less has its name below those of its neighbours.
-_NARROW = 1.8
-# Multiple of the first loss; anything above only shows that it diverged.
-_HIGHEST = 2.0
 
 
 def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:

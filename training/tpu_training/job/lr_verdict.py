@@ -10,6 +10,26 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+# A loss this many times the best one has diverged, as in the fastai library.
+_DIVERGED = 4.0
+# The first steps never end the sweep: one bad batch must not.
+_EARLIEST_STOP = 10
+# A fall smaller than this part of the first loss is noise.
+_SMALLEST_FALL = 0.02
+# A rise by this part of the whole fall counts as diverging.
+_RISE_BEGUN = 0.05
+# Half a decade.
+_FACTOR = 10**0.5
+_MOST_EACH_WAY = 6
+# A training is good if its loss falls by this part of the best one's fall.
+_GOOD = 0.9
+# And about as good as the best by this part.
+_EQUAL = 0.98
+# The loss of guessing, times this: less than that is no sign of learning.
+_LEARNT = 0.96
+# rate -> the loss at the end of a short training; not finite if it diverged
+Train = Callable[[float], float]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -102,19 +122,8 @@ def _reasons(trials: Trials, suggestion: float, steps: int) -> list[str]:
     return [low, f"{best}; {middle} for a schedule with warm-up", high]
 
 
-# --- Read a sweep's losses: where they fall and rise, and what it means if they do not.
-#
 # Uses plain numbers, no TensorFlow. The sweep is Smith's (arXiv:1506.01186, section 3.3, and
 # arXiv:1803.09820, section 4); this package chose the thresholds below.
-
-# A loss this many times the best one has diverged, as in the fastai library.
-_DIVERGED = 4.0
-# The first steps never end the sweep: one bad batch must not.
-_EARLIEST_STOP = 10
-# A fall smaller than this part of the first loss is noise.
-_SMALLEST_FALL = 0.02
-# A rise by this part of the whole fall counts as diverging.
-_RISE_BEGUN = 0.05
 
 
 @dataclass(frozen=True)
@@ -228,23 +237,8 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
     return means
 
 
-# --- Short trainings around a rate: which rates train well, and which of them best.
-#
 # A sweep spends a step on each rate, so that it shows where the loss falls and where it diverges, but
 # not which rate trains well in a schedule. Uses plain numbers, no TensorFlow.
-
-# Half a decade.
-_FACTOR = 10**0.5
-_MOST_EACH_WAY = 6
-# A training is good if its loss falls by this part of the best one's fall.
-_GOOD = 0.9
-# And about as good as the best by this part.
-_EQUAL = 0.98
-# The loss of guessing, times this: less than that is no sign of learning.
-_LEARNT = 0.96
-
-# rate -> the loss at the end of a short training; not finite if it diverged
-Train = Callable[[float], float]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,10 @@ from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest
 
+_BY_NAME = "tfds:"
+_SUFFIXES = (".parquet", ".tar")
+_FAILED = "data convert failed: "
+
 logger = logging.getLogger(__name__)
 
 
@@ -120,14 +124,8 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
         use_tpu_here(os.environ, installed_library())
 
 
-# --- Convert a job's Parquet files, WebDataset shards or TensorFlow data set before its first step.
-#
 # Their readers run in Python, which a TPU's hosts don't, and have no exact place to go on from. So
 # the job writes them once as files that it reads as any other data set's.
-
-_BY_NAME = "tfds:"
-_SUFFIXES = (".parquet", ".tar")
-_FAILED = "data convert failed: "
 
 
 def with_converted_data(job: Job) -> Job:

@@ -25,6 +25,29 @@ from tpu_training.errors.catalog import find_known_error
 from tpu_training.job.worker_watch import watching
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
+# A preempted VM has 30 seconds until it stops.
+# https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
+_GRACE_SECONDS = 25.0
+_LONGEST_WAIT = 3600.0
+# After this many more seconds the timer itself counts as stuck: TensorFlow may hold the GIL while
+# it waits. faulthandler's thread does not need the GIL; its message is a traceback.
+_BACKSTOP_SECONDS = 5.0
+_STDERR = 2
+OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
+# No supervisor looks more often.
+_RARELY_SECONDS = 1.0
+# A server that can't be reached is asked again after so long.
+_PAUSE_SECONDS = 1.0
+# Of a preempted TPU VM's 30 seconds; one list of objects costs 0.0005 cents.
+_LOOK_SECONDS = 5.0
+# So long no further notice of the TPU VM's makes the training save.
+_DEAF_SECONDS = 60.0
+_NOTICES = "TPU_TRAINING_NOTICES"
+# How Google's own library tells its machines from others (google.auth.compute_engine._metadata).
+_PRODUCT = Path("/sys/class/dmi/id/product_name")
+
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def supervised(*, own_process: bool = False) -> Iterator[tuple[ShutdownRequest, HangTimer]]:
@@ -60,21 +83,10 @@ def supervised(*, own_process: bool = False) -> Iterator[tuple[ShutdownRequest, 
             raise
 
 
-# --- End a process in which TensorFlow hangs, so that it can be restarted from its last checkpoint.
-#
 # Python runs signal handlers in the main thread, between bytecode instructions. While TensorFlow
 # waits there for a worker that neither answers nor closes the connection, no handler runs, for hours
 # (tensorflow#38190). A separate thread therefore watches for progress and for SIGTERM, and exits the
 # process without clean-up.
-
-# A preempted VM has 30 seconds until it stops.
-# https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
-_GRACE_SECONDS = 25.0
-_LONGEST_WAIT = 3600.0
-# After this many more seconds the timer itself counts as stuck: TensorFlow may hold the GIL while
-# it waits. faulthandler's thread does not need the GIL; its message is a traceback.
-_BACKSTOP_SECONDS = 5.0
-_STDERR = 2
 
 
 def _end(message: str, code: int, cause: str = "hung") -> NoReturn:
@@ -208,13 +220,7 @@ class HangTimer(Callback):
         )
 
 
-# --- What whoever supervises this process may know of it: that it lives, and how it ended.
-#
 # Both are files that the environment names; without the names nothing is written.
-
-OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
-# No supervisor looks more often.
-_RARELY_SECONDS = 1.0
 
 
 def write_outcome(exit_code: int, cause: str, message: str) -> None:
@@ -257,8 +263,6 @@ def _write_file(variable: str, text: str) -> None:
             unfinished.replace(path)
 
 
-# --- Hear that this machine, or the TPU VM that it drives, is about to stop.
-#
 # The TPU VM writes an object to the bucket. That there is another one is all that counts, and makes
 # the training save: who else may write there can't end it.
 #
@@ -266,18 +270,6 @@ def _write_file(variable: str, text: str) -> None:
 # that a notice is heard as it is given.
 # https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
 # https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice
-
-# A server that can't be reached is asked again after so long.
-_PAUSE_SECONDS = 1.0
-# Of a preempted TPU VM's 30 seconds; one list of objects costs 0.0005 cents.
-_LOOK_SECONDS = 5.0
-# So long no further notice of the TPU VM's makes the training save.
-_DEAF_SECONDS = 60.0
-_NOTICES = "TPU_TRAINING_NOTICES"
-# How Google's own library tells its machines from others (google.auth.compute_engine._metadata).
-_PRODUCT = Path("/sys/class/dmi/id/product_name")
-
-logger = logging.getLogger(__name__)
 
 
 class Notices:

@@ -10,6 +10,8 @@ from types import FrameType
 
 from tpu_training.errors import Interrupted
 
+_SIGTERM = "received SIGTERM"
+
 
 @dataclass(frozen=True)
 class LoopReport:
@@ -80,9 +82,6 @@ def started(callbacks: Sequence[Callback], step: int) -> Iterator[None]:
             stack.callback(callback.close)
             callback.start(step)
         yield
-
-
-_SIGTERM = "received SIGTERM"
 
 
 class ShutdownRequest:

@@ -16,6 +16,8 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.models.params import Params
 
 Values = TypeVar("Values")
+# operation, shapes of its inputs, shape of its output -> multiplications
+_Count = Callable[[tf.Operation, Sequence[tuple[int, ...]], tuple[int, ...]], float]
 
 
 def repeat(
@@ -123,10 +125,6 @@ def _own(operation: tf.Operation) -> float:
         return 0.0
     inputs = [tuple(tensor.shape) for tensor in operation.inputs]
     return 2.0 * count(operation, inputs, tuple(operation.outputs[0].shape))
-
-
-# operation, shapes of its inputs, shape of its output -> multiplications
-_Count = Callable[[tf.Operation, Sequence[tuple[int, ...]], tuple[int, ...]], float]
 
 
 def _matmul(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:

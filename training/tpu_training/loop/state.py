@@ -46,6 +46,13 @@ from tpu_training.models.step_context import next_seed
 from tpu_training.models.task import Losses, Metric, Prepare, Task
 from tpu_training.tasks.choose import task_of
 
+# The confusion of classes, nested by true and predicted class.
+Tables = dict[str, list[Any]]
+_QUANTILES = 1024
+_BISECTIONS = 50
+# images -> images, and the share of each one's own label
+Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
 
 @dataclass(frozen=True)
 class TrainState:
@@ -151,9 +158,6 @@ def compute_dtype(params: Params, cluster: Cluster) -> tf.DType:
     return tf.dtypes.as_dtype(params.precision)
 
 
-# --- Derive independent seeds from the one seed of a job.
-
-
 def derive_seed(seed: int, *purpose: str | int) -> int:
     """Return a 31-bit seed for `purpose`, such as ("weights",).
 
@@ -162,12 +166,6 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     """
     digest = hashlib.sha256(repr((seed, *purpose)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-# --- Count a task's metrics on the devices: all sums in two vectors, of numbers and of counts.
-
-# The confusion of classes, nested by true and predicted class.
-Tables = dict[str, list[Any]]
 
 
 class Tally:
@@ -278,9 +276,6 @@ def _as_tuple(sums: Any) -> tuple[Any, ...]:
     return tuple(sums) if isinstance(sums, tuple | list) else (sums,)
 
 
-# --- The exponential moving average of a model's weights, which evaluations and exports use.
-
-
 class WeightAverage(tf.Module):  # type: ignore[misc]
     """A second set of a model's weights that follows them, moving averages included.
 
@@ -365,15 +360,6 @@ def _swap(shadow: tf.Variable, variable: tf.Variable) -> None:
     with tf.control_dependencies([first, second]):
         shadow.assign(second, read_value=False)
         variable.assign(first, read_value=False)
-
-
-# --- Mixup and CutMix, in the compiled step: examples become mixtures of two, and so do labels.
-
-_QUANTILES = 1024
-_BISECTIONS = 50
-
-# images -> images, and the share of each one's own label
-Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def create_mix(params: Params, spec: DataSpec) -> Mix | None:

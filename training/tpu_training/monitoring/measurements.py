@@ -28,6 +28,19 @@ from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.summaries import Series, Summaries, read_series
 from tpu_training.monitoring.terminal import Progress
 
+STEP_PARTS = ("compute", "input", "checkpoint", "idle")
+STEP_TIMES = "seconds_per_step"
+# A killed start is known up to its last entry; each is a write to the bucket.
+_WRITE_SECONDS = 60.0
+# TensorBoard sorts by name; what people look for, train/loss, comes first.
+WALL_TIME = "wall_time"
+REPORT_FORMAT = 1
+COST_NOTE = "TPU_TRAINING_COST_NOTE"
+"""The variable that says what the machines keep costing, and which command ends that."""
+_FILES = ("metrics", "model", "classes")
+
+logger = logging.getLogger(__name__)
+
 
 class Monitor:
     """Everything that measures one training: terminal, TensorBoard, ledger and profiles."""
@@ -91,14 +104,6 @@ class Scalars(Callback):
             "train/examples_per_second": self._progress.examples_per_second,
         }
         self._summaries.scalars(step, scalars)
-
-
-# --- Measure where a training's time goes: computation, input, checkpoints, between loops.
-
-STEP_PARTS = ("compute", "input", "checkpoint", "idle")
-STEP_TIMES = "seconds_per_step"
-
-logger = logging.getLogger(__name__)
 
 
 class StepTimes(Callback):
@@ -165,9 +170,6 @@ class StepTimes(Callback):
             logger.info("time: %s", ", ".join(shares))
 
 
-# --- How fast the steps compute: operations a second, and their share of the TPU's peak (MFU).
-
-
 class Utilisation(Callback):
     """Measures the model's operations a second, without the first loop, which compiles.
 
@@ -214,14 +216,6 @@ class Utilisation(Callback):
 
     def _figures(self, rate: float) -> dict[str, float]:
         return {"flops_per_second": rate} | ({"mfu": rate / self._peak} if self._peak else {})
-
-
-# --- Write down what this start of the job does with its time.
-
-# A killed start is known up to its last entry; each is a write to the bucket.
-_WRITE_SECONDS = 60.0
-# TensorBoard sorts by name; what people look for, train/loss, comes first.
-WALL_TIME = "wall_time"
 
 
 def read_ledger(model_dir: str) -> WholeLedger:
@@ -350,14 +344,6 @@ class LedgerWriter(Callback):
             self._write(self._path, self._entry(ending).to_json())
         except Exception as error:
             logger.warning("ledger: not written (%s)", error)
-
-
-# --- A training's course and outcome as one JSON document, from what its model directory holds.
-
-REPORT_FORMAT = 1
-COST_NOTE = "TPU_TRAINING_COST_NOTE"
-"""The variable that says what the machines keep costing, and which command ends that."""
-_FILES = ("metrics", "model", "classes")
 
 
 def read_report(model_dir: str) -> dict[str, Any]:

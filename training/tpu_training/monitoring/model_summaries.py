@@ -31,6 +31,14 @@ _BUCKETS = 30
 # Features and labels of some examples.
 _Sample = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
+_RIGHT, _WRONG, _TRUE = (0, 150, 60), (210, 30, 30), (90, 90, 90)
+_BORDER, _GAP = 2, 8
+_FONT_SIZE = 11
+# Two lines.
+_CAPTION = 28
+# Small pictures are enlarged to about this many pixels.
+_SMALLEST_SIDE = 56
+
 logger = logging.getLogger(__name__)
 
 
@@ -138,17 +146,6 @@ def _histogram(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     counts, edges = np.histogram(values, _BUCKETS, (low - spread, high + spread))
     found: npt.NDArray[np.float64] = np.stack([edges[:-1], edges[1:], counts], axis=1)
     return found
-
-
-# --- A picture of pictures, each framed by whether it was recognised, with its classes below.
-
-_RIGHT, _WRONG, _TRUE = (0, 150, 60), (210, 30, 30), (90, 90, 90)
-_BORDER, _GAP = 2, 8
-_FONT_SIZE = 11
-# Two lines.
-_CAPTION = 28
-# Small pictures are enlarged to about this many pixels.
-_SMALLEST_SIDE = 56
 
 
 def draw_grid(

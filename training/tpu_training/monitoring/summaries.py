@@ -20,6 +20,8 @@ _FLUSH_SECONDS = 30.0
 _VERSION = "brain.Event:2"
 
 _numbers = itertools.count()
+# step -> value
+Series = dict[int, float]
 
 
 class Summaries:
@@ -81,12 +83,6 @@ class Summaries:
             if self._clock() - self._flushed >= _FLUSH_SECONDS:
                 self._file.flush()
                 self._flushed = self._clock()
-
-
-# --- Reads back what a training wrote for TensorBoard; needs no TensorBoard.
-
-# step -> value
-Series = dict[int, float]
 
 
 def read_series(logdir: str) -> dict[str, Series]:

@@ -17,6 +17,10 @@ from tpu_training.loop.callbacks import Callback, LoopReport
 _WIDTH = 28
 # Return to the beginning of the line and clear it.
 _CLEAR = "\r\x1b[K"
+# TensorFlow's own variable: 2 shows errors only.
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+logger = logging.getLogger(__name__)
 
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
@@ -59,9 +63,6 @@ class ProgressBar:
             self._shown = False
 
 
-# --- A progress bar in a notebook, which is redrawn in place.
-
-
 def in_notebook() -> bool:
     """Return whether this process is a notebook's kernel, without importing IPython."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -90,11 +91,6 @@ class NotebookBar:
     def close(self) -> None:
         """Keep the last state."""
         self._handle = None
-
-
-# --- Show progress: a bar on a terminal or in a notebook, else a parseable line per loop.
-
-logger = logging.getLogger(__name__)
 
 
 class Progress(Callback):
@@ -157,12 +153,6 @@ def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
     if stream.isatty():
         return ProgressBar(stream)
     return NotebookBar() if in_notebook() else None
-
-
-# --- Keep what libraries print past Python's logging off the terminal.
-
-# TensorFlow's own variable: 2 shows errors only.
-_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def quiet_libraries() -> None:
