@@ -50,7 +50,7 @@ def fit(
     tpu_zone: str | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a model and evaluate it, or go on with the training in `model_dir`.
+    """Train a model and evaluate it, or continue the training in `model_dir`.
 
     Args:
         model: A built-in model's name, the path of a file, or a function `create_model(params,

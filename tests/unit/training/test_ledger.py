@@ -156,16 +156,16 @@ def test_garbage_is_kept_aside_told_once_and_never_fatal(
         trainer = Trainer(str(tmp_path))
         trainer.train(20, 90, 90)
         trainer.ledger.finish()
-        assert caplog.text.count(" is garbage; it is kept as ") == told
+        assert caplog.text.count(" is damaged; it is kept as ") == told
         assert trainer.summaries.values[90]["wall_time/step"] > 0.0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "3.json": sound.encode(),
-        **{f"{name}.garbage": content for name, content in garbage.items()},
+        **{f"{name}.damaged": content for name, content in garbage.items()},
     }
     found = read_ledger(str(tmp_path))
     assert found.broken == []
     assert found.problems == [
-        f"{name}.garbage was kept aside; what it may have said is missing" for name in garbage
+        f"{name}.damaged was kept aside; what it may have said is missing" for name in garbage
     ]
 
 
@@ -178,7 +178,7 @@ def test_its_own_file_is_no_garbage_while_it_is_being_written(
     own.write_text("")
     trainer.train(0, 90, 90)
     trainer.ledger.finish()
-    assert "garbage" not in caplog.text
+    assert "damaged" not in caplog.text
     assert own.exists()
 
 
@@ -194,7 +194,7 @@ def test_garbage_that_cannot_be_renamed_is_left_where_it_is(
     trainer = Trainer(str(tmp_path))
     trainer.train(0, 90, 90)
     trainer.ledger.finish()
-    assert "1.json is garbage, and can't be renamed (denied)" in caplog.text
+    assert "1.json is damaged, and can't be renamed (denied)" in caplog.text
     assert trainer.summaries.values[90]["wall_time/step"] > 0.0
     assert read_ledger(str(tmp_path)).broken == ["1.json"]
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Average(Protocol):
-    """A module that can start anew."""
+    """A module that follows the model's weights."""
 
     def reset(self) -> None:
         """Start with the model's weights."""
@@ -388,7 +388,7 @@ class CheckpointFolder:
                 self._confirm()
                 _copy(f"{source}/{file}", f"{self._directory}/{file}")
         except LeaseError:
-            raise  # Files of these names may be somebody else's by now.
+            raise  # Files of these names may belong to another job now.
         except BaseException:
             for file in reversed(files):
                 with suppress(tf.errors.OpError):

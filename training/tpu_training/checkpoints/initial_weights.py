@@ -36,12 +36,12 @@ _FILES = (".yaml", ".yml", ".json")
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# What checkpoints hold beside weights: an optimizer's moments, and TensorFlow's own notes.
+# What checkpoints hold next to weights: an optimizer's moments, and TensorFlow's own notes.
 _NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
 _OURS = "model/"
 _ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
 _WEIGHTS = "model.weights.h5"
-# Weights hardly get smaller by compression. A small sum counts for nothing.
+# Compression hardly makes weights smaller. Small files may announce what they like.
 _MOST_TIMES, _SMALL_BYTES = 100, 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -352,7 +352,7 @@ def _load(path: str, model: Any) -> None:
         local.write_bytes(content)
         try:
             check_hdf5(unpack_keras(content) if ending == ".keras" else content)
-            # What it warns of is told with the names of this model's variables.
+            # The log names the variables that were left out.
             warnings.simplefilter("ignore")
             model.load_weights(str(local), skip_mismatch=True, **options)
         except Exception as error:  # Keras has all kinds of errors for a file that it can't take.
@@ -360,10 +360,6 @@ def _load(path: str, model: Any) -> None:
             raise InputError(
                 f"--init_from={path}: Keras can't load it ({type(error).__name__}: {reason})"
             ) from error
-
-
-# HDF5 can keep an array in any file of the machine, from where it would get into checkpoints
-# (CVE-2026-1669), and announce sizes of which nothing is stored.
 
 
 def unpack_keras(content: bytes) -> bytes:
@@ -375,7 +371,11 @@ def unpack_keras(content: bytes) -> bytes:
 
 
 def check_hdf5(content: bytes) -> bytes:
-    """Return the HDF5 file. Raises ValueError with the name of what is refused in it."""
+    """Return the HDF5 file; raise ValueError if it refers to other files or is a bomb.
+
+    HDF5 can keep an array in any file of the machine, from where it would get into checkpoints
+    (CVE-2026-1669), and announce sizes of which nothing is stored.
+    """
     library = require("h5py", "h5py", "cpu", "--init_from=….h5")
 
     announced = 0

@@ -24,16 +24,16 @@ from tpu_training.errors import LeaseError
 
 _OBJECT_NAME = "lease.json"
 
-# Whoever has not renewed for so long has lost the lease to the first who asks.
+# A lease that was not renewed for so long goes to the first process that asks.
 DURATION_SECONDS = 60.0
-# A holder stops writing well before, for the sake of a write that is under way.
+# A holder stops writing well before that: a write may be under way.
 _SURE_SECONDS = 40.0
 _RENEWAL_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 # Cloud Storage takes one change of an object a second.
 # https://docs.cloud.google.com/storage/quotas#objects
 _FRESH_SECONDS = 2.0
-# So long a bucket may not answer before a job ends.
+# A job ends if the bucket does not answer for so long.
 _PATIENCE_SECONDS = 300.0
 _FILE_NAME = "lease.json"
 # Some network file systems have no locks.
@@ -51,7 +51,7 @@ class Lease(Protocol):
         """Return once it is sure that this process may write now; else raise LeaseError."""
 
     def check(self) -> None:
-        """Raise LeaseError if it is known already that this process may not write any more."""
+        """Raise LeaseError if this process is known to have lost the lease."""
 
 
 class NoLease:
@@ -115,7 +115,7 @@ class Time(Protocol):
     """What a lease needs to know of time."""
 
     def now(self) -> float:
-        """Return seconds that go on while the machine is suspended."""
+        """Return seconds; they pass while the machine is suspended, too."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -125,7 +125,7 @@ class RealTime:
     """The time since the boot, of which time.monotonic() leaves out what a VM was suspended."""
 
     def now(self) -> float:
-        """Return seconds that go on while the machine is suspended."""
+        """Return seconds; they pass while the machine is suspended, too."""
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime(clock)
 
@@ -137,7 +137,7 @@ class RealTime:
 class BucketLease:
     """The right to write a model directory, which one process has at a time.
 
-    No machine's clock has a say in it: the bucket says how old a renewal is, and everyone measures
+    No machine's clock matters: the bucket says how old a renewal is, and processes measure
     durations only. A holder whose renewals fail stops writing before another may start.
     """
 
@@ -160,7 +160,7 @@ class BucketLease:
         """Take the lease; wait for that of a holder who may be dead.
 
         Raises:
-            LeaseError: Somebody holds it and is alive.
+            LeaseError: Its holder is alive.
         """
         give_up = self._clock.now() + _PATIENCE_SECONDS
         while True:
@@ -172,7 +172,7 @@ class BucketLease:
                     return
                 self._watch(found, asked)
             except Taken:
-                pass  # Somebody was faster; the next look shows who.
+                pass  # Another process was faster; the next look shows which.
             except NotNow:
                 if asked > give_up:
                     raise
@@ -183,7 +183,7 @@ class BucketLease:
         threading.Thread(target=self._run, name="lease", daemon=True).start()
 
     def confirm(self) -> None:
-        """Return once the bucket has just said that this process still holds the lease.
+        """Return once the bucket has confirmed that this process still holds the lease.
 
         Raises:
             LeaseError: It does not.
@@ -197,7 +197,7 @@ class BucketLease:
             try:
                 self.renew()
             except NotNow:
-                # Nobody else may take the lease before this moment.
+                # No other process may take the lease before this moment.
                 if self._clock.now() < self._asked + _SURE_SECONDS:
                     return
                 if self._clock.now() > give_up:
@@ -205,7 +205,7 @@ class BucketLease:
                 self._clock.sleep(_LOOK_SECONDS)
 
     def check(self) -> None:
-        """Raise LeaseError once somebody else has the lease, or it was given back."""
+        """Raise LeaseError once another process has the lease, or it was given back."""
         if self._lost:
             raise LeaseError(self._lost)
 
@@ -248,7 +248,7 @@ class BucketLease:
                 logger.warning("lease: not renewed, trying again: %s", error)
 
     def _is_free(self, found: Found, asked: float) -> bool:
-        """Return whether `found` is nobody's any more."""
+        """Return whether the holder of `found` has lost the lease."""
         holder = parse_holder(found.text)
         if holder and (holder.run == self._me.run or holder.is_gone()):
             return True
@@ -256,7 +256,7 @@ class BucketLease:
         return max(found.age, watched) > DURATION_SECONDS
 
     def _watch(self, found: Found, asked: float) -> None:
-        """Remember what was seen when; raise LeaseError if somebody is at work."""
+        """Remember what was seen when; raise LeaseError if the holder is alive."""
         before = self._seen[0] if self._seen else None
         holder = parse_holder(found.text)
         if (holder and holder.is_here()) or (before and _renewed(before, found)):
@@ -287,7 +287,7 @@ class BucketLease:
             found = self._there.read()
             who = f"{_describe(found)} has taken it over" if found else "its lease was deleted"
         except (NotNow, Taken):
-            who = "somebody has taken it over"
+            who = "another process has taken it over"
         return (
             f"--model-dir={self._directory}: {who}; this process writes nothing more there, so "
             "that two trainers don't mix their checkpoints"
@@ -304,7 +304,7 @@ def _renewed(before: Found, now: Found) -> bool:
 
 def _describe(found: Found) -> str:
     holder = parse_holder(found.text)
-    return holder.describe() if holder else f"somebody who is not named in it ({found.text[:80]!r})"
+    return holder.describe() if holder else f"an unknown process ({found.text[:80]!r})"
 
 
 class LocalLease:
@@ -343,7 +343,7 @@ class LocalLease:
         self._file = -1
 
     def _lock(self) -> int:
-        """Return the locked file; -1 if its last holder removed it meanwhile."""
+        """Return the locked file; -1 if its last holder removed it in the meantime."""
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -430,7 +430,7 @@ class Holder:
 
 
 def parse_holder(text: str) -> Holder | None:
-    """Return the holder in a lease's text; None if that is garbage or of another format."""
+    """Return the holder in a lease's text; None if it is damaged or of another format."""
     try:
         content = json.loads(text)
         if content.get("format") != _FORMAT:
@@ -442,7 +442,7 @@ def parse_holder(text: str) -> Holder | None:
 
 
 def given_back(directory: str) -> str:
-    """Say why this process writes no more to `directory`."""
+    """Say why this process no longer writes to `directory`."""
     return f"--model-dir={directory}: this process has ended its lease and writes nothing there now"
 
 

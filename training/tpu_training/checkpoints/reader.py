@@ -1,4 +1,4 @@
-"""Find the newest complete checkpoint and restore it."""
+"""What checkpoints hold: find the newest whole one, restore it, read its record and averages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -29,7 +29,7 @@ _NOT_ABOUT_THE_FILE = (
     tf.errors.AbortedError,
 )
 
-# The path of loop/averaging.py's variables in a tf.train.Checkpoint.
+# The path of WeightAverage's variables in a tf.train.Checkpoint.
 _PREFIX, _SUFFIX = "average/shadows/", "/.ATTRIBUTES/VARIABLE_VALUE"
 # How TensorFlow escapes names: tensorflow/python/checkpoint/trackable_view.py.
 _ESCAPED = re.compile(r"\.(.)")
@@ -86,7 +86,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str =
     options = tf.train.CheckpointOptions(experimental_io_device=device)
     try:
         status = checkpoint.restore(path, options=options)
-        # Values that nobody asks for are fine: an export has no optimizer.
+        # Values left over are fine: an export has no optimizer.
         status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
         why = hint or str(error).partition("\n")[0]
@@ -144,10 +144,9 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
     def __init__(self, model: str, params: Params) -> None:
         """Start without an evaluation."""
         super().__init__()
-        # A user's model file is identified by its name, wherever it lies.
+        # A user's model file is identified by its name, in whatever folder.
         self.model = model.rpartition("/")[2]
         self.params: dict[str, Any] = dataclasses.asdict(params)
-        self._defaults = {field.name: field.default for field in dataclasses.fields(params)}
         self.best: Best | None = None
         self.history = History()
 
@@ -165,17 +164,14 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Adopt the saved best evaluation and history; the rest stays that of this job."""
         content = json.loads(string_value)
         self.best = content["best"]
-        had = content.get("history", {})
-        self.history = History(had.get("starts", 0) + 1, had.get("seconds", 0.0))
+        had = content["history"]
+        self.history = History(had["starts"] + 1, had["seconds"])
 
     def differences(self, path: str) -> list[str]:
         """List `name=value` for each setting in which the writer of `path` differs."""
         theirs = _read(path)
-        if not theirs:
-            return []
         found = [f"model={theirs['model']}"] if theirs["model"] != self.model else []
-        # What an older version did not know was as it is by default.
-        had = self._defaults | theirs["params"]
+        had = theirs["params"]
         for name in sorted(had.keys() | self.params.keys()):
             before, now = had.get(name), self.params.get(name)
             if before != now and name not in _HARMLESS:
@@ -184,27 +180,26 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def has_seen_more(self, path: str) -> str:
         """Say why the model of `path` was trained on examples that are now held out, if it was."""
-        theirs, fraction = _read(path).get("params", {}), self.params.get("validation_fraction", 0)
-        chosen = [("validation_fraction", fraction), ("seed", self.params.get("seed"))]
+        theirs = _read(path)["params"]
         changed = [
-            f"{name}={theirs.get(name, 0)}" for name, now in chosen if theirs.get(name, 0) != now
+            f"{name}={theirs[name]}"
+            for name in ("validation_fraction", "seed")
+            if theirs[name] != self.params[name]
         ]
-        return f"was trained with {', '.join(changed)}" if fraction and changed else ""
+        held_out = self.params["validation_fraction"]
+        return f"was trained with {', '.join(changed)}" if held_out and changed else ""
 
 
 def best_of(path: str) -> Best | None:
     """Return the best evaluation recorded in the checkpoint at `path`; None if unreadable."""
     try:
-        return _read(path).get("best")
+        return cast("Best | None", _read(path)["best"])
     except (tf.errors.OpError, RuntimeError, ValueError):
         return None
 
 
 def _read(path: str) -> dict[str, Any]:
-    reader = tf.train.load_checkpoint(path)
-    content: dict[str, Any] = {}
-    if reader.has_tensor(_TENSOR):
-        content = json.loads(reader.get_tensor(_TENSOR))
+    content: dict[str, Any] = json.loads(tf.train.load_checkpoint(path).get_tensor(_TENSOR))
     return content
 
 

@@ -1,4 +1,7 @@
-"""Resolve a TPU's name to its workers' addresses, once it is READY."""
+"""Resolve a TPU's name to its workers' addresses by the Cloud TPU API, once it is READY.
+
+Reference: https://cloud.google.com/tpu/docs/reference/rest
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ from tpu_training.cluster.google import (
 from tpu_training.cluster.machine import Machine, drive_slice
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
-# A new role or a newly enabled API takes up to about a minute to propagate, and who makes a lost
-# TPU anew takes a moment to notice.
+# A new role or a newly enabled API takes up to about a minute to propagate, and the agent takes a
+# moment to notice that a TPU is lost.
 _GRACE_SECONDS = 60.0
 
 _LOST = ("PREEMPTED", "TERMINATED")
@@ -52,21 +55,21 @@ logger = logging.getLogger(__name__)
 
 
 class Lost(TpuStateError):
-    """Google took the TPU away. The agent, or a person, may make it anew."""
+    """Google took the TPU away. The agent, or a person, may recreate it."""
 
 
 def resolve(
-    target: Target, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+    target: Target, wait: Wait, waiting: Callable[[], None] = lambda: None
 ) -> Addresses | LocalTpu | NoTpu:
     """Replace a TPU's name by its workers' addresses once it is READY; keep other targets.
 
-    Calls `meanwhile` whenever it has to wait.
+    Calls `waiting` whenever it has to wait.
     """
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, MetadataServer.from_environment())
     api = CloudTpuApi(application_default_tokens())
-    tpu = wait_until_ready(api, name, wait, meanwhile)
+    tpu = wait_until_ready(api, name, wait, waiting)
     return addresses_of(api, name, tpu, f"{target.source}={target.name}")
 
 
@@ -126,15 +129,15 @@ def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
 
 
 def wait_until_ready(
-    api: TpuReader, name: TpuName, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+    api: TpuReader, name: TpuName, wait: Wait, waiting: Callable[[], None] = lambda: None
 ) -> Tpu:
     """Return the TPU once it is READY and has addresses; log each unsuccessful try.
 
-    Calls `meanwhile` after each of them.
+    Calls `waiting` after each of them.
 
     Raises:
         TpuStateError: At once, for a state that waiting does not change; after a minute for a TPU
-            that was taken away and that nobody makes anew.
+            that was taken away and not recreated.
         AccessError: After a minute of denied requests.
         EndpointError: At the deadline.
     """
@@ -147,7 +150,7 @@ def wait_until_ready(
                 raise
             problem = error
         logger.info("endpoint: %s (%s)", problem, attempt)
-        meanwhile()
+        waiting()
     if isinstance(problem, Lost):
         raise problem
     raise EndpointError(
@@ -168,10 +171,6 @@ def _ready(tpu: Tpu, name: TpuName) -> Tpu:
     if tpu.health not in ("", "HEALTHY", "HEALTH_UNSPECIFIED"):
         logger.warning("endpoint: the TPU %s is READY but its health is %s", name.name, tpu.health)
     return tpu
-
-
-# API v2 knows TPU VMs; only v1 may know a classic TPU node.
-# Reference: https://cloud.google.com/tpu/docs/reference/rest
 
 
 class NotYet(EndpointError):
@@ -238,7 +237,7 @@ class TpuReader(Protocol):
 
 
 class CloudTpuApi:
-    """Reads TPUs with the caller's credentials."""
+    """Reads TPUs with the caller's credentials. Only API v1 may know a classic TPU node."""
 
     def __init__(self, tokens: TokenSource) -> None:
         """Authorize each request with an access token from `tokens`."""

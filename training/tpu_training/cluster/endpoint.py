@@ -1,4 +1,10 @@
-"""Find a TPU's gRPC endpoint and wait until it answers. Needs no TensorFlow."""
+"""Which TPU is meant, and whether its gRPC workers answer. Loads no TensorFlow.
+
+The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
+Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
+COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's
+own resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tpu_training.errors import EndpointError, InputError
-
-# The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
-# Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
-# COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own
-# resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
 
 DEFAULT_PORT = 8470
 SCHEME = "grpc://"
@@ -44,7 +45,7 @@ class Addresses:
     """The workers' `host:port` in worker order, and the setting that named them.
 
     `tensorflow` is their version as reported by the Cloud TPU API, if it was asked. `look_up` asks
-    it again: a TPU that was made anew has other addresses.
+    it again: a recreated TPU has other addresses.
     """
 
     addresses: tuple[str, ...]
@@ -194,15 +195,12 @@ class Wait:
             pause, number = min(pause * 2, self.interval), number + 1
 
 
-# `tf.config.experimental_connect_to_cluster` hangs silently if nobody listens (tensorflow#34564), so
-# every worker is probed first.
-
-
 def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:
     """Return the workers once each answers as a gRPC server; log each unsuccessful try.
 
-    Before each further try a named TPU is looked up again: one that died is still READY for a
-    while, and the one that is made in its place has other addresses.
+    `tf.config.experimental_connect_to_cluster` would hang silently (tensorflow#34564). Before each
+    further try a named TPU is looked up again: a lost one is still READY for a while, and its
+    replacement has other addresses.
 
     Raises:
         EndpointError: At the deadline.

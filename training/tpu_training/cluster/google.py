@@ -1,4 +1,4 @@
-"""Read project, zone and access token from a Compute Engine VM's metadata server."""
+"""Google's APIs without TensorFlow: the metadata server, access tokens, one object in a bucket."""
 
 from __future__ import annotations
 
@@ -161,11 +161,6 @@ def _google_auth_tokens() -> TokenSource:
     return token
 
 
-# A lease is such an object: its generation changes with each holder, its metageneration and `updated`
-# with each renewal; the bucket's own clock sets both.
-# https://docs.cloud.google.com/storage/docs/request-preconditions
-
-
 class NotNow(TrainingError):
     """The bucket may answer later: 401, 408, 429, 5xx, connection lost."""
 
@@ -189,7 +184,12 @@ class Found:
 
 
 class BucketObject:
-    """One object, which is created, renewed, replaced and deleted on conditions only."""
+    """One object, which is created, renewed, replaced and deleted on conditions only.
+
+    Its generation changes with each new content, its metageneration and `updated` with each
+    renewal; the bucket's clock sets both.
+    https://docs.cloud.google.com/storage/docs/request-preconditions
+    """
 
     def __init__(
         self, path: str, tokens: TokenSource, session: requests.Session | None = None
@@ -233,13 +233,13 @@ class BucketObject:
         """Let the bucket's clock note that `generation` is still held, for the `count`th time.
 
         Raises:
-            Taken: It is not there any more.
+            Taken: It is gone.
         """
         body = {"metadata": {"renewals": str(count)}}
         _known(self._call("PATCH", self._url, json=body, ifGenerationMatch=generation))
 
     def delete(self, generation: int) -> None:
-        """Delete it, unless it is somebody else's by now."""
+        """Delete it, unless another process has replaced it."""
         self._call("DELETE", self._url, ifGenerationMatch=generation)
 
     def siblings(self, number: str = "size") -> dict[str, int]:
@@ -283,14 +283,14 @@ class BucketObject:
 
     def _raise_refusal(self, answer: requests.Response) -> None:
         """Raise the error that a refusal means."""
-        status, said = answer.status_code, _message(answer)
+        status, message = answer.status_code, _message(answer)
         if answer.ok:
             return
         if status == HTTPStatus.PRECONDITION_FAILED:
             raise Taken(self._path)
         if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise NotNow(f"{self._path}: Cloud Storage answers {status} ({said})")
-        raise Refused(f"{self._path}: HTTP response code {status}: {said}")
+            raise NotNow(f"{self._path}: Cloud Storage answers {status} ({message})")
+        raise Refused(f"{self._path}: HTTP response code {status}: {message}")
 
 
 def _known(answer: requests.Response | None) -> requests.Response:

@@ -1,4 +1,4 @@
-"""Detect this machine's CPUs, GPUs, TPU chips and TensorFlow.
+"""What this machine has: CPUs, GPUs, TPU chips, its slice, libtpu, TensorFlow, its platform.
 
 Reads files, and where there are TPU chips the metadata server. This is fast and claims no device:
 a TPU's chips belong to the first process that opens them.
@@ -29,7 +29,7 @@ _TPU_DEVICES = {
     "0x0076": "tpu7x",
 }
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
-# Whoever sets one of these cuts this host's chips out of the slice on purpose.
+# Setting one of these cuts this host's chips out of the slice on purpose.
 _BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 # Google's example for tensorflow-tpu 2.19.1 sets these two:
 # https://github.com/keras-team/keras-io/blob/master/examples/keras_rs/distributed_embedding_tf.py
@@ -38,7 +38,7 @@ _PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 # TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
 _LIBRARY = "TPU_LIBRARY_PATH"
 _LOAD = "TPU_LOAD_LIBRARY"
-# A job of a stack's queue finds its TPU by the variables of other platforms, which are none here.
+# A job of a stack's queue finds its TPU by variables that other platforms set, too.
 _JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
 _OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
 
@@ -126,7 +126,7 @@ def _tpu_generations(root: Path) -> list[str]:
 
 
 def _has_libtpu(root: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether there is a libtpu for TensorFlow; one for `compile` alone is none."""
+    """Return whether there is a libtpu for TensorFlow; the one for `compile` does not count."""
     if named := environ.get("TPU_LIBRARY_PATH"):
         return Path(named).exists()
     in_image = (root / "lib/libtpu.so", root / "usr/lib/libtpu.so")
@@ -156,11 +156,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
 
 
-# One program drives a slice, through the gRPC workers of all its hosts. A host's own chips do not
-# train alone: libtpu waits for the other hosts, unless it is told of fewer
-# (https://github.com/pytorch/xla/issues/7714).
-
-
 class Attributes(Protocol):
     """The part of the metadata server that this module needs."""
 
@@ -170,7 +165,12 @@ class Attributes(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of several hosts: their addresses in worker order, and which of them this is."""
+    """A slice of several hosts: their addresses in worker order, and which of them this is.
+
+    One program drives a slice, through the gRPC workers of all its hosts. A host's own chips do not
+    train alone: libtpu waits for the other hosts, unless it is told of fewer
+    (https://github.com/pytorch/xla/issues/7714).
+    """
 
     worker: int
     hosts: tuple[str, ...]
@@ -219,12 +219,6 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
     return Addresses(slice_.workers, "the metadata of this slice")
 
 
-# TensorFlow loads libtpu while it is imported. What is said here was seen with tensorflow-tpu 2.19.1
-# on a machine without a TPU: without the plug-in `initialize_tpu_system` ends with "RET_CHECK failure
-# … *platform", with it libtpu looks for chips; the plug-in together with TPU_LOAD_LIBRARY=0 aborts
-# the process.
-
-
 def installed_library() -> str | None:
     """Return the libtpu that pip installed with tensorflow-tpu.
 
@@ -240,7 +234,12 @@ def installed_library() -> str | None:
 
 
 def use_tpu_here(environ: MutableMapping[str, str], library: str | None) -> None:
-    """Name the plug-in, unless the user has; `library` is the installed libtpu."""
+    """Name the plug-in, unless the user has; `library` is the installed libtpu.
+
+    TensorFlow loads it while it is imported. Seen with tensorflow-tpu 2.19.1 on a machine without a
+    TPU: without the plug-in `initialize_tpu_system` ends with "RET_CHECK failure … *platform", with
+    it libtpu looks for chips; the plug-in together with TPU_LOAD_LIBRARY=0 aborts the process.
+    """
     if library is None or environ.get(_LOAD) == "0":
         return
     library = environ.get(_PLUG_IN_LIBRARY) or environ.get(_LIBRARY) or library

@@ -1,4 +1,7 @@
-"""`tpu-training doctor env`: say what a job would train on here, and why."""
+"""`tpu-training doctor env`: say what a job would train on here, and why.
+
+Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,6 @@ def _examine(tpu: str | None, project: str | None, zone: str | None, as_json: bo
     found = examine(tpu, project, zone, os.environ)
     print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
     return EXIT_FAILURE if found.problems else 0
-
-
-# Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
 
 
 @dataclass(frozen=True)

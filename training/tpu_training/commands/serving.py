@@ -1,4 +1,4 @@
-"""`tpu-training export`: write a trained model in the form that others run."""
+"""The commands for trained models: `export`, `predict` and `serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog of error texts of TensorFlow and Google, with causes and cures.
+"""Known errors of TensorFlow and Google with causes and cures, and exceptions translated by them.
 
 The entries are in known_errors.json; JSON, because a training machine may lack a YAML parser.
 """
@@ -126,8 +126,8 @@ def _first_line(text: str) -> str:
     Errors in compiled functions begin with one of _HEADINGS and end with the informative line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    said = [line for line in lines if not line.startswith("[[")]
-    line = said[-1] if lines[0] in _HEADINGS else lines[0]
+    kept = [line for line in lines if not line.startswith("[[")]
+    line = kept[-1] if lines[0] in _HEADINGS else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
@@ -144,7 +144,7 @@ def users_line(frames: Iterable[tuple[str, int]]) -> str:
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
     """Yield files and lines, the innermost first.
 
-    AutoGraph runs a translated copy of a user's file and keeps the original lines beside the
+    AutoGraph runs a translated copy of a user's file and keeps the original lines with the
     error. An operation that fails in a step has them in its text.
     """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:

@@ -23,11 +23,11 @@ STATES = (
     ("initialising", "waiting for a TPU that is there, connecting, restoring"),
     ("compiling", "the first loop, which compiles"),
     ("queued", "waiting in Google's queue"),
-    ("provisioning", "Google makes the TPU"),
+    ("provisioning", "Google creates the TPU"),
     ("recovering", "a lost TPU is noticed, deleted, or can't be made"),
     ("stopped", "the TPU is stopped or deleted by a limit"),
     ("idle", "the TPU is there, and no trainer runs"),
-    ("away", "no trainer runs, and nobody wrote why"),
+    ("away", "no trainer runs; why is not known"),
 )
 # A start that still runs writes once a minute: so short a time after it says nothing.
 _TAIL = 180.0
@@ -126,10 +126,6 @@ def _add(total: dict[str, float], name: str, seconds: float) -> None:
     total[name] = total.get(name, 0.0) + seconds
 
 
-# The wall time goes from the first thing that is known, the first start or the TPU that it waited
-# for, to the last sign of life; a finished job ends with its last start.
-
-
 @dataclass(frozen=True)
 class Segment:
     """A part of the wall time.
@@ -148,7 +144,11 @@ class Segment:
 
 
 def timeline(ledger: Ledger) -> list[Segment]:
-    """Return the segments in their order, without a gap."""
+    """Return the segments in their order, without a gap.
+
+    The wall time goes from the first thing that is known, the first start or the TPU that it waited
+    for, to the last sign of life; a finished job ends with its last start.
+    """
     entries = _in_turn(ledger.entries)
     if not entries:
         return []
@@ -186,7 +186,7 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     moved: list[Entry] = []
     for entry in sorted(entries, key=lambda entry: entry.begin):
         begin = max(entry.begin, moved[-1].end) if moved else entry.begin
-        # Parts that sum up to more than the whole are garbage that must not break the sum.
+        # Damaged parts that exceed the whole must not break the sum.
         duration = max(entry.duration, sum(entry.seconds.values()))
         moved.append(replace(entry, begin=begin, duration=duration))
     return moved
@@ -213,7 +213,7 @@ def _without_trainer(spans: Sequence[Span], begin: float, end: float) -> Iterato
 
 
 def _cause(gap: Sequence[Segment]) -> str:
-    """Return the cause that most of a time without a trainer has; empty if nobody knows one."""
+    """Return the cause that most of a time without a trainer has; empty if unknown."""
     seconds: dict[str, float] = {}
     for segment in gap:
         if segment.cause:
@@ -243,7 +243,7 @@ def _of_start(entry: Entry, kept: int, spans: Sequence[Span], cause: str) -> Ite
 
 
 def _waited(segment: Segment) -> dict[str, float]:
-    """Let a trainer initialise that waits for a TPU which is there, or of which nobody knows."""
+    """Return the state of a trainer that waits: initialising, if the TPU is READY or unknown."""
     ((state, seconds),) = segment.seconds.items()
     return {"initialising" if state in _WAITING.values() else state: seconds}
 
@@ -263,11 +263,11 @@ def _lost_part(entry: Entry, kept: int) -> float:
     return min(1.0, (entry.last_step - kept) / done) if done else 0.0
 
 
-# https://prometheus.io/docs/instrumenting/exposition_formats/
-
-
 def to_prometheus(total: Account, job: str) -> str:
-    """Return the metrics of `job`, each with its help and its type."""
+    """Return the metrics of `job` as text for the node exporter's textfile collector, say.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
     own = {"job_name": job}
     states = (({**own, "state": state}, value) for state, value in total.seconds.items())
     causes = (({**own, "cause": cause}, value) for cause, value in total.causes.items())

@@ -1,6 +1,8 @@
-"""An entry of the ledger: what one start of a job did with its time.
+"""The ledger of a job: what each of its starts did with its time, and what became of its TPUs.
 
-Each start writes its own file, `MODEL_DIR/ledger/*.json`, again and again; no two write the same.
+Each start of the trainer rewrites one file of its own, `MODEL_DIR/ledger/*.json`. The agent writes
+`tpus-*.json` next to them: a JSON object with `format`, `machine`, `seen` (its last sign of life)
+and `events` with `at`, `tpu`, `state` and `cause`. Loads no TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from itertools import pairwise, zip_longest
 
 FOLDER = "ledger"
 FORMAT = 1
-"""The format of the ledger's files: one of another format is garbage to this release."""
-ASIDE = ".garbage"
-"""What a trainer adds to the name of a file of the ledger that is garbage."""
+"""The format of the ledger's files; files of another format are set aside."""
+ASIDE = ".damaged"
+"""What a trainer adds to the name of a damaged file of the ledger."""
 # Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
 # does.
 BEFORE = ("load", "wait", "connect", "restore")
@@ -29,7 +31,7 @@ FINISHED = "finished"
 PREFIX = "tpus-"
 # When several TPUs work together, the first of these in which any of them is says what is missing.
 _WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
-# An agent that is silent for longer was not just started again: nobody knows what happened.
+# An agent that is silent for longer was not just restarted: what happened is unknown.
 _SILENCE = 900.0
 # A clock that differs by less may be right: a file takes a moment to be written.
 _TOLERANCE = 10.0
@@ -45,7 +47,7 @@ class Entry:
         first_step: The step from which it went on.
         last_step: The last one that it finished.
         seconds: What it spent on each of PARTS; the rest of `duration` came before its first loop.
-        machine: The name of the machine it ran on; empty where nobody wrote it.
+        machine: The name of the machine it ran on; empty if unknown.
         ending: Why it ended; empty while it runs, and for ever if it was killed.
     """
 
@@ -68,7 +70,7 @@ class Entry:
 
 
 def parse_entry(text: str) -> Entry | None:
-    """Return the entry in a file's text; None if that is garbage."""
+    """Return the entry in a file's text; None if it is damaged."""
     try:
         content = json.loads(text)
         seconds = {part: number(content["seconds"][part]) for part in PARTS}
@@ -83,15 +85,12 @@ def parse_entry(text: str) -> Entry | None:
 
 
 def number(value: object) -> float:
-    """Return a time of a ledger. Raises ValueError or TypeError for what is none."""
+    """Return a time of a ledger. Raises ValueError or TypeError."""
     found = float(value)  # type: ignore[arg-type]
     if not (math.isfinite(found) and 0 <= found < _LATEST):
         raise ValueError(f"{found} is no time")
     return found
 
-
-# Its files lie beside the entries, `MODEL_DIR/ledger/tpus-*.json`: a JSON object with `format`,
-# `machine`, `seen` (its last sign of life) and `events` with `at`, `tpu`, `state` and `cause`.
 
 READY = "ready"
 TPU_STATES = (*_WORST, READY)
@@ -133,7 +132,7 @@ class Span:
 
 
 def parse_tpus(text: str) -> TpusFile | None:
-    """Return what is in a file of the agent; None if that is garbage."""
+    """Return what is in a file of the agent; None if it is damaged."""
     try:
         content = json.loads(text)
         events = tuple(
@@ -205,9 +204,9 @@ class Ledger:
     Attributes:
         entries: Each start, in the order of time.
         spans: What became of each TPU.
-        broken: The names of files that are garbage.
+        broken: The names of damaged files.
         clocks: By how many seconds each machine's clock was slow; those that were right are not in.
-        aside: The names under which garbage was kept aside before.
+        aside: The names of damaged files that were set aside before.
     """
 
     entries: Sequence[Entry]
@@ -237,7 +236,7 @@ class Ledger:
 
 
 def read(files: Iterable[File]) -> Ledger:
-    """Read a ledger's files; garbage is named and left out."""
+    """Read a ledger's files; damaged ones are named and left out."""
     entries: list[Entry] = []
     tpus: list[TpusFile] = []
     broken, aside, clocks = [], [], dict[str, float]()
@@ -284,9 +283,9 @@ def _completed(entries: Iterable[Entry]) -> list[Entry]:
     ] + ordered[-1:]
 
 
-def _slow(file: File, said: float, machine: str, clocks: dict[str, float]) -> float:
-    """Return by how much the clock that said so was slow when the file was written."""
-    slow = 0.0 if file.written is None else file.written - said
+def _slow(file: File, time: float, machine: str, clocks: dict[str, float]) -> float:
+    """Return by how much the clock that gave `time` was slow when the file was written."""
+    slow = 0.0 if file.written is None else file.written - time
     if abs(slow) <= _TOLERANCE:
         return 0.0
     clocks[machine] = max(clocks.get(machine, 0.0), slow, key=abs)

@@ -9,7 +9,7 @@ from tpu_training.errors import InputError, require
 from tpu_training.goodput.account import STATES, Account, Segment, timeline
 from tpu_training.goodput.ledger import READY, Ledger
 
-# From green, what counts, to red, what is lost, and grey, what nobody knows. Neighbours differ in
+# From green, what counts, to red, what is lost, and grey, what is unknown. Neighbours differ in
 # lightness, too, for those who can't tell colours apart.
 _COLOURS = {
     "step": "#1b7837",

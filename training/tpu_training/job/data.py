@@ -64,7 +64,7 @@ def _open(job: Job) -> tuple[Job, DataSet]:
 
 
 def _check_function(live: LiveFunction, job: Job, cluster: Cluster) -> None:
-    """Refuse a function that the workers can't run, or that a resumed job can't go on with."""
+    """Refuse a function that the workers can't run, or that a resumed job can't continue."""
     graph = trace(live.function)
     if python := python_in(graph):
         if cluster.endpoint:
@@ -73,16 +73,12 @@ def _check_function(live: LiveFunction, job: Job, cluster: Cluster) -> None:
                 "can't; write it with TensorFlow, or `tpu-training data convert` what it gives"
             )
         logger.warning(
-            "data: %s runs Python for each example: a resumed job goes on exactly only if that "
+            "data: %s runs Python for each example: a resumed job continues exactly only if that "
             "gives the same in each pass over the same context.seed",
             python,
         )
     if job.params.order == EXACT:
         refuse_unrepeatable(graph, live.function.place)
-
-
-# A resumed job reads the epoch from its beginning and leaves out what was seen. So the epoch must
-# depend on context.seed alone, not on operations with a state or on which thread is first.
 
 
 def trace(function: DataFunction) -> tf.Graph:
@@ -101,7 +97,11 @@ def python_in(graph: tf.Graph) -> str:
 
 
 def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
-    """Raise InputError with everything in `graph` that another pass would do differently."""
+    """Raise InputError with everything in `graph` that another pass would do differently.
+
+    A resumed job reads the epoch from its beginning and leaves out what was seen. So the epoch must
+    depend on context.seed alone, not on operations with a state or on which thread is first.
+    """
     found = {
         f"{_where(operation) or place}: {reason}": None
         for operation in operations(graph)
@@ -109,8 +109,8 @@ def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
     }
     if found:
         raise InputError(
-            f"{'; '.join(found)}; or give --order=fast, with which a resumed job goes on after as "
-            "many examples, but with others"
+            f"{'; '.join(found)}; or give --order=fast, with which a resumed job continues after "
+            "as many examples, but with others"
         )
 
 

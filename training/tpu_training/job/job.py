@@ -75,11 +75,11 @@ class Result:
     predict: Callable[[Any], dict[str, Any]]
 
 
-# What lies in a bucket is checked when TensorFlow, which reads it, is there.
-
-
 def check_local_files(job: Job) -> None:
-    """Raise InputError with every problem of the job's data set, directory and other files."""
+    """Raise InputError with every problem of the job's files on this machine.
+
+    This takes no TensorFlow, which takes seconds to load. Files in a bucket are checked later.
+    """
     problems = [
         *_data_problems(job),
         *_directory_problems(job.model_dir),

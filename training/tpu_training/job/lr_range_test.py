@@ -194,7 +194,7 @@ class RateTrainer:
         self._loop = create_train_loop(cluster, params, state, batches)
 
     def start(self, rates: Sequence[float]) -> None:
-        """Begin anew, with a step at each of `rates`."""
+        """Start over, with a step at each of `rates`."""
         for variable, value in zip(self._variables, self._first, strict=True):
             variable.assign(value)
         missing = self._longest - len(rates)

@@ -1,7 +1,10 @@
-"""Conclude from a sweep and the trials after it which learning rates are good.
+"""Conclude from a sweep of learning rates, and trials after it, which rates are good.
 
-Uses plain numbers, no TensorFlow. training/docs/lr-range-test.md shows how the conclusions compare
-with a grid of trainings.
+A sweep spends one step on each rate: it shows where the loss falls and where it diverges, but not
+which rate trains well in a schedule. So trials train shortly at rates around its lowest loss. The
+sweep is Smith's (arXiv:1506.01186, section 3.3, and arXiv:1803.09820, section 4), the thresholds
+are this package's own. Uses plain numbers, no TensorFlow. training/docs/lr-range-test.md compares the
+conclusions with a grid of trainings.
 """
 
 from __future__ import annotations
@@ -113,17 +116,13 @@ def _reasons(trials: Trials, suggestion: float, steps: int) -> list[str]:
         low = f"the lowest rate that was tried, {good[0]:.2g}, is good already: lower --min-rate"
     high = f"above {good[-1]:.2g} it gets less far or diverges"
     if good[-1] == tried[-1]:
-        high = f"up to {good[-1]:.2g} it did not diverge: the edge lies higher, raise --max-rate"
+        high = f"up to {good[-1]:.2g} it did not diverge: the edge is higher, raise --max-rate"
     best = f"at {trials.best:.2g} it ends lowest, with a loss of {trials.losses[trials.best]:.3g}"
     amid = "amid the rates that end about as low"
     if suggestion != trials.middle:
         amid = "which is good with other batches, too"
     middle = f"{suggestion:.2g}, {amid}, is a good peak"
     return [low, f"{best}; {middle} for a schedule with warm-up", high]
-
-
-# Uses plain numbers, no TensorFlow. The sweep is Smith's (arXiv:1506.01186, section 3.3, and
-# arXiv:1803.09820, section 4); this package chose the thresholds below.
 
 
 @dataclass(frozen=True)
@@ -237,10 +236,6 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
     return means
 
 
-# A sweep spends a step on each rate, so that it shows where the loss falls and where it diverges, but
-# not which rate trains well in a schedule. Uses plain numbers, no TensorFlow.
-
-
 @dataclass(frozen=True)
 class Trials:
     """The final loss of short trainings by their rates, and the loss before any step.
@@ -264,7 +259,7 @@ class Trials:
 
     @property
     def middle(self) -> float:
-        """The middle of the rates that are about as good as the best, which may lie at an edge."""
+        """The middle of the rates that are about as good as the best, which may be at an edge."""
         equal = self._around_best(_EQUAL)
         return math.sqrt(equal[0] * equal[-1])
 

@@ -80,12 +80,12 @@ def run_job(
 
 
 def find_workers(
-    job: Job, meanwhile: Callable[[], None] = lambda: None
+    job: Job, waiting: Callable[[], None] = lambda: None
 ) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
     """Return the workers of `job` and how long to wait for them; wait for a TPU to be READY.
 
     Reports a missing TensorFlow, wrong names, data, directories and a missing role before
-    TensorFlow takes seconds to load and before any waiting. Calls `meanwhile` whenever it has to
+    TensorFlow takes seconds to load and before any waiting. Calls `waiting` whenever it has to
     wait.
     """
     if importlib.util.find_spec("tensorflow") is None:
@@ -95,7 +95,7 @@ def find_workers(
     target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
     split_cpu = params.local_devices > 0
-    workers = choose_local(resolve(target, wait, meanwhile), find_machine(), split_cpu)
+    workers = choose_local(resolve(target, wait, waiting), find_machine(), split_cpu)
     if isinstance(workers, LocalTpu):
         check_library(os.environ)
     return workers, wait
@@ -124,14 +124,12 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
         use_tpu_here(os.environ, installed_library())
 
 
-# Their readers run in Python, which a TPU's hosts don't, and have no exact place to go on from. So
-# the job writes them once as files that it reads as any other data set's.
-
-
 def with_converted_data(job: Job) -> Job:
     """Return `job` with the data set below its model directory that --data was converted to.
 
-    Returns it as it is if --data needs no conversion.
+    Parquet files, WebDataset shards and TensorFlow data sets are read in Python, which a TPU's
+    hosts don't run, and have no exact place from which to continue. So a job writes them once as
+    files like any other data set's. Returns the job as it is if --data needs no conversion.
 
     Raises:
         InputError: The conversion failed.

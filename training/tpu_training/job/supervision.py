@@ -1,4 +1,8 @@
-"""What a job hears while it works, from the command line and from Python alike."""
+"""What ends a job or lets it save: signals, notices of a preemption, hangs; and its heartbeat.
+
+Its supervisor learns by two files that the environment names whether the job lives, and how it has
+ended; without the names nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ _STDERR = 2
 OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
 # No supervisor looks more often.
 _RARELY_SECONDS = 1.0
-# A server that can't be reached is asked again after so long.
+# The pause before a server that can't be reached is asked again.
 _PAUSE_SECONDS = 1.0
 # Of a preempted TPU VM's 30 seconds; one list of objects costs 0.0005 cents.
 _LOOK_SECONDS = 5.0
-# So long no further notice of the TPU VM's makes the training save.
+# After a notice of the TPU VM's, further ones are ignored for so long.
 _DEAF_SECONDS = 60.0
 _NOTICES = "TPU_TRAINING_NOTICES"
 # How Google's own library tells its machines from others (google.auth.compute_engine._metadata).
@@ -83,12 +87,6 @@ def supervised(*, own_process: bool = False) -> Iterator[tuple[ShutdownRequest, 
             raise
 
 
-# Python runs signal handlers in the main thread, between bytecode instructions. While TensorFlow
-# waits there for a worker that neither answers nor closes the connection, no handler runs, for hours
-# (tensorflow#38190). A separate thread therefore watches for progress and for SIGTERM, and exits the
-# process without clean-up.
-
-
 def _end(message: str, code: int, cause: str = "hung") -> NoReturn:
     """Exit without clean-up, which would wait for the hanging thread."""
     print(message, file=sys.stderr, flush=True)
@@ -104,7 +102,13 @@ def _end_without_worker(why: str) -> NoReturn:
 
 
 class HangTimer(Callback):
-    """Watches for SIGTERM once installed, and for progress once `watch` is called."""
+    """Ends a process in which TensorFlow hangs, so that it can restart from its last checkpoint.
+
+    Python runs signal handlers in the main thread, between bytecode instructions. While TensorFlow
+    waits there for a worker that neither answers nor closes the connection, no handler runs, for
+    hours (tensorflow#38190). So a thread of its own watches for SIGTERM once installed, and for
+    progress once `watch` is called, and exits the process without clean-up.
+    """
 
     def __init__(
         self,
@@ -220,9 +224,6 @@ class HangTimer(Callback):
         )
 
 
-# Both are files that the environment names; without the names nothing is written.
-
-
 def write_outcome(exit_code: int, cause: str, message: str) -> None:
     """Say how this process ends: `{"exitCode", "cause", "message"}`.
 
@@ -245,7 +246,7 @@ class Pulse:
         self._written = -_RARELY_SECONDS
 
     def beat(self, seconds: float, step: int | None) -> None:
-        """Expect the next beat within so many seconds; 0 for no limit."""
+        """Expect the next beat within `seconds`; 0 for no limit."""
         now = time.monotonic()
         if now - self._written < _RARELY_SECONDS and step is not None:
             return
@@ -261,15 +262,6 @@ def _write_file(variable: str, text: str) -> None:
             unfinished = Path(f"{path}.new")
             unfinished.write_text(text, encoding="utf-8")
             unfinished.replace(path)
-
-
-# The TPU VM writes an object to the bucket. That there is another one is all that counts, and makes
-# the training save: who else may write there can't end it.
-#
-# Of this machine the metadata server tells. One request waits for any change below `instance/`, so
-# that a notice is heard as it is given.
-# https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
-# https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 
 
 class Notices:
@@ -302,7 +294,14 @@ class Notices:
 def hear_notices(
     shutdown: ShutdownRequest, over: threading.Event, server: MetadataServer | None = None
 ) -> None:
-    """Listen on threads until `over` is set, if this or the TPU's is one of Google's machines."""
+    """Listen on threads until `over` is set, if this or the TPU's is one of Google's machines.
+
+    The TPU VM writes an object to the bucket. Only a change of it counts, and makes the training
+    save: other writers of the bucket can't end it. The metadata server tells of this machine. One
+    request waits for any change below `instance/`, so that a notice is heard as it is given.
+    https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
+    https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice
+    """
     if path := os.environ.get(_NOTICES):
         look = partial(_generation, BucketObject(path, bucket_tokens()), path.rpartition("/")[2])
         about_tpu = shutdown, over, look

@@ -22,7 +22,7 @@ from tpu_training.cluster.endpoint import greet
 _LOOK_SECONDS = 1.0
 # A new connection shows whether a host still answers that vanished without a word.
 _RENEWAL_SECONDS = 30.0
-# TensorFlow has so long to end by itself after a worker has died, and after one is silent.
+# How long TensorFlow has to raise an error after a worker has died, and after one is silent.
 _DEAD_SECONDS, _SILENT_SECONDS = 5.0, 120.0
 # Then the watched process ends itself, if its threads can run, before it is killed.
 _LAST_WORDS_SECONDS = 3.0
@@ -49,8 +49,8 @@ def watching(workers: Sequence[str], end: Callable[[str], object]) -> Iterator[N
 
 def _listen(watch: subprocess.Popen[str], end: Callable[[str], object]) -> None:
     assert watch.stdout
-    with watch.stdout as said:
-        why = said.readline().strip()
+    with watch.stdout as output:
+        why = output.readline().strip()
     if why:
         end(why)
     watch.wait()

@@ -77,11 +77,11 @@ def create_evaluation(
     split: str = TEST,
     check: Callable[[], None] = lambda: None,
 ) -> Callable[[], Evaluation]:
-    """Return a function that evaluates the state's model, with its averaged weights if there are any.
+    """Return a function that evaluates the state's model, with averaged weights if it has any.
 
-    The first call compiles it. It calls `check` between loops of some seconds at most. Every example of `split` counts exactly
-    once. The function raises DataError if the files hold another number of examples than the
-    manifest says.
+    The first call compiles it. It calls `check` between loops of some seconds at most. Every
+    example of `split` counts exactly once. The function raises DataError if the files hold another
+    number of examples than the manifest says.
     """
     expected = data.manifest.split(split).examples
 

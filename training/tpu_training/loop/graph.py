@@ -75,10 +75,9 @@ def called(operation: tf.Operation) -> Iterator[str]:
 def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
     """Return the operations of a step of the compiled `loop`, a tf.function, over all replicas.
 
-    Counts matrix products and convolutions, a multiplication and an addition as two. Positions of a
-    window in the padding count, which XLA leaves out; a loop of the model's own counts once, as only
-    the run knows how often it repeats. Recomputed results (--remat) count as often as they are
-    computed.
+    Counts matrix products and convolutions, a multiplication and an addition as two. A window's
+    positions in the padding count, which XLA leaves out. A loop of the model's own counts once, as
+    only the run knows how often it repeats; recomputed results (--remat) count each time.
     """
     with cluster.on_loop_device():
         graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph

@@ -146,7 +146,7 @@ def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
 
 
 def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int]) -> dict[str, int]:
-    """Return how many layers lie above each layer, by the order in which they were created."""
+    """Return how many layers are above each layer, by the order in which they were created."""
     first: dict[str, int] = {}
     for path, variable in named:
         layer, place = layer_of(path), places.get(id(variable), len(places))

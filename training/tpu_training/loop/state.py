@@ -1,4 +1,4 @@
-"""The state of a training: model, optimizer and step."""
+"""The state of a training: model, optimizer, step, averaged weights, metrics, mixed examples."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
         return lambda: run()  # Held by a function: TensorFlow would save its own.
 
     def reset(self) -> None:
-        """Start anew with the model's weights."""
+        """Start over with the model's weights."""
         for shadow, variable in zip(self.shadows.values(), self._followed, strict=True):
             shadow.assign(variable.read_value())
 

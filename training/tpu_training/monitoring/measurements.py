@@ -219,7 +219,7 @@ class Utilisation(Callback):
 
 
 def read_ledger(model_dir: str) -> WholeLedger:
-    """Read the ledger in a model directory. Raises TensorFlow's errors, but not for garbage."""
+    """Read the ledger in a model directory. Raises TensorFlow's errors, not for damaged files."""
     folder = f"{model_dir.rstrip('/')}/{FOLDER}"
     return read(
         File(name, "" if name.endswith(ASIDE) else _text(f"{folder}/{name}"))
@@ -251,7 +251,7 @@ class LedgerWriter(Callback):
     ) -> None:
         """Take the figures from `times`; the job was started at `begun` by `clock`.
 
-        `why` says what ended it, if somebody asked it to end.
+        `why` says why it was asked to end, if it was.
         """
         self._times, self._clock, self._write = times, clock, write
         self._begun, self._why, self._summaries = begun, why, summaries
@@ -308,13 +308,13 @@ class LedgerWriter(Callback):
         return account(WholeLedger([*ledger.entries, now], ledger.spans, [], {}))
 
     def _keep_aside(self, path: str) -> None:
-        """Rename garbage: it is told once, here, and no later start reads it again."""
+        """Rename a damaged file: it is reported once, here, and no later start reads it again."""
         try:
             files.rename(path, path + ASIDE)
         except Exception as error:
-            logger.warning("ledger: %s is garbage, and can't be renamed (%s)", path, error)
+            logger.warning("ledger: %s is damaged, and can't be renamed (%s)", path, error)
         else:
-            logger.warning("ledger: %s is garbage; it is kept as %s%s", path, path, ASIDE)
+            logger.warning("ledger: %s is damaged; it is kept as %s%s", path, path, ASIDE)
 
     def _show(self, step: int) -> None:
         if self._reader.is_alive():

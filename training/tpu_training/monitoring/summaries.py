@@ -1,4 +1,4 @@
-"""Summaries for TensorBoard, written without it: TensorFlow 2.21 no longer brings it along."""
+"""Summaries for TensorBoard, written and read without it: TensorFlow 2.21 does not include it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal progress bar that coexists with log lines."""
+"""What the terminal or a notebook shows: a progress bar, log lines over it, no libraries' noise."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def native_output_hidden() -> Iterator[None]:
-    """Discard what C++ writes to stdout and stderr meanwhile; Python's output too.
+    """Discard what C++ and Python write to stdout and stderr while the block runs.
 
     For calls in the main thread alone: whatever other threads print is lost.
     """

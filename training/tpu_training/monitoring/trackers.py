@@ -31,7 +31,7 @@ class Wandb:
     """A run of Weights & Biases: WANDB_PROJECT, WANDB_API_KEY, WANDB_MODE and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or go on with the one that is `known`."""
+        """Start a run, or continue the one that is `known`."""
         library = require("wandb", "wandb", "wandb", "--tracker=wandb")
         self._run = library.init(id=known, name=name, config=dict(params), resume="allow")
         self.id = str(self._run.id)
@@ -49,7 +49,7 @@ class Mlflow:
     """A run of MLflow: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or go on with the one that is `known`."""
+        """Start a run, or continue the one that is `known`."""
         self._library = require("mlflow", "mlflow-skinny", "mlflow", "--tracker=mlflow")
         self.id = str(self._library.start_run(run_id=known, run_name=name).info.run_id)
         if known is None:  # A run's parameters can't be changed.
@@ -73,8 +73,8 @@ _RUNS: Mapping[str, Callable[[str | None, str, Mapping[str, Any]], Run]] = {
 class Tracker(Callback):
     """Sends a training's parameters, curves and evaluations to a tracker.
 
-    A job that is started again goes on with its run, whose id lies in the model directory. A value
-    that can't be sent ends no training: it is logged.
+    A job that is started again continues its run, whose id is in the model directory. A value that
+    can't be sent does not end the training: it is logged.
     """
 
     def __init__(self, kind: str, model_dir: str, params: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Tracker(Callback):
         self._run: Run | None = None
 
     def start(self, step: int) -> None:
-        """Start the run or go on with it. Raises TrainingError if the tracker does not answer."""
+        """Start or continue the run. Raises TrainingError if the tracker does not answer."""
         known = files.read_json(self._path).get(self._kind)
         try:
             self._run = _RUNS[self._kind](known, self._name, self._params)
