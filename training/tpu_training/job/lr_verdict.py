@@ -2,8 +2,8 @@
 
 A sweep spends one step on each rate: it shows where the loss falls and where it diverges, but not
 which rate trains well in a schedule. So trials train shortly at rates around its lowest loss. The
-sweep is Smith's (arXiv:1506.01186, section 3.3, and arXiv:1803.09820, section 4), the thresholds
-are this package's own. Uses plain numbers, no TensorFlow. training/docs/lr-range-test.md compares the
+sweep is Smith's (arXiv:1506.01186, section 3.3; arXiv:1803.09820, section 4), the thresholds are
+this package's own. Uses plain numbers, no TensorFlow. training/docs/lr-range-test.md compares the
 conclusions with a grid of trainings.
 """
 
