@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.month.cloud import Cloud, Life
 from bench.month.strategies import Strategy
 from bench.month.trace import Tpu
-from tpu_training.checkpoints.reader import History
+from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.loop.train import CheckpointSchedule
 
 MONTH_SECONDS = 30 * 86400.0
@@ -73,7 +73,7 @@ def simulate(strategy: Strategy, trace: Iterator[Tpu]) -> Month:
 
 
 def _account(lives: list[Life], strategy: Strategy) -> Month:
-    month, history, since = Month(), History(), 0.0
+    month, history, since = Month(), JobHistory(), 0.0
     for life in lives:
         asked, ready = max(0.0, life.asked), min(life.ready, MONTH_SECONDS)
         month.recovering += asked - since
@@ -87,7 +87,7 @@ def _account(lives: list[Life], strategy: Strategy) -> Month:
 
 
 def _train(
-    month: Month, begin: float, end: float, interval: float | None, history: History
+    month: Month, begin: float, end: float, interval: float | None, history: JobHistory
 ) -> None:
     """Train on a TPU that is READY from `begin` to `end`, when it goes without notice."""
     now = min(begin + START_SECONDS, end)

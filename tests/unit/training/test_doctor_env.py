@@ -10,7 +10,7 @@ import pytest
 
 from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Wait
-from tpu_training.cluster.machine import Machine, find_machine, find_platforms
+from tpu_training.cluster.machine import Machine, find_machine
 from tpu_training.commands.doctor import Environment, examine
 from tpu_training.errors import TpuStateError
 
@@ -104,20 +104,6 @@ def test_hints_name_what_is_missing() -> None:
         "'tpu-stack-training[gpu]', on a TPU VM 'tpu-stack-training[tpu]'), or use the Python that "
         "has it",
     )
-
-
-def test_platforms_are_known_by_their_variables() -> None:
-    found = find_platforms({"COLAB_RELEASE_TAG": "x", "AIP_MODEL_DIR": "gs://b"}, TPU_VM)
-    assert [platform.name for platform in found] == ["Colab", "Vertex AI", "TPU VM"]
-    assert find_platforms({}, PLAIN) == ()
-
-
-def test_a_job_of_a_stack_runs_on_no_platform_whose_variables_it_has() -> None:
-    environ = dict.fromkeys(("JOB_NAME", "JOB_TRY", "JOB_DIR", "TPU_GRPC_URL"), "x")
-    found = find_platforms({**environ, "TPU_WORKER_HOSTNAMES": "10.0.0.2"}, TPU_VM)
-    assert [platform.name for platform in found] == ["job of a stack", "TPU VM"]
-    found = find_platforms({"TPU_WORKER_HOSTNAMES": "10.0.0.2"}, PLAIN)
-    assert [platform.name for platform in found] == ["Google Kubernetes Engine with TPUs"]
 
 
 def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.checkpoints.reader import History
+from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.job.supervision import Notices, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest
 from tpu_training.loop.train import CheckpointSchedule, Pace
@@ -113,7 +113,7 @@ class Clock:
         return self.now
 
 
-def intervals(history: History, cost: float, saves: int = 3) -> list[float]:
+def intervals(history: JobHistory, cost: float, saves: int = 3) -> list[float]:
     """The seconds between the first checkpoints of a job with steps of a second."""
     clock = Clock()
     schedule = CheckpointSchedule(0, history, clock)
@@ -131,7 +131,7 @@ def intervals(history: History, cost: float, saves: int = 3) -> list[float]:
 
 
 def test_checkpoints_follow_youngs_formula_from_measured_cost() -> None:
-    first, second, third = intervals(History(), cost=0.5)
+    first, second, third = intervals(JobHistory(), cost=0.5)
     assert first == 60
     assert second == pytest.approx((2 * 0.5 * 16 * 3600) ** 0.5, abs=1.0)
     assert third == pytest.approx(second, rel=0.01)
@@ -141,22 +141,22 @@ def test_the_interval_is_told_with_the_unit_of_a_number_in_its_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    intervals(History(), cost=0.5)
+    intervals(JobHistory(), cost=0.5)
     assert "(--checkpoint_interval=0; a number is steps)" in caplog.text
 
 
 def test_a_job_that_fails_often_saves_more_often() -> None:
-    often = intervals(History(starts=10, seconds=3600), cost=0.5)[1]
+    often = intervals(JobHistory(starts=10, seconds=3600), cost=0.5)[1]
     assert often == pytest.approx((2 * 0.5 * 17 * 3600 / 10) ** 0.5, abs=1.0)
-    assert often < intervals(History(), cost=0.5)[1] / 3
+    assert often < intervals(JobHistory(), cost=0.5)[1] / 3
 
 
 def test_saves_that_cost_nothing_are_at_least_ten_seconds_apart() -> None:
-    assert intervals(History(), cost=0.0)[1:] == [10.0, 10.0]
+    assert intervals(JobHistory(), cost=0.0)[1:] == [10.0, 10.0]
 
 
 def test_an_interval_of_the_users_is_kept_to_the_step() -> None:
-    schedule = CheckpointSchedule(7, History(), Clock())
+    schedule = CheckpointSchedule(7, JobHistory(), Clock())
     assert [step for step in range(1, 30) if schedule.is_due(step, evaluates=True)] == [
         7,
         14,
@@ -166,10 +166,10 @@ def test_an_interval_of_the_users_is_kept_to_the_step() -> None:
 
 
 def test_the_history_counts_the_time_of_all_starts() -> None:
-    clock, history = Clock(), History(starts=2, seconds=100.0)
+    clock, history = Clock(), JobHistory(starts=2, seconds=100.0)
     schedule = CheckpointSchedule(0, history, clock)
     clock.now = 50.0
     schedule.begin()
     clock.now = 80.0
     schedule.begin()
-    assert history == History(starts=2, seconds=180.0)
+    assert history == JobHistory(starts=2, seconds=180.0)

@@ -44,35 +44,23 @@ _CHUNK_BYTES = 8 << 20
 logger = logging.getLogger(__name__)
 
 
-class Average(Protocol):
-    """A module that follows the model's weights."""
-
-    def reset(self) -> None:
-        """Start with the model's weights."""
+class _Average(Protocol):
+    def reset(self) -> None: ...
 
 
-class Trained(Protocol):
-    """What a job has learned so far."""
+class _State(Protocol):
+    """What is saved of a TrainState. `average` are the averaged weights, if there are any."""
 
     @property
-    def model(self) -> tf.Module:
-        """The model."""
-
+    def model(self) -> tf.Module: ...
     @property
-    def optimizer(self) -> tf.Module:
-        """The optimizer with its moments."""
-
+    def optimizer(self) -> tf.Module: ...
     @property
-    def average(self) -> Average | None:
-        """The average of its weights, if there is one."""
-
+    def average(self) -> _Average | None: ...
     @property
-    def step(self) -> tf.Variable:
-        """The number of steps done."""
-
+    def step(self) -> tf.Variable: ...
     @property
-    def task(self) -> Task:
-        """What it learns."""
+    def task(self) -> Task: ...
 
 
 class Checkpoints:
@@ -85,7 +73,7 @@ class Checkpoints:
     def __init__(
         self,
         model_dir: str,
-        state: Trained,
+        state: _State,
         record: JobRecord,
         keep: int,
         cluster: Cluster,

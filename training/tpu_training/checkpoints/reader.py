@@ -148,7 +148,7 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.model = model.rpartition("/")[2]
         self.params: dict[str, Any] = dataclasses.asdict(params)
         self.best: Best | None = None
-        self.history = History()
+        self.history = JobHistory()
 
     def serialize(self) -> str:
         """Return the text to save."""
@@ -165,7 +165,7 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         content = json.loads(string_value)
         self.best = content["best"]
         had = content["history"]
-        self.history = History(had["starts"] + 1, had["seconds"])
+        self.history = JobHistory(had["starts"] + 1, had["seconds"])
 
     def differences(self, path: str) -> list[str]:
         """List `name=value` for each setting in which the writer of `path` differs."""
@@ -204,7 +204,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 @dataclass
-class History:
+class JobHistory:
     """How often the job was started, and for how long it has run in all."""
 
     starts: int = 1

@@ -1,4 +1,4 @@
-"""What this machine has: CPUs, GPUs, TPU chips, its slice, libtpu, TensorFlow, its platform.
+"""What this machine has: CPUs, GPUs, TPU chips, its slice, libtpu, TensorFlow.
 
 Reads files, and where there are TPU chips the metadata server. This is fast and claims no device:
 a TPU's chips belong to the first process that opens them.
@@ -38,9 +38,6 @@ _PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 # TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
 _LIBRARY = "TPU_LIBRARY_PATH"
 _LOAD = "TPU_LOAD_LIBRARY"
-# A job of a stack's queue finds its TPU by variables that other platforms set, too.
-_JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
-_OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,6 @@ class Machine:
     tpu_generation: str = ""
     has_libtpu: bool = False
     slice: Slice | None = None
-    is_google_vm: bool = False
     libraries: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -98,7 +94,6 @@ def find_machine(
         tpu_generation=generations[0] if generations else "",
         has_libtpu=_has_libtpu(root, environ),
         slice=find_slice(metadata, environ) if generations else None,
-        is_google_vm="Google" in _read(root / "sys/class/dmi/id/product_name"),
         libraries=_versions(_TENSORFLOWS),
     )
 
@@ -269,46 +264,3 @@ def check_library(environ: Mapping[str, str]) -> None:
             f"{_PLUG_IN_LIBRARY}={library!r} does not exist: unset it if tensorflow-tpu is "
             "installed by pip, which brings libtpu along, else give the path of libtpu.so"
         )
-
-
-# Platforms and the variables that only they set. Sources: Colab's and Kaggle's own images;
-# https://cloud.google.com/kubernetes-engine/docs/how-to/tpus (TPU_WORKER_*);
-# https://cloud.google.com/vertex-ai/docs/training/code-requirements (AIP_*, CLOUD_ML_*);
-# https://cloud.google.com/ai-platform/training/docs/using-tpus (TPU_CONFIG).
-_VARIABLES = {
-    "Colab": ("COLAB_TPU_ADDR", "COLAB_RELEASE_TAG", "COLAB_GPU"),
-    "Kaggle": ("KAGGLE_KERNEL_RUN_TYPE",),
-    "Vertex AI": ("AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR", "CLOUD_ML_JOB_ID"),
-    "AI Platform Training": ("TPU_CONFIG",),
-    "Google Kubernetes Engine with TPUs": (
-        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
-        "TPU_WORKER_HOSTNAMES",
-    ),
-    "Kubernetes": ("KUBERNETES_SERVICE_HOST",),
-    "Paperspace": ("TPU_GRPC_URL",),
-}
-
-
-@dataclass(frozen=True)
-class Platform:
-    """A platform and the evidence for it."""
-
-    name: str
-    evidence: str
-
-
-def find_platforms(environ: Mapping[str, str], machine: Machine) -> tuple[Platform, ...]:
-    """Return every platform with a trace here: one often runs on top of another."""
-    found = []
-    is_job = all(environ.get(variable) for variable in _JOB)
-    if is_job:
-        found.append(Platform("job of a stack", ", ".join(_JOB)))
-    given = {name for name, value in environ.items() if value and not (is_job and name in _OF_JOBS)}
-    for name, variables in _VARIABLES.items():
-        if seen := [variable for variable in variables if variable in given]:
-            found.append(Platform(name, ", ".join(seen)))
-    if machine.tpu_chips:
-        found.append(Platform("TPU VM", f"{machine.tpu_chips} TPU chips on the PCI bus"))
-    elif machine.is_google_vm:
-        found.append(Platform("Compute Engine", "the product name of this machine"))
-    return tuple(found)

@@ -29,10 +29,8 @@ from tpu_training.cluster.endpoint import (
 )
 from tpu_training.cluster.machine import (
     Machine,
-    Platform,
     check_library,
     find_machine,
-    find_platforms,
 )
 from tpu_training.commands.arguments import Command, add_command
 from tpu_training.errors import EXIT_FAILURE, TrainingError
@@ -85,7 +83,6 @@ class Environment:
     """The findings. `workers` maps an address to why the worker is silent, None if it answers."""
 
     machine: Machine
-    platforms: tuple[Platform, ...]
     settings: tuple[Setting, ...]
     choice: str
     reason: str
@@ -100,7 +97,6 @@ class Environment:
     def __str__(self) -> str:
         """Format the findings for people."""
         lines = [f"this machine: {self.machine}", f"tensorflow: {self._tensorflow()}"]
-        lines += [f"platform: {p.name} ({p.evidence})" for p in self.platforms]
         lines += ["settings that can name a TPU, the first one wins:"]
         lines += [
             f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}" for s in self.settings
@@ -148,7 +144,6 @@ def examine(
     choice, reason = _choice(workers, target, machine)
     return Environment(
         machine=machine,
-        platforms=find_platforms(environ, machine),
         settings=_settings(tpu, environ),
         choice=choice,
         reason=reason,

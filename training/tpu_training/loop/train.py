@@ -19,7 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.reader import History
+from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.deal import NextBatch
@@ -285,7 +285,7 @@ class CheckpointSchedule:
     """
 
     def __init__(
-        self, steps: int, history: History, clock: Callable[[], float] = time.monotonic
+        self, steps: int, history: JobHistory, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Save every `steps` steps or, where that is 0, by Young's formula from `history`."""
         self._steps = steps
