@@ -12,7 +12,7 @@ TRAINING = Path(__file__).parents[3] / "training"
 PAGE = (TRAINING / "docs" / "walk-through.md").read_text(encoding="utf-8")
 PACKAGE = TRAINING / "tpu_training"
 PLACES = sorted(set(re.findall(r"`([\w/]+\.py)`: `(\w+)`", PAGE)))
-MOST_LINES = 99
+MOST_LINES = 80
 
 
 def functions(file: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
@@ -35,9 +35,9 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("loop/train.py", "train"), ("loop/compiled_loop.py", "create_train_loop")],
+    [("loop/train.py", "train"), ("loop/train.py", "create_train_loop")],
 )
-def test_the_loops_stay_under_a_hundred_lines(file: str, name: str) -> None:
+def test_the_loops_have_at_most_eighty_lines(file: str, name: str) -> None:
     node = functions(PACKAGE / file)[name]
     assert node.end_lineno is not None
     assert node.end_lineno - node.lineno + 1 <= MOST_LINES
