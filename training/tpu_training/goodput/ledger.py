@@ -21,8 +21,7 @@ FORMAT = 1
 """The format of the ledger's files; files of another format are set aside."""
 ASIDE = ".damaged"
 """What a trainer adds to the name of a damaged file of the ledger."""
-# Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
-# does.
+# Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
 _LATEST = 1e12

@@ -24,7 +24,7 @@ class LoopReport:
         seconds: The duration of the loop.
         checkpoint_seconds: The time that a checkpoint after the loop has held the steps; 0 without.
         input_seconds: The part of `seconds` spent waiting for input.
-        flops: A step's operations in matrix products and convolutions; see loop/flops.py.
+        flops: A step's operations in matrix products and convolutions; see loop/graph.py.
         gradient_norm: The mean of the steps' norms of the gradient, before clipping.
         gradient_norms: The same of each trained variable's part of it, by the variable's path.
     """
