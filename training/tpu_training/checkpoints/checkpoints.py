@@ -99,7 +99,6 @@ class Checkpoints:
         self._keep = {self.directory: keep, self._best_directory: 1}
 
     def __enter__(self) -> Checkpoints:
-        """Enter without side effects."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -258,7 +257,6 @@ class Snapshot:
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint, cluster: Cluster) -> None:
-        """Allocate a copy of everything in `checkpoint`."""
         self._cluster = cluster
         self._originals: list[tf.Variable] = []
         self._copies: list[tf.Variable] = []

@@ -142,7 +142,6 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
     """The model's name, its parameters, the best evaluation so far, and the job's history."""
 
     def __init__(self, model: str, params: Params) -> None:
-        """Start without an evaluation."""
         super().__init__()
         # A user's model file is identified by its name, in whatever folder.
         self.model = model.rpartition("/")[2]

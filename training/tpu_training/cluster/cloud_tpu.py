@@ -240,7 +240,6 @@ class CloudTpuApi:
     """Reads TPUs with the caller's credentials. Only API v1 may know a classic TPU node."""
 
     def __init__(self, tokens: TokenSource) -> None:
-        """Authorize each request with an access token from `tokens`."""
         self._tokens = tokens
         self._session = requests.Session()
 
@@ -280,7 +279,6 @@ def _nowhere(name: TpuName) -> str:
 
 
 def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
-    """Translate an error answer into an error that names the cure."""
     status = answer.status_code
     message, reasons = _message_and_reasons(answer)
     if status == HTTPStatus.NOT_FOUND:

@@ -130,7 +130,6 @@ class MetadataTokens:
         self._expires = 0.0
 
     def __call__(self) -> str:
-        """Return a valid token."""
         if time.monotonic() > self._expires - _MARGIN_SECONDS:
             answer = self._server.token()
             if answer is None:
@@ -282,7 +281,6 @@ class BucketObject:
         return answer
 
     def _raise_refusal(self, answer: requests.Response) -> None:
-        """Raise the error that a refusal means."""
         status, message = answer.status_code, _message(answer)
         if answer.ok:
             return

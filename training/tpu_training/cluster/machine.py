@@ -111,7 +111,6 @@ def _gpus(root: Path) -> int:
 
 
 def _tpu_generations(root: Path) -> list[str]:
-    """Return the generation of each TPU chip on the PCI bus."""
     generations = []
     for vendor in sorted((root / "sys/bus/pci/devices").glob("*/vendor")):
         generation = _TPU_DEVICES.get(_read(vendor.parent / "device"))

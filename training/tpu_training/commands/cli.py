@@ -129,7 +129,6 @@ def _list_parameters(parser: argparse.ArgumentParser, params: str) -> None:
 
 
 def _add_data(modes: Any) -> None:
-    """Add the parsers."""
     data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     convert = add_command(
@@ -270,7 +269,6 @@ def _whole(flag: str, text: str, low: int) -> int:
 
 
 def _add_lr_range_test(modes: Any) -> None:
-    """Add the parser."""
     parser = add_command(
         modes,
         "lr-range-test",
@@ -330,7 +328,6 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
 
 
 def _add_profile(modes: Any) -> None:
-    """Add the parser."""
     parser = add_command(
         modes,
         "profile",
@@ -369,7 +366,6 @@ def _capture(workers: Sequence[str], output: str, seconds: float) -> int:
 
 
 def _add_report(modes: Any) -> None:
-    """Add the parser."""
     parser = add_command(
         modes,
         "report",

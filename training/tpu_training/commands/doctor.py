@@ -95,7 +95,6 @@ class Environment:
         return dataclasses.asdict(self) | {"ok": not self.problems}
 
     def __str__(self) -> str:
-        """Format the findings for people."""
         lines = [f"this machine: {self.machine}", f"tensorflow: {self._tensorflow()}"]
         lines += ["settings that can name a TPU, the first one wins:"]
         lines += [

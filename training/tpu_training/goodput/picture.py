@@ -132,7 +132,6 @@ def _add(column: dict[str, float], segment: Segment, share: float) -> None:
 
 
 def _draw_tpus(axes: Any, ledger: Ledger, segments: Sequence[Segment]) -> None:
-    """Draw a lane for each TPU."""
     begin, end = segments[0].begin, segments[-1].end
     divisor, unit = _unit(end - begin)
     names = sorted({span.tpu for span in ledger.spans})

@@ -108,7 +108,6 @@ def run_lr_range_test(
 def _test(
     cluster: Cluster, data: DataSet, job: Job, sweep: Sweep
 ) -> tuple[Sequence[Point], Verdict]:
-    """Sweep, then try the rates around the lowest loss."""
     longest = max(sweep.steps, sweep.trial_steps)
     trainer = RateTrainer(cluster, job.model, job.params, data, longest)
     points = run_sweep(trainer, sweep)

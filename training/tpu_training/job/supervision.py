@@ -268,7 +268,6 @@ class Notices:
     """Turns the metadata server's notices into requests to save or to end."""
 
     def __init__(self, shutdown: ShutdownRequest) -> None:
-        """Tell `shutdown`."""
         self._shutdown = shutdown
         self._had: dict[str, str] = {}
 

@@ -60,7 +60,6 @@ class WorkerWatch:
     """What is known of the workers, each `host:port`."""
 
     def __init__(self, workers: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        """Measure time by `clock`."""
         self._workers, self._clock = workers, clock
         self._connections: dict[str, tuple[socket.socket, float]] = {}
         self._dead: dict[str, float] = {}

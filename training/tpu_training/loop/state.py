@@ -176,7 +176,6 @@ class Tally:
     """
 
     def __init__(self, metrics: Sequence[Metric], sums: Sequence[Sequence[tf.TensorSpec]]) -> None:
-        """Count `metrics`, each of which has the `sums`, which `measure` finds out."""
         self._metrics, self._sums = metrics, sums
         flat = [spec for specs in sums for spec in specs]
         numbers = [spec.dtype for spec in flat if spec.dtype.is_floating]

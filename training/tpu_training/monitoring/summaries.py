@@ -32,7 +32,6 @@ class Summaries:
     """
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin a new file in `directory`; tests replace `clock`."""
         tf.io.gfile.makedirs(directory)
         begun, host = int(time.time()), socket.gethostname()
         name = f"events.out.tfevents.{begun}.{host}.{os.getpid()}.{next(_numbers):04d}.v2"
@@ -68,7 +67,6 @@ class Summaries:
         self._file.close()
 
     def _write(self, step: int, plugin: str, values: Mapping[str, npt.ArrayLike]) -> None:
-        """Write what TensorBoard's `plugin` reads."""
         data = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
         metadata = tf.compat.v1.SummaryMetadata(plugin_data=data)
         summary = tf.compat.v1.Summary()

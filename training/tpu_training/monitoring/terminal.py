@@ -36,7 +36,6 @@ class ProgressBar:
     """A line that is redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Draw on `stream`, a terminal."""
         self._stream = stream
         self._shown = False
 
@@ -73,7 +72,6 @@ class NotebookBar:
     """A bar with a line of text, below the cell that runs."""
 
     def __init__(self) -> None:
-        """Draw nothing before the first step."""
         self._handle: Any = None
 
     def show(self, part: float, text: str) -> None:

@@ -31,7 +31,6 @@ class Wandb:
     """A run of Weights & Biases: WANDB_PROJECT, WANDB_API_KEY, WANDB_MODE and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or continue the one that is `known`."""
         library = require("wandb", "wandb", "wandb", "--tracker=wandb")
         self._run = library.init(id=known, name=name, config=dict(params), resume="allow")
         self.id = str(self._run.id)
@@ -49,7 +48,6 @@ class Mlflow:
     """A run of MLflow: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or continue the one that is `known`."""
         self._library = require("mlflow", "mlflow-skinny", "mlflow", "--tracker=mlflow")
         self.id = str(self._library.start_run(run_id=known, run_name=name).info.run_id)
         if known is None:  # A run's parameters can't be changed.
@@ -78,7 +76,6 @@ class Tracker(Callback):
     """
 
     def __init__(self, kind: str, model_dir: str, params: Mapping[str, Any]) -> None:
-        """Prepare a run of `kind`."""
         self._kind, self._name, self._params = kind, model_dir, params
         self._path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
         self._run: Run | None = None
