@@ -130,6 +130,7 @@ class MetadataTokens:
         self._expires = 0.0
 
     def __call__(self) -> str:
+        """Return a valid token."""
         if time.monotonic() > self._expires - _MARGIN_SECONDS:
             answer = self._server.token()
             if answer is None:

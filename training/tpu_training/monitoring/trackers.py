@@ -10,7 +10,7 @@ from tpu_training.data import files
 from tpu_training.errors import TrainingError, require
 from tpu_training.loop.callbacks import Callback, LoopReport
 
-_FILE_NAME = "tracker.json"
+_FILE_NAME, _FORMAT = "tracker.json", 1
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class Tracker(Callback):
             raise
         except Exception as error:  # Each library has its own errors.
             raise TrainingError(f"--tracker={self._kind}: no run was started ({error})") from error
-        files.write_text(self._path, json.dumps({self._kind: self._run.id}) + "\n")
+        files.write_text(
+            self._path, json.dumps({"format": _FORMAT, self._kind: self._run.id}) + "\n"
+        )
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Send the loop's figures."""
