@@ -1,7 +1,5 @@
 """The arguments that describe a job: its TPU, model, data, results and parameters."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Parse the command line into a job or a command. Loads no TensorFlow."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """The data set of a job: files in a directory or bucket, or a function that gives the examples."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from contextlib import AbstractContextManager, nullcontext

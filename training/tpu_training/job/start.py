@@ -1,7 +1,5 @@
 """Start a job: find its workers, then load TensorFlow and run."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib

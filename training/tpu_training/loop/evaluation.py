@@ -1,7 +1,5 @@
 """Evaluate exactly over a whole split, and predict single examples, over all replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

@@ -4,8 +4,6 @@ AutoGraph compiles Python's control flow over tensors, function by function. Thi
 a user's own model may.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar

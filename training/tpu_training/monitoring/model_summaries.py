@@ -1,7 +1,5 @@
 """Summarise the model for TensorBoard: predictions on images, weights, gradients, graph."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import logging
