@@ -1,7 +1,5 @@
 """What checkpoints hold: find the newest whole one, restore it, read its record and averages."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -3,8 +3,6 @@
 Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The commands for trained models: `export`, `predict` and `serve`."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import signal

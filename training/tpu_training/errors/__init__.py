@@ -3,8 +3,6 @@
 Exit codes: 2 for wrong input, 1 for a failure, 75 (EX_TEMPFAIL of sysexits.h) for "start me again".
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any

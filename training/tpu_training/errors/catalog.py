@@ -3,8 +3,6 @@
 The entries are in known_errors.json; JSON, because a training machine may lack a YAML parser.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sysconfig

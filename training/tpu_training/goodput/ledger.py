@@ -5,8 +5,6 @@ Each start of the trainer rewrites one file of its own, `MODEL_DIR/ledger/*.json
 and `events` with `at`, `tpu`, `state` and `cause`. Loads no TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

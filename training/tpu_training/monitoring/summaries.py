@@ -1,7 +1,5 @@
 """Summaries for TensorBoard, written and read without it: TensorFlow 2.21 does not include it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

@@ -1,7 +1,5 @@
 """What the terminal or a notebook shows: a progress bar, log lines over it, no libraries' noise."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
