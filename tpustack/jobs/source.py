@@ -68,7 +68,7 @@ def _wheel(path: Path) -> Archive:
         raise UsageError(f"--wheel: {path} {why}. `python -m build --wheel` makes one")
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"--wheel: {path} has more than {MOST_BYTES >> 20} MiB")
-    return of_file(path)
+    return _archive_of(path.open("rb"), frozenset({path.name}))
 
 
 def _check_out(git: str, folder: Path) -> str:
@@ -148,15 +148,15 @@ def pack(folder: Path, most_bytes: int = MOST_BYTES) -> Archive:
     return _archive(folder, paths)
 
 
-def of_file(path: Path) -> Archive:
-    """Return a file as an archive. Raises OSError."""
-    file = path.open("rb")
+def _archive_of(file: IO[bytes], names: frozenset[str]) -> Archive:
+    """Return a file's content as an archive. Raises OSError."""
     digest = hashlib.sha256()
+    file.seek(0)
     while part := file.read(1 << 20):
         digest.update(part)
     size = file.tell()
     file.seek(0)
-    return Archive(file, size, digest.hexdigest(), frozenset({path.name}))
+    return Archive(file, size, digest.hexdigest(), names)
 
 
 def _files(root: Path, folder: Path, specs: list[tuple[Path, GitIgnoreSpec]]) -> Iterator[Path]:
@@ -239,13 +239,7 @@ def _archive(folder: Path, paths: list[Path]) -> Archive:
                     tar.addfile(info, content)
             else:
                 tar.addfile(info)
-    digest, size = hashlib.sha256(), file.tell()
-    file.seek(0)
-    while part := file.read(1 << 20):
-        digest.update(part)
-    file.seek(0)
-    names = frozenset(path.relative_to(folder).as_posix() for path in paths)
-    return Archive(file, size, digest.hexdigest(), names)
+    return _archive_of(file, frozenset(path.relative_to(folder).as_posix() for path in paths))
 
 
 # Names and contents of files with keys, tokens or passwords, which must not leave this machine.

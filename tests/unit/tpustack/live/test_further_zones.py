@@ -13,8 +13,8 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
 from tpustack.cloud.google import Forbidden, Google, NotFound
-from tpustack.live import zone
-from tpustack.live import zone as quota
+from tpustack.live import check
+from tpustack.live import check as quota
 from tpustack.live.project import Finding, Question, Target
 
 B, C, F = "us-central1-b", "us-central1-c", "us-central1-f"
@@ -109,7 +109,7 @@ def test_what_stands_in_a_zone_takes_quota_of_that_zone_alone() -> None:
 def test_a_zone_that_google_does_not_know_hides_nothing_of_the_others() -> None:
     nowhere = Zones(8, 8, 8, bare=C)
     assert states(ask(quota.tpu, nowhere)) == ["ok"] * 3
-    for question in (zone.accelerator_type, zone.software):
+    for question in (check.accelerator_type, check.software):
         found = ask(question, nowhere)
         assert states(found) == ["ok", "wrong", "ok"]
         assert found[1].said == f"{C} offers no TPUs"
@@ -133,6 +133,6 @@ def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
     asked = Target(cast(Google, Hidden()), settings, context)
-    [finding] = zone.accelerator_type(asked)
+    [finding] = check.accelerator_type(asked)
     assert finding.said == "us-central1-ai1a offers no TPUs"
     assert "preview-features update ai-zones-visibility" in finding.cure
