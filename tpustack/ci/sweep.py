@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from infra.catalog import vertex_regions
 from infra.google import vertex_root
-from infra.names import MADE_FOR, MANAGED, MARK, mark_of
+from infra.names import MADE_FOR, MARK, VERTEX, mark_of
 from infra.resources.vertex import UNENDED, account_of
 from tpustack.ci.deployment import result_of
 from tpustack.ci.forge import has_ended
@@ -56,7 +56,7 @@ class Orphan:
     @property
     def runs_jobs(self) -> bool:
         """Whether it is an account that Vertex AI runs a stack's jobs as."""
-        return "/serviceAccounts/" in self.url and f"{MANAGED}@" in self.url
+        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
 
     @property
     def is_job(self) -> bool:

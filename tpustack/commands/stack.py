@@ -64,15 +64,15 @@ def _live(stack: str, as_json: bool) -> int:
     # They take a while to load, for which only those who ask should wait.
     from tpustack.cloud.google import Google
     from tpustack.live import check
-    from tpustack.live.project import Asked
+    from tpustack.live.project import Target
 
     catalog = Catalog()
     report = stacks.check(stack, catalog)
     findings: list[Finding] = []
     if not report.problems:
         settings = stacks.load(stack)
-        asked = Asked(Google(), settings, stacks.context_of(stack, settings, catalog))
-        findings = check.ask(asked)
+        target = Target(Google(), settings, stacks.context_of(stack, settings, catalog))
+        findings = check.ask(target)
     if as_json:
         document = {**report.as_json(), "live": [finding.as_json() for finding in findings]}
         console.echo_json(document)

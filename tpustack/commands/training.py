@@ -13,8 +13,7 @@ import click
 
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
-from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose
-from tpustack.reference import errors_page
+from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -61,11 +60,11 @@ def _settings(stack: str) -> StackSettings | None:
 
 def _goes_on(stack: str, settings: StackSettings | None) -> str:
     from infra.catalog import Catalog
-    from infra.cost import goes_on
+    from infra.cost import of_stack, until_destroyed
 
     if settings is None:
         return f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
-    return f"{goes_on(settings, stack, Catalog())}."
+    return f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
 
 
 @click.command("logs")

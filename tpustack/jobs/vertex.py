@@ -90,7 +90,7 @@ def _place(
         "region": (vertex.region if vertex else None) or settings.region,
         "tpu": kind,
         "image": str(image),
-        "account": names.email_of(names.managed_account, settings.project),
+        "account": names.email_of(names.vertex_account, settings.project),
         "network": network,
         **({"strategy": SPOT} if spot else {}),
         **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),

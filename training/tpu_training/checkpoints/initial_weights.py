@@ -331,7 +331,7 @@ def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
     loaded: set[str] = set()
     try:
         with cluster.strategy.scope():
-            _load(path, model.keras()[0])
+            _load(path, model.keras())
         loaded = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
     finally:
         for name in variables.keys() - loaded:

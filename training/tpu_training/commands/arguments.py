@@ -9,7 +9,7 @@ from typing import Any
 from tpu_training.errors import ParamsError
 from tpu_training.job.job import Job
 from tpu_training.models.params import Params, build_params, read_config, split_overrides
-from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, load_model
+from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
 from tpu_training.tasks import built_in_tasks, with_task
 
 # Does it, prints the results and returns the exit code. Raises TrainingError.

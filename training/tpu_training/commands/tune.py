@@ -8,6 +8,7 @@ from typing import Any
 
 from tpu_training.commands.arguments import Command, add_command
 from tpu_training.commands.compile import (
+    Bar,
     Job,
     Problems,
     add_compile_arguments,

@@ -23,7 +23,7 @@ from tpu_training.cluster.machine import (
 )
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.data.convert.sources.split_files import find_splits, holds
+from tpu_training.data.convert.tables import find_splits, holds
 from tpu_training.data.function import is_function
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.manifest import TEST
+from tpu_training.data.pipeline import NextBatch, evaluation_batches
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop.graph import repeat
 from tpu_training.loop.state import Tables, TrainState, averaged

@@ -461,7 +461,7 @@ def compiled_optimizer(
     Raises:
         InputError: It can't be driven, or parameters are given that it does not follow.
     """
-    given = getattr(model.keras()[0], "optimizer", None) if isinstance(model, KerasModule) else None
+    given = getattr(model.keras(), "optimizer", None) if isinstance(model, KerasModule) else None
     if given is None or params.optimizer != KERAS_AUTO:
         return None
     assert isinstance(model, KerasModule)
