@@ -99,16 +99,15 @@ def _write(data: Source, tokens: list[str], encoder: Encoder, directory: Path) -
 
 
 def _encoder(data: Source, storage: Storage, tokens: list[str]) -> Encoder:
-    from tpu_training.data.convert.records import EncodedImages, Ids, RawImages, Tokens
+    from tpu_training.data.convert.records import Images, Tokens
 
     if data.vocabulary:
-        return Ids(np.shape(next(data.splits["train"].read()).feature), data.vocabulary)
+        (length,) = np.shape(next(data.splits["train"].read()).feature)
+        return Tokens(lambda feature: np.asarray(feature).tolist(), length, data.vocabulary)
     if data.kind == TEXT:
-        return Tokens(Tokenizer(tokens), storage.text_length)
-    if storage.encoding == RAW or (storage.encoding is None and not _is_encoded(data)):
-        return RawImages()
-    assert storage.encoding in (ENCODED, None)
-    return EncodedImages()
+        tokenizer, length = Tokenizer(tokens), storage.text_length
+        return Tokens(lambda text: tokenizer.encode(str(text), length), length, tokenizer.size)
+    return Images(storage.encoding or (ENCODED if _is_encoded(data) else RAW))
 
 
 def _is_encoded(data: Source) -> bool:
