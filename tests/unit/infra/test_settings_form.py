@@ -81,7 +81,7 @@ def test_settings_beside_config_are_told_and_read_as_they_were_meant(tmp_path: P
     )
     with pytest.raises(SettingsError) as refusal:
         load_stack_file(path)
-    where = "stands beside config, where Pulumi does not read it. Indent it, below config."
+    where = "is next to config, where Pulumi does not read it. Indent it, below config."
     assert said(refusal) == [
         f'tpu-stack:zone: "us-central1-b" {where}',
         f'tpu-stack:vm: {{"bootDiskGib": 5}} {where}',
