@@ -8,7 +8,7 @@ SOAK ?=
 SEED ?=
 STEPS ?=
 PY := .venv/bin/python
-SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
+SOURCES := core/tpu_core infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,7 +66,7 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 	@.venv/bin/uv pip install --quiet --python .venv-next --require-hashes \
 	  -r requirements-next.txt
 	@# Those tests that need no local cloud and do not go by chance: their libraries are not here.
-	@.venv-next/bin/python -m pytest \
+	@PYTHONPATH=core .venv-next/bin/python -m pytest \
 	  $$(grep -rLE 'localcloud|tests.compiled|\.replay|hypothesis' --include='test_*.py' \
 	  --exclude-dir=agent tests/unit/infra)
 	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
@@ -107,7 +107,7 @@ wheel: setup-deploy  ## Build the training wheel into dist/
 
 release: setup-deploy  ## Build the wheels of all distributions, and their digests, into dist/
 	@rm -rf dist
-	@set -e; for source in . training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
+	@set -e; for source in . core training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
 	  --wheel --no-build-isolation --python $(PY) --out-dir dist $$source; done
 	@cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
@@ -141,6 +141,7 @@ secrets: setup-deploy  ## Look for secrets in every commit
 
 LOCK := .venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
   --no-emit-index-url --custom-compile-command 'make lock' \
+  --no-emit-package tpu-stack-core \
   --no-emit-package tpu-stack-training --no-emit-package tpu-stack-localcloud
 
 lock: setup  ## Pin the dependencies again, with hashes

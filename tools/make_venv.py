@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FULL_LOCK = ROOT / "requirements.txt"
 DEPLOY_LOCK = ROOT / "requirements-deploy.txt"
-DISTRIBUTIONS = (".", "training", "localcloud")
+DISTRIBUTIONS = ("core", "training", "localcloud", ".")
 # TensorFlow 2.19, the last release with full TPU support, has wheels for these.
 SUITABLE = ((3, 12), (3, 11), (3, 10))
 

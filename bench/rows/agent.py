@@ -35,7 +35,7 @@ _LIMITS = {
     "recovery": {"preemption": 9, "failure": 9},
 }
 _SCRIPT = """
-start_watchdog
+start_agent
 order_training jobs/j/finished "PYTHONUNBUFFERED=1" -- /bin/sh -c 'echo "it trains"; sleep 9999'
 """
 
@@ -89,7 +89,7 @@ def _boot(google: requests.Session) -> None:
     own = startup_script("vm.sh").rpartition("serve_health\n\nstart_training")[0]
     told = {
         "startup-script": own + _SCRIPT,
-        "watchdog": program(),
+        "agent": program(),
         "limits": json.dumps(_LIMITS),
         "bucket-url": "gs://agent-bench",
         "tpu-project": _PROJECT,
@@ -126,5 +126,5 @@ def _is_agent(process: psutil.Process) -> bool:
     except psutil.Error:
         return False
     return (
-        len(words) == 2 and words[1].endswith("/watchdog.py") and "/cloud/machines/m-" in words[1]
+        len(words) == 2 and words[1].endswith("/agent.py") and "/cloud/machines/m-" in words[1]
     )

@@ -22,7 +22,7 @@ from infra.startup.agent.jobs.identity import AS_ROOT
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 LOCK = "tensorflow-lock"
 """The metadata with the hashes of what the start-up script installs, or `none`."""
-AGENT = "watchdog"
+AGENT = "agent"
 """The metadata with the agent, which the start-up script runs."""
 LIMITS = "limits"
 """The metadata with what the agent does beside running the trainer."""

@@ -13,7 +13,7 @@ from infra.startup.agent.forms import in_zone
 
 # Metadata that is no reason for another TPU: it differs between releases, limits and prices.
 _NO_REASON = (
-    *("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note"),
+    *("startup-script", "tensorflow-lock", "agent", "limits", "cost-note"),
     *("tpu-zones", "messages"),
 )
 

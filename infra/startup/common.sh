@@ -1,21 +1,7 @@
 #!/bin/bash
-# Functions that the start-up scripts of the VM (vm.sh) and of the TPU VM (tpu_vm.sh) share; infra
-# puts this file in front of either. Everything that differs between machines is in their metadata:
-#   tpu-name, tpu-zone, tpu-project    the TPU that the training uses
-#   tpu-names                          all slices, with commas between them, if there are several
-#   bucket-url                         gs://BUCKET
-#   training-wheel, training-wheel-sha256
-#   training-args                      JSON list of further arguments
-#   training-tensorflow                version that the trainer needs
-#   training-wheels                    a list of wheels for pip, if the package index lacks one
-#   tensorflow-lock                    pip's requirements with hashes, or none
-#   training-job                       name of this run; results lie under BUCKET/jobs/NAME
-#   cost-note                          what the stack goes on costing, for the training's report
-#   watchdog                           the agent: runs the trainer, keeps limits
-#   limits                             when the TPU is taken down, and whether it is made anew
-#   training-jobs                      the jobs of the queue run in place of one training, as this
-#                                      account and a user of their own; or `root`
-#   messages                           whom the agent tells how jobs and trainings end
+# Functions that the start-up scripts of the VM (vm.sh) and of the TPU VM (tpu_vm.sh) share; this
+# file is put in front of either. Everything that differs between machines is in their metadata,
+# whose keys core/tpu_core/contract.py explains.
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
 
@@ -240,22 +226,22 @@ install_training() {
 
 # Starts the agent: it keeps limits from now on, and runs the trainer once that is ordered. A trainer
 # outlives an agent that is killed: the next one goes on with it.
-start_watchdog() {
-  if systemctl is-active --quiet watchdog; then
+start_agent() {
+  if systemctl is-active --quiet tpu-stack-agent; then
     return
   fi
   mkdir -p "$RUN"
-  attribute watchdog >"$RUN/watchdog.py"
+  attribute agent >"$RUN/agent.py"
   # What agents before this boot have left; who has the lock is never in doubt.
   if ! { mkdir -p "$BASE/trainer" && find "$BASE/trainer" -mindepth 1 ! -name lock -delete; }; then
     log "$BASE/trainer can't be cleared: the agent keeps limits, and may be unable to train"
   fi
-  systemd-run --unit=watchdog --description="tpu-stack agent" --collect \
+  systemd-run --unit=tpu-stack-agent --description="tpu-stack agent" --collect \
     --property=Restart=always --property=RestartSec=5 --property=StartLimitIntervalSec=0 \
     --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     --setenv=PYTHONUNBUFFERED=1 --setenv="TPU_STACK_BASE=$BASE" \
-    "$(command -v python3)" "$RUN/watchdog.py"
+    "$(command -v python3)" "$RUN/agent.py"
 }
 
 # Makes the machine one for jobs without root: their user finds what lies below the home folder and
@@ -291,7 +277,7 @@ start_jobs() {
     set -- "$@" $library
   fi
   install_training
-  attribute watchdog >"$BASE/jobs.py"
+  attribute agent >"$BASE/jobs.py"
   for setting in "HOME=${HOME:-/root}" "PYTHONUNBUFFERED=1" "TPU_STACK_PACKAGES=$PACKAGES" \
     "TPU_STACK_PYTHON=$(command -v "$PYTHON")" "TPU_STACK_JOB_ACCOUNT=$account" "$@"; do
     settings+=("--setenv=$setting")
@@ -308,7 +294,7 @@ start_jobs() {
 # Starts a TPU that was stopped because nothing trained.
 wake_tpu() {
   if attribute limits >/dev/null; then
-    python3 "$RUN/watchdog.py" wake
+    python3 "$RUN/agent.py" wake
   fi
 }
 
@@ -343,7 +329,7 @@ start_training() {
   bucket="$(attribute bucket-url)"
   job="$(attribute training-job)"
   finished="$bucket/jobs/$job/finished"
-  start_watchdog
+  start_agent
   require_scope
   await_grants
   if attribute training-jobs >/dev/null; then

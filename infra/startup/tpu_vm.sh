@@ -1,7 +1,4 @@
-# Every host of a TPU VM that has something to do beside being a TPU. Further metadata:
-#   tpu-serves-grpc    true: the runtime (a -pod one) serves gRPC by itself
-#   tpu-pluggable      true: the image's TensorFlow finds the TPU through the plug-in in libtpu
-#   tpu-runs-training  true: worker 0 runs the trainer, no other machine does
+# Every host of a TPU VM that has something to do beside being a TPU.
 # shellcheck shell=bash
 # shellcheck source=infra/startup/common.sh
 

@@ -98,7 +98,7 @@ def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left
 
 # What the agent asks for.
 AGENTS = {
-    "watchdog": program(),
+    "agent": program(),
     "bucket-url": "gs://no-bucket",
     "tpu-project": "tpu-stack-local",
     "tpu-zone": "us-central1-b",
@@ -107,7 +107,7 @@ AGENTS = {
 }
 # Fails in a way that passes; is started again, and stops for good.
 FAILS_TWICE = r"""
-start_watchdog
+start_agent
 order_training no-mark "PYTHONUNBUFFERED=1" -- /bin/bash -c '
     [[ -e '"$BASE"'/tried ]] && { echo "training failed: no such option"; exit 2; }
     echo "told: $TPU_TRAINING_COST_NOTE"

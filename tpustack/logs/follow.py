@@ -98,5 +98,5 @@ def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: s
     return (
         f"nothing new for {SILENCE / 60:.0f} minutes; {name} is {node.get('state')}. `gcloud alpha "
         f"compute tpus tpu-vm ssh {name} --zone={zone} --tunnel-through-iap --command='journalctl "
-        f"--unit=google-startup-scripts --unit=watchdog'` shows what it writes. {advice}"
+        f"--unit=google-startup-scripts --unit=tpu-stack-agent'` shows what it writes. {advice}"
     )

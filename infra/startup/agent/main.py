@@ -1,6 +1,6 @@
-"""Run the agent: `watchdog.py` until it is told to end, `watchdog.py wake` to start stopped TPUs.
+"""Run the agent: `agent.py` until it is told to end, `agent.py wake` to start stopped TPUs.
 
-`watchdog.py jobs`, `try FOLDER` and `managed BUCKET JOB` run jobs: see jobs/main.py.
+`agent.py jobs`, `try FOLDER` and `managed BUCKET JOB` run jobs: see jobs/main.py.
 """
 
 from __future__ import annotations

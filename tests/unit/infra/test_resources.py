@@ -394,7 +394,7 @@ def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run
     metadata = engine.one("Instance")["metadata"]
     assert "limits" not in metadata
     # The agent runs the trainer.
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     assert "desiredStatus" not in engine.one("Instance")
 
 
@@ -469,7 +469,7 @@ def test_jobs_have_an_account_that_writes_no_record_and_of_which_machines_make_t
     plain, _ = run(config())
     engine, _ = run(config(jobs={"enabled": True}))
     metadata = engine.one("Instance")["metadata"]
-    assert (metadata["training-jobs"], metadata["watchdog"]) == (JOBS, program())
+    assert (metadata["training-jobs"], metadata["agent"]) == (JOBS, program())
     assert "training-jobs" not in plain.one("Instance")["metadata"]
     more = [grant for grant in grants(engine) if grant not in grants(plain)]
     assert {(one["role"], one["member"].removeprefix("serviceAccount:")) for one in more} == {
@@ -532,7 +532,7 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
         "turnOff": True,
         "recovery": {"preemption": 9, "failure": 10},
     }
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     permissions = engine.one("IAMCustomRole")["permissions"]
     assert set(permissions) == {
         f"tpu.nodes.{verb}" for verb in ("create", "delete", "start", "stop")
@@ -609,7 +609,7 @@ def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Ru
     metadata = engine.one("Instance")["metadata"]
     names = {"tpus": ["tpu-stack-test-tpu"], "turnOff": True}
     assert json.loads(metadata["limits"]) == {**limits, **names}
-    assert metadata["watchdog"] == program()
+    assert metadata["agent"] == program()
     assert engine.one("Instance")["desiredStatus"] == "RUNNING"
     role = engine.one("IAMCustomRole")
     assert re.fullmatch(r"tpu_stack_test_limits_20\d\dw\d\d", role["roleId"])

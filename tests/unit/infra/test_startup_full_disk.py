@@ -30,8 +30,8 @@ def test_the_agent_starts_though_nothing_can_be_written_to_the_disk(tmp_path: Pa
     done = subprocess.run(
         ["bash", str(script)], env=environment, capture_output=True, text=True, check=False
     )
-    assert f"runs {memory}/tpu-stack/watchdog.py\n" in done.stdout, done.stderr
-    assert (memory / "tpu-stack" / "watchdog.py").read_text(encoding="utf-8") == "# the watchdog\n"
+    assert f"runs {memory}/tpu-stack/agent.py\n" in done.stdout, done.stderr
+    assert (memory / "tpu-stack" / "agent.py").read_text(encoding="utf-8") == "# the agent\n"
     assert done.stdout.endswith("training\n")
     # The group that keeps the VM hears that its script has failed.
     assert (memory / "tpu-stack" / "failed").exists()

@@ -37,7 +37,7 @@ def test_systemd_knows_every_property_and_value(script: str, tmp_path: Path) -> 
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
     found = units(script)
-    assert found.keys() >= {"watchdog", "jobs"}
+    assert found.keys() >= {"tpu-stack-agent", "jobs"}
     for name, properties in found.items():
         path = tmp_path / f"tpu-stack-{name}.service"
         path.write_text(unit_file(properties), encoding="utf-8")
@@ -55,7 +55,7 @@ def test_a_unit_that_is_always_started_again_has_no_limit_of_starts(script: str)
         for name, properties in units(script).items()
         if properties.get("Restart") == "always"
     }
-    assert always.keys() == {"watchdog", "jobs"} | ({"notices"} if script == "tpu_vm.sh" else set())
+    assert always.keys() == {"tpu-stack-agent", "jobs"} | ({"notices"} if script == "tpu_vm.sh" else set())
     for properties in always.values():
         assert properties["StartLimitIntervalSec"] == "0"
 

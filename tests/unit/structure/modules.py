@@ -9,7 +9,11 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).parents[3]
 # Rooms that are distributions of their own lie in a folder with their pyproject.toml.
-FOLDERS = {"tpu_training": "training/tpu_training", "localcloud": "localcloud/localcloud"}
+FOLDERS = {
+    "tpu_core": "core/tpu_core",
+    "tpu_training": "training/tpu_training",
+    "localcloud": "localcloud/localcloud",
+}
 
 Imports: TypeAlias = dict[str, set[str]]
 """The imported modules of the same room by module, both with dotted names."""

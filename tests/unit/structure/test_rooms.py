@@ -11,6 +11,7 @@ import pytest
 from tests.unit.structure.modules import ROOT, folder, import_statements, sources
 
 OURS = {
+    "tpu_core",
     "infra",
     "tpu_training",
     "localcloud",
@@ -22,8 +23,9 @@ OURS = {
     "tests",
 }
 # What a room may import of the others, and which libraries are not for it.
-MAY_IMPORT = {
-    "infra": set(),
+MAY_IMPORT: dict[str, set[str]] = {
+    "tpu_core": set(),
+    "infra": {"tpu_core"},
     "tpu_training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
@@ -35,6 +37,7 @@ MAY_IMPORT = {
         "infra.settings",
     },
     "tpustack": {
+        "tpu_core",
         "bootstrap.rights",
         "bootstrap.settings",
         "infra.settings",
@@ -64,6 +67,8 @@ MAY_IMPORT = {
     },
 }
 NOT_FOR = {
+    # The standard library alone.
+    "tpu_core": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
     "infra": {"tensorflow", "google", "googleapiclient"},
     "tpu_training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},

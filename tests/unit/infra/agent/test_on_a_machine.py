@@ -28,11 +28,11 @@ BODY = {
     "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt",
     "labels": {"tpu-stack-mark": "abc"},
 }
-# As start_watchdog of common.sh does it.
+# As start_agent of common.sh does it.
 SCRIPT = """
 curl --silent --header "Metadata-Flavor: Google" \\
-  http://metadata.google.internal/computeMetadata/v1/instance/attributes/watchdog >watchdog.py
-python3 watchdog.py &
+  http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent >agent.py
+python3 agent.py &
 """
 
 
@@ -69,7 +69,7 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
     cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
     cloud.cloud.store.put(NODE, NAME, lost)
     attributes = {
-        "watchdog": program(),
+        "agent": program(),
         "limits": json.dumps({"tpus": ["t"], "recovery": {"preemption": 9, "failure": 9}}),
         "messages": json.dumps({"cost": {"dollars": 9, "hour": 5.0, "hourWithoutTpu": 1.0}}),
         "bucket-url": "gs://a-bucket",

@@ -55,7 +55,7 @@ def test_it_starts_without_any_package_and_within_forty_mebibytes(
     tmp_path: Path, refusing_metadata: str
 ) -> None:
     """Up to its first question, which nobody answers here."""
-    path = tmp_path / "watchdog.py"
+    path = tmp_path / "agent.py"
     path.write_text(program())
     ended = subprocess.run(
         [sys.executable, "-I", "-S", "-c", MEASURED, str(path)],

@@ -30,7 +30,7 @@ EMAIL = f"machines@{PROJECT}.iam.gserviceaccount.com"
 APIS = tuple(f"{api}.googleapis.com" for api in ("tpu", "compute", "iam", "secretmanager"))
 SCRIPT = """
 curl --silent --header "Metadata-Flavor: Google" \\
-  http://metadata.google.internal/computeMetadata/v1/instance/attributes/watchdog >jobs.py
+  http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent >jobs.py
 systemd-run --unit=jobs --collect --property=Restart=always --property=RestartSec=0.2 \\
   --setenv=TPU_STACK_JOB_ACCOUNT=WHO --property=KillMode=process \\
   --property=StandardOutput=journal+console \\
@@ -90,7 +90,7 @@ class Site:
     ) -> str:
         attributes = {"messages": json.dumps({"webhook": webhook})} if webhook else {}
         attributes |= {
-            "watchdog": program(),
+            "agent": program(),
             "bucket-url": f"gs://{BUCKET}",
             "tpu-project": PROJECT,
             "tpu-zone": ZONE,

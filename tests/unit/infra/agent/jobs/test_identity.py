@@ -64,7 +64,7 @@ print(json.dumps({
     "make a tpu": status(nodes + "?nodeId=mine", "POST", body.encode(), **bearer)[0],
     "write": [write(path) for path in ("queue/other.json", "agent/state.json", "wheels/x.whl")],
     "read": [read(path) for path in ("queue/hostile.json", "agent/declaration.json")],
-    "declared": status(SERVER + "instance/attributes/watchdog", **FLAVOR)[0],
+    "declared": status(SERVER + "instance/attributes/agent", **FLAVOR)[0],
     "all": "attributes" in status(SERVER + "instance/?recursive=true&alt=json", **FLAVOR)[1],
     "name": status(SERVER + "instance/name", **FLAVOR)[1],
     "no header": status(SERVER + "instance/name")[0],
