@@ -33,7 +33,7 @@ MESSAGES = "messages"
 ZONES = "tpu-zones"
 """The metadata with all zones that the TPU may be in, where there are several."""
 _PREFIX = "training-"
-_STARTUP = Path(__file__).parent.parent / "startup"
+_STARTUP = Path(__file__).parents[2] / "agent/tpu_agent/startup"
 
 
 @dataclass(frozen=True)

@@ -14,28 +14,27 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from . import port
-from .ceiling import Ceiling
+from .events import Ceiling, Events
 from .google import Bucket, Place
 from .jobs import main as jobs
 from .keeper import Keeper
 from .ledger import Ledger
 from .limits import LimitEnforcer
 from .machine import BASE, Machine, oom_kills
-from .messages import senders, wanted
-from .outbox import Outbox
 from .probe import why_silent
 from .recovery import Recovery
 from .trainer import Surroundings, Trainer
 from .world import World
 
-_TELL_SECONDS, _RETRY_SECONDS = 60.0, 5.0
+_COST_SECONDS, _RETRY_SECONDS = 60.0, 5.0
 
 
 def say(text: str) -> None:
     """Write a line of the limits to the journal and the serial port."""
-    print(f"tpu-stack limits: {text}", flush=True)
+    print(f"tpu-stack agent: {text}", flush=True)
 
 
 def say_of_trainer(text: str) -> None:
@@ -49,47 +48,43 @@ def main() -> None:
         jobs.run(sys.argv)
         return
     machine = Machine()
-    outbox = Outbox(
-        BASE / "outbox", senders(machine.optional, machine.call), time.time, say_of_trainer
-    )
-    keeper = _keeper(machine, outbox)
+    events = Events(machine.optional, machine.call, say)
+    keeper = _keeper(machine, events)
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
         return
     # First, and whatever becomes of the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
-    tell = _teller(machine, keeper, outbox)
-    threading.Thread(target=tell, name="messages", daemon=True).start()
+    add = partial(_add_costs, machine, keeper, events)
+    threading.Thread(target=add, name="cost", daemon=True).start()
     if machine.optional("tpu-runs-training") is None:
-        world = World(time.time, say_of_trainer, why_silent, random.random, outbox.tell)
+        world = World(
+            time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
+        )
         about = keeper.place, machine.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=port.watch, args=about, daemon=True).start()
-    _run(keeper.until_it_works(lambda: _trainer(machine, keeper, outbox)))
+    _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
 
 
-def _teller(machine: Machine, keeper: Keeper, outbox: Outbox) -> Callable[[], None]:
-    """Return what tells whatever waits to be told, and of the ceiling, for ever."""
+def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
+    """Add up what the stack costs forever, if the stack has a ceiling for it."""
     name = keeper.place.bucket
-    bucket = Bucket(machine.call, name)
-    ceiling = Ceiling(
-        bucket, keeper.stands, time.time, lambda text: outbox.tell(f"{text}\ngs://{name}")
-    )
 
-    def tell() -> None:
-        while True:
-            try:
-                outbox.flush()
-                if cost := wanted(machine.optional).get("cost"):
-                    ceiling.look(cost)
-            except Exception as error:  # Of whatever kind: no message is worth an agent.
-                say(f"messages or what is spent: {error}")
-            time.sleep(_TELL_SECONDS)
+    def tell(text: str) -> None:
+        events.report("cost", f"{text}\ngs://{name}")
 
-    return tell
+    ceiling = Ceiling(Bucket(machine.call, name), keeper.stands, time.time, tell)
+    while True:
+        try:
+            if cost := events.settings.get("cost"):
+                ceiling.look(cost)
+        except Exception as error:  # Whatever it is: a sum is not worth an agent.
+            say(f"costs are not added up: {error}")
+        time.sleep(_COST_SECONDS)
 
 
-def _keeper(machine: Machine, outbox: Outbox) -> Keeper:
+def _keeper(machine: Machine, events: Events) -> Keeper:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
     place = Place(project, zone, bucket, machine.further_zones)
@@ -97,16 +92,23 @@ def _keeper(machine: Machine, outbox: Outbox) -> Keeper:
     limited, recovered = (
         ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
     )
-    world = World(time.time, say, why_silent, random.random, outbox.tell)
+    tell = partial(events.report, "recovery")
+    world = World(time.time, say, why_silent, random.random, tell)
     keeper = Keeper(machine, place, say)
     keeper.enforcer = LimitEnforcer(
-        place, limited, keeper.training, time.time, say, outbox.tell, keeper.sleep
+        place,
+        limited,
+        keeper.training,
+        time.time,
+        say,
+        partial(events.report, "limits"),
+        keeper.sleep,
     )
     keeper.recovery = Recovery(place, recovered, world)
     return keeper
 
 
-def _trainer(machine: Machine, keeper: Keeper, outbox: Outbox) -> Trainer:
+def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
     bucket = Bucket(machine.call, keeper.place.bucket)
 
     def finish(path: str) -> None:
@@ -115,7 +117,9 @@ def _trainer(machine: Machine, keeper: Keeper, outbox: Outbox) -> Trainer:
     job = machine.attribute("training-job")
 
     def tell(text: str) -> None:
-        outbox.tell(f"the training {job} {text}\ngs://{keeper.place.bucket}/jobs/{job}")
+        events.report(
+            "training", f"the training {job} {text}\ngs://{keeper.place.bucket}/jobs/{job}"
+        )
 
     around = Surroundings(
         now=time.time,

@@ -7,9 +7,6 @@ slices/TPU.json              which try runs on all hosts of a TPU (hosts.py)
 agent/wanted.json            when a job has found the TPU gone, which is made anew for it then
                              (recovery.py)
 idle-stop.json               after how many minutes without a job the TPU is taken down (limits.py)
-messages/KIND/ends/NAME      written once those of a kind (a webhook, a topic, a log that is mailed)
-                             have been told that the job has ended (messages.py)
-messages/KIND/since          since when they are told
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 jobs/NAME/                   JOB_DIR: what the job writes itself
 jobs/NAME/model/             MODEL_DIR
@@ -51,16 +48,6 @@ def lease(tpu: str) -> str:
 def on_all_hosts(tpu: str) -> str:
     """Return where it stands which try runs on all hosts of a TPU."""
     return f"slices/{tpu}.json"
-
-
-def told(kind: str, job: str = "") -> str:
-    """Return where it stands that those of a kind have been told of a job's end, or of any."""
-    return f"messages/{kind}/ends/{job}"
-
-
-def told_since(kind: str) -> str:
-    """Return where it stands since when those of a kind are told."""
-    return f"messages/{kind}/since"
 
 
 def archive(sha256: str) -> str:

@@ -11,18 +11,18 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from ..events import Events
 from ..google import Place
 from ..machine import Machine
-from ..messages import senders
 from ..versioned import dump
-from . import layout, managed, messages
+from . import layout, managed
 from .container import World as HostWorld
 from .hosts import Host
 from .identity import ACCOUNT, AS_ROOT, Identity
 from .lease import Holder
-from .messages import Messages
 from .metadata import JobMetadata
 from .runner import Runner, World
 from .store import Store
@@ -118,8 +118,6 @@ def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> 
         store.write(layout.WANTED, dump({"at": time.time()}))
 
     tpus = Tpus(place, tpu, machine.call, want, is_here=is_here)
-    # In a thread of its own, which no call of the runner's shall wait for.
-    apart = Store(place.bucket, Transport(machine.entry))
-    tell = Messages(apart, senders(machine.optional, machine.call), time.time, say)
-    world = World(now, time.time, say, lambda one: one.start(program), messages.start(tell))
+    tell = partial(Events(machine.optional, machine.call, say).report, "job")
+    world = World(now, time.time, say, lambda one: one.start(program), tell)
     return Runner(store, me, tpu, tpus, folder, world)

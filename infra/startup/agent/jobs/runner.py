@@ -17,9 +17,8 @@ from . import hosts, layout, order
 from .attempt import Attempt, why_full
 from .current import Current
 from .lease import FRESH, Holder, Lease
-from .order import Summaries
 from .queue import Queue
-from .record import FAILED, QUEUED, RUNNING, Job, Outcome
+from .record import FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Outcome
 from .store import Store
 from .variables import Tpu, content_of
 
@@ -54,14 +53,14 @@ class World:
         time: seconds since the epoch, for people.
         say: writes a line to the journal and the serial port.
         start: starts a try's supervisor.
-        news: is told of all jobs at each look; it neither waits nor fails.
+        tell: reports how a job has ended; it never fails.
     """
 
     now: Callable[[], float]
     time: Callable[[], float]
     say: Callable[[str], None]
     start: Callable[[Attempt], None]
-    news: Callable[[Summaries], None] = lambda jobs: None
+    tell: Callable[[str], None] = lambda text: None
 
 
 class Runner:
@@ -133,7 +132,6 @@ class Runner:
         """Take over what earlier runners left, end what waits in vain, start what is next."""
         self._next_look = self._world.now() + _LOOK
         jobs = self._queue.summaries()
-        self._world.news(jobs)
         for name, job in jobs.items():
             mine = job["state"] == RUNNING and job["tpu"] == self._tpu
             if mine and self._tried(name, self._take_over):
@@ -181,8 +179,9 @@ class Runner:
             return job.over(FAILED, self._world.time(), why) if job.state == QUEUED else None
 
         self._next_look = 0.0
-        if self._change(name, fail):
+        if failed := self._change(name, fail):
             self._world.say(f"{name} is failed ({why})")
+            self._world.tell(_report(failed, self._store.bucket))
         return True
 
     def _begin(self, name: str) -> bool:
@@ -262,6 +261,8 @@ class Runner:
         if (ended := self._change(job.name, end)) is not None:
             why = f" ({ended.reason})" if ended.reason else ""
             self._world.say(f"{job.name} is {ended.state}{why}")
+            if ended.is_over:
+                self._world.tell(_report(ended, self._store.bucket))
 
     def _change(self, name: str, how: Callable[[Job], Job | None]) -> Job | None:
         """Change a record as `Queue.change` does, on a lease that is not old. Raises OSError."""
@@ -281,3 +282,13 @@ class Runner:
         if text != self._said:
             self._said = text
             self._world.say(text)
+
+
+def _report(job: Job, bucket: str) -> str:
+    """Return what is reported of a job that has ended for good."""
+    state = "has succeeded" if job.state == SUCCEEDED else f"is {job.state} (exit code {job.code})"
+    last = job.tries[-1].started if job.tries else None
+    ran = f" after {((job.ended or last) - last) / 60:.1f} min" if last is not None else ""
+    ran += f" in its try {len(job.tries)}" if len(job.tries) > 1 else ""
+    reason = f": {job.reason}" if job.reason else ""
+    return f"{job.name} {state}{ran}{reason}\ngs://{bucket}/{layout.folder(job.name)}"

@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from infra.startup.agent.ceiling import Ceiling
+from infra.startup.agent.events import Ceiling
 from infra.startup.agent.google import Bucket, Json
+from tpu_core.contract import Ceiling as Limit
 
-COST = {"dollars": 10.0, "hour": 6.0, "hourWithoutTpu": 0.6}
+COST: Limit = {"dollars": 10.0, "hour": 6.0, "hourWithoutTpu": 0.6}
 HOUR = 3600.0
 
 
@@ -38,7 +39,7 @@ class World:
         self.kept = json.loads(body or "")
         return 200, {}
 
-    def run(self, hours: float, cost: Json = COST) -> None:
+    def run(self, hours: float, cost: Limit = COST) -> None:
         end = self.now + hours * HOUR
         while self.now < end:
             self.agent.look(cost)

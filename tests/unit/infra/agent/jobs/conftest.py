@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +27,7 @@ PROJECT, ZONE, BUCKET = projects.DEFAULT_PROJECT, "us-central1-b", "a-bucket"
 NODE_NAME = f"projects/{PROJECT}/locations/{ZONE}/nodes/t"
 BODY = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 EMAIL = f"machines@{PROJECT}.iam.gserviceaccount.com"
-APIS = tuple(f"{api}.googleapis.com" for api in ("tpu", "compute", "iam", "secretmanager"))
+APIS = tuple(f"{api}.googleapis.com" for api in ("tpu", "compute", "iam", "logging"))
 SCRIPT = """
 curl --silent --header "Metadata-Flavor: Google" \\
   http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent >jobs.py
@@ -58,25 +58,19 @@ class Site:
         # What infra/components/identity.py grants, on the project instead of the bucket.
         policy["bindings"] += [
             {"role": role, "members": [f"serviceAccount:{EMAIL}"]}
-            for role in ("roles/storage.objectUser", "roles/tpu.viewer")
+            for role in ("roles/storage.objectUser", "roles/tpu.viewer", "roles/logging.logWriter")
         ]
         self.client.post(f"{manager}:setIamPolicy", {"policy": policy})
         buckets = "storage.googleapis.com/storage/v1/b"
         self.client.post(buckets, {"name": BUCKET, "location": "US-CENTRAL1"}, project=PROJECT)
         self.tpu("READY")
 
-    def hide(self, name: str, text: str) -> str:
-        """Make a secret that the machine may read; return its full name."""
-        secret = f"projects/{PROJECT}/secrets/{name}"
-        url = f"secretmanager.googleapis.com/v1/{secret}"
-        replication: dict[str, object] = {"replication": {"automatic": {}}}
-        self.client.post(url.rpartition("/")[0], replication, secretId=name)
-        data = base64.b64encode(text.encode()).decode()
-        self.client.post(f"{url}:addVersion", {"payload": {"data": data}})
-        member = f"serviceAccount:{EMAIL}"
-        binding = {"role": "roles/secretmanager.secretAccessor", "members": [member]}
-        self.client.post(f"{url}:setIamPolicy", {"policy": {"bindings": [binding]}})
-        return secret
+    def entries(self) -> list[Any]:
+        """Return the entries of all logs, the oldest first."""
+        asked = {"resourceNames": [f"projects/{PROJECT}"], "orderBy": "timestamp asc"}
+        return list(
+            self.client.post("logging.googleapis.com/v2/entries:list", asked).get("entries", [])
+        )
 
     def tpu(self, state: str) -> None:
         node = nodes.new(self.cloud.cloud, NODE_NAME, dict(BODY))
@@ -85,10 +79,8 @@ class Site:
             NODE, NODE_NAME, node | {"state": state, "networkEndpoints": ends}
         )
 
-    def boot(
-        self, name: str = "m", number: int = 42, webhook: str = "", account: str = "root"
-    ) -> str:
-        attributes = {"messages": json.dumps({"webhook": webhook})} if webhook else {}
+    def boot(self, name: str = "m", number: int = 42, log: str = "", account: str = "root") -> str:
+        attributes = {"messages": json.dumps({"log": log})} if log else {}
         attributes |= {
             "agent": program(),
             "bucket-url": f"gs://{BUCKET}",

@@ -320,8 +320,6 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
     monkeypatch.setattr(main, "Machine", Metadata)
     monkeypatch.setattr(main, "Host", made)
     monkeypatch.setattr(main, "Runner", made)
-    monkeypatch.setattr(main, "senders", lambda *_: {})
-    monkeypatch.setattr("infra.startup.agent.jobs.messages.start", lambda _: print)
     with pytest.raises(Made) as found:
         main.run([str(tmp_path / "jobs.py"), "jobs", *arguments])
     made_of = found.value.args

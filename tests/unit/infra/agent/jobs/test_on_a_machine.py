@@ -8,8 +8,7 @@ from functools import partial
 import psutil
 import pytest
 
-from tests.unit.infra.agent.jobs.conftest import Site, submitted, until
-from tests.unit.infra.agent.jobs.hook import Hook
+from tests.unit.infra.agent.jobs.conftest import PROJECT, Site, submitted, until
 from tpustack.jobs.waiting import log
 
 pytestmark = pytest.mark.server
@@ -144,24 +143,16 @@ def test_what_can_not_run_ends_once_with_its_reason(
     assert said in job.reason
 
 
-def test_a_webhook_is_told_once_how_each_job_ended_and_its_url_is_shown_nowhere(
-    site: Site,
-) -> None:
-    hook = Hook()
-    try:
-        key = site.boot(webhook=site.hide("tpu-webhook", hook.url))
-        site.says(key, "waiting for jobs")
-        until(lambda: site.queue.store.look("messages/webhook/since") is not None)
-        submitted(site, "good", "exit 0")
-        submitted(site, "bad", "exit 7", after=("good",))
-        until(lambda: len(hook.told) == 2)
-        site.ends("bad", "failed")
-    finally:
-        hook.close()
-    assert [told["text"].split(" after ")[0] for told in hook.told] == [
+def test_an_entry_in_the_log_says_how_each_job_ended(site: Site) -> None:
+    key = site.boot(log=f"projects/{PROJECT}/logs/x-messages")
+    site.says(key, "waiting for jobs")
+    submitted(site, "good", "exit 0")
+    submitted(site, "bad", "exit 7", after=("good",))
+    site.ends("bad", "failed")
+    until(lambda: len(site.entries()) == 2)
+    told = [entry["jsonPayload"] for entry in site.entries()]
+    assert [entry["event"] for entry in told] == ["job", "job"]
+    assert [entry["text"].split(" after ")[0] for entry in told] == [
         "good has succeeded",
         "bad is failed (exit code 7)",
     ]
-    assert "very-secret" not in site.cloud.cloud.machines.serial(key)[0]
-    stored = [site.queue.store.read(item.path) for item in site.queue.store.items("")]
-    assert not any(b"very-secret" in found[0] for found in stored if found)
