@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.month.cloud import BODY, Cloud
 from infra.startup.agent.declaration import PATH
-from infra.startup.agent.google import Place
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.recovery import Recovery
 from infra.startup.agent.world import World
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .causes import cause_of
-from .google import TPU, Call, Json, Place, is_missing, message, state_of, version
+from infra.startup.agent.tpunames import TPU
+from infra.startup.agent.google import Call
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
+from infra.startup.agent.google import is_missing
+from infra.startup.agent.google import message
+from infra.startup.agent.tpunames import state_of
+from infra.startup.agent.tpunames import version
 
 # The provider of the queue's resources asks by the same version (infra/queued/api.py).
 _QUEUE = "v2alpha1"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from collections.abc import Callable
 from typing import Any
+
+from infra.startup.agent.times import timestamp
 
 Json = dict[str, Any]
 Call = Callable[[str, str, "str | None"], tuple[int, Json]]
 """(method, URL, text to send) -> (HTTP status, JSON object)."""
 
-TPU = "https://tpu.googleapis.com/"
 STORAGE = "https://storage.googleapis.com/"
 HIDDEN = "is not found or access is unauthorized"
 """What the TPU API says of a zone that it does not have, or does not show to the project."""
@@ -24,48 +23,9 @@ _LARGEST = 1e15
 _NUMBER = re.compile(r" ?\[EID: \w+\]")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the TPUs and the traces of training are; `bucket` has no gs:// before its name.
-
-    Attributes:
-        zone: the zone in which they are, or that the stack prefers.
-        further: the zones in which TPUs out of the queue may be instead, as the stack says now.
-    """
-
-    project: str
-    zone: str
-    bucket: str
-    further: Callable[[], Sequence[str]] = tuple
-
-    def everywhere(self) -> Iterator[Place]:
-        """Yield all places in which the TPUs may be."""
-        yield self
-        for zone in self.further():
-            yield replace(self, zone=zone)
-
-    @property
-    def parent(self) -> str:
-        """The name of what the TPUs are in."""
-        return f"projects/{self.project}/locations/{self.zone}"
-
-    def node(self, name: str) -> str:
-        """Return the full name of a TPU."""
-        return f"{self.parent}/nodes/{name}"
-
-
 def is_missing(status: int, answer: Json) -> bool:
     """Return whether nothing is there: Google answers 403 in a zone that it hides, an AI zone."""
     return status == 404 or (status == 403 and HIDDEN in message(answer))
-
-
-def look_up(place: Place, call: Call, name: str) -> tuple[Place, int, Json]:
-    """Return where a TPU is, and Google's answer; it is 404 if the TPU is in none of the zones."""
-    for here in place.everywhere():
-        status, found = call("GET", f"{TPU}v2/{here.node(name)}", None)
-        if not is_missing(status, found):
-            return here, status, found
-    return place, 404, {}
 
 
 class Bucket:
@@ -138,38 +98,6 @@ def parse(text: bytes) -> Json:
 def is_number(value: object) -> bool:
     """Return whether a value in the bucket is a number that a clock or a sum may say; no NaN."""
     return isinstance(value, int | float) and abs(value) < _LARGEST
-
-
-def short_name(node: Json) -> str:
-    """Return a TPU's name without what it is in."""
-    return str(node["name"].rpartition("/")[2])
-
-
-def state_of(node: Json) -> str:
-    """Return a state; Google's JSON leaves the first of its states out, which is this one."""
-    return str(node.get("state") or "STATE_UNSPECIFIED")
-
-
-def is_queued(node: Json) -> bool:
-    """Return whether a TPU came out of the queue."""
-    return bool(node.get("queuedResource"))
-
-
-def version(node: Json) -> str:
-    """Return the API version that changes this kind of TPU: classic nodes have only v1."""
-    return "v1" if node.get("apiVersion", "").startswith("V1") else "v2"
-
-
-def seconds(timestamp: str) -> float:
-    """Return the seconds since the epoch of a time as Google writes it."""
-    # Python 3.10 reads neither Z nor the nanoseconds that Google writes.
-    moment = datetime.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
-    return moment.replace(tzinfo=timezone.utc).timestamp()
-
-
-def timestamp(now: float) -> str:
-    """Return a time in the way that sorts."""
-    return f"{datetime.fromtimestamp(now, tz=timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
 def message(answer: Json) -> str:

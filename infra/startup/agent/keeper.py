@@ -10,7 +10,10 @@ from typing import TypeVar
 
 from .causes import cause_of
 from .endings import TpuState, tpu_state
-from .google import Json, Place, look_up, state_of
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
+from infra.startup.agent.tpunames import look_up
+from infra.startup.agent.tpunames import state_of
 from .limits import LimitEnforcer
 from .machine import Machine
 from .recovery import Recovery

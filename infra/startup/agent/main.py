@@ -18,7 +18,8 @@ from functools import partial
 
 from . import port
 from .events import Ceiling, Events
-from .google import Bucket, Place
+from infra.startup.agent.google import Bucket
+from infra.startup.agent.tpunames import Place
 from .jobs import main as jobs
 from .keeper import Keeper
 from .ledger import Ledger

@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable
 
 from .forms import Seen
-from .google import Bucket, Json, is_number, seconds
+from infra.startup.agent.google import Bucket
+from infra.startup.agent.google import Json
+from infra.startup.agent.google import is_number
+from infra.startup.agent.times import seconds
 from .jobs.layout import WANTED
 from .versioned import FORMAT, stamped
 

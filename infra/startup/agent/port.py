@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import forms
-from .google import Call, Place
+from infra.startup.agent.google import Call
+from infra.startup.agent.tpunames import Place
 from .world import World
 
 _LOOK_SECONDS = 5.0

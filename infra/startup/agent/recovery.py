@@ -16,7 +16,10 @@ from . import forms
 from .causes import Cause, cause_of
 from .declaration import PATH, Declaration, read_declaration
 from .forms import Seen
-from .google import Bucket, Call, Json, Place
+from infra.startup.agent.google import Bucket
+from infra.startup.agent.google import Call
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
 from .memory import Memory
 from .world import World
 from .zones import Zones, has_lasted, has_waited

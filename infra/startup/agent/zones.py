@@ -11,7 +11,10 @@ from dataclasses import replace
 
 from . import forms
 from .forms import Seen
-from .google import Call, Json, Place, seconds
+from infra.startup.agent.google import Call
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
+from infra.startup.agent.times import seconds
 
 
 class Zones:

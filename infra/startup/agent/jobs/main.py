@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..events import Events
-from ..google import Place
+from infra.startup.agent.tpunames import Place
 from ..machine import Machine
 from ..versioned import dump
 from . import layout, managed

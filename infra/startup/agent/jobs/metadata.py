@@ -15,7 +15,10 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
 
-from ..google import Call, message, parse, seconds
+from infra.startup.agent.google import Call
+from infra.startup.agent.google import message
+from infra.startup.agent.google import parse
+from infra.startup.agent.times import seconds
 
 _ROOT = "/computeMetadata/v1/"
 _ACCOUNTS = "instance/service-accounts"

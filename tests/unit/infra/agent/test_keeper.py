@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from infra.startup.agent import main
-from infra.startup.agent.google import Json, Place
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.keeper import Keeper
 
 LIMITS = {"tpus": ["tpu"], "recovery": {"failures": 1, "preemptions": 1}, "turnOff": True}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.google import Json, Place
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.limits import LimitEnforcer
 from infra.startup.agent.memory import birth
 from localcloud.app import LocalCloud

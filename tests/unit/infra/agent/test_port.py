@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.startup.agent import port
-from infra.startup.agent.google import Place
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
 
 PLACE = Place("p", "us-central1-a", "a-bucket")

@@ -13,7 +13,8 @@ from itertools import pairwise
 import pytest
 
 from infra.startup.agent.causes import cause_of
-from infra.startup.agent.google import Json, Place
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.recovery import Recovery
 from infra.startup.agent.world import World
 

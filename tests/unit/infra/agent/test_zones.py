@@ -17,7 +17,10 @@ from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 from infra.queued.zones import id_of
 from infra.startup.agent.forms import in_zone
-from infra.startup.agent.google import Call, Json, Place, look_up
+from infra.startup.agent.google import Call
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place
+from infra.startup.agent.tpunames import look_up
 from infra.startup.agent.jobs.tpus import Tpus
 from infra.startup.agent.keeper import Keeper
 from infra.startup.agent.ledger import Ledger
