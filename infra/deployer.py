@@ -15,7 +15,7 @@ from infra.settings import StackSettings
 from infra.settings.bucket import EncryptionSettings
 from infra.settings.budget import BudgetSettings
 from infra.settings.training import RunOn
-from infra.startup.agent.declaration import PATH
+from tpu_core.paths import DECLARATION
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
 READ: Final = "read"
@@ -24,7 +24,7 @@ CHANGE: Final = "change"
 WAIT: Final = "wait"
 ALL: Final = (READ, WRITE, CHANGE, WAIT)
 OBJECTS_ROLE: Final = "roles/storage.objectUser"
-_OBJECTS: Final = (PATH, "data/", "wheels/")
+_OBJECTS: Final = (DECLARATION, "data/", "wheels/")
 
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,

@@ -11,7 +11,6 @@ from urllib3.util import Retry
 
 # A match of the text itself: parsers of URLs differ about what the host of an odd one is.
 _GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
-_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 
 
 class GoogleOnly(HTTPAdapter):
@@ -31,14 +30,3 @@ def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
     """Let a session with credentials send them to Google's APIs only."""
     for scheme in ("https://", "http://"):
         session.mount(scheme, GoogleOnly(max_retries=retries))
-
-
-def vertex_root(region: str) -> str:
-    """Return the address of a region's custom jobs, which are known at its own host only.
-
-    Raises:
-        ValueError: it is no region. Records and states name it, and others may write those.
-    """
-    if not _REGION.fullmatch(region):
-        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
-    return f"https://{region}-aiplatform.googleapis.com/v1"

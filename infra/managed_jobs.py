@@ -12,9 +12,9 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.hosts import vertex_root
 from infra.names import JOB_LABEL
 from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
+from infra.startup.agent.google import vertex_root
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")

@@ -37,7 +37,7 @@ from infra.cost.running import without_price
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
-from infra.startup.agent.declaration import PATH as DECLARATION
+from tpu_core.paths import DECLARATION
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.month.cloud import BODY, Cloud
-from infra.startup.agent.declaration import PATH
-from infra.startup.agent.tpunames import Place
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
+from tpu_core.paths import DECLARATION
 
 _BUDGETS = {"preemption": 1000, "failure": 1000}
 
@@ -32,7 +32,7 @@ class Strategy:
 
 def _agent(cloud: Cloud) -> Callable[[], None]:
     """Return a look of the agent's real code."""
-    cloud.objects[PATH] = json.dumps({"tpus": {"t": BODY}}).encode()
+    cloud.objects[DECLARATION] = json.dumps({"tpus": {"t": BODY}}).encode()
     world = World(lambda: cloud.now, lambda text: None, lambda host, port: None, lambda: 0.5)
     recovery = Recovery(Place("p", "z", "b"), cloud.call, world)
     return lambda: recovery.look(["t"], _BUDGETS)

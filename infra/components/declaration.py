@@ -8,8 +8,8 @@ from typing import Any
 import pulumi
 
 from infra.components import storage
-from infra.startup.agent.declaration import PATH
 from infra.startup.agent.versioned import stamped
+from tpu_core.paths import DECLARATION
 
 
 def declare_tpus(
@@ -25,7 +25,7 @@ def declare_tpus(
     """
     storage.BucketObject(
         "declaration",
-        name=PATH,
+        name=DECLARATION,
         bucket=bucket,
         content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
         content_type="application/json",

@@ -12,8 +12,8 @@ from typing import Any
 from infra.queued.api import TpuApi
 from infra.queued.state import entry_name
 from infra.rest import Json
-from infra.startup.agent.declaration import MARK
-from infra.startup.agent.forms import labels_of
+from infra.startup.agent.tpunames import labels_of
+from tpu_core.contract import MARK
 
 Props = Mapping[str, Any]
 

@@ -7,10 +7,9 @@ import time
 import click
 
 from infra.names import names_of
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.google import parse
+from infra.startup.agent.google import Json, parse
 from infra.startup.agent.limits import LimitEnforcer
+from infra.startup.agent.tpunames import Place
 from tpustack import options
 from tpustack.ci import inert
 from tpustack.cloud.google import Google

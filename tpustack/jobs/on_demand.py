@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import StoreError
+from infra.startup.agent.jobs.transport import StoreError
 from infra.startup.agent.versioned import dump
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes

@@ -10,7 +10,8 @@ import click
 
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ON_EACH_HOST
-from infra.startup.agent.jobs.store import Store, StoreError
+from infra.startup.agent.jobs.store import Store
+from infra.startup.agent.jobs.transport import StoreError
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain

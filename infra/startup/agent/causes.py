@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+
 from .google import HIDDEN, Json, message
 
 _INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
@@ -67,3 +68,7 @@ def cause_of(code: int, answer: Json) -> Cause:
     if code in _INVALID:
         return Cause("invalid", said, "correct the stack and run `pulumi up`", passes=False)
     return Cause("unavailable", said)
+
+
+SHORTAGES = ("stock-out", "quota")
+"""Causes that another zone may not have."""

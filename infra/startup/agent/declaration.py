@@ -6,12 +6,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from .forms import in_zone, labels_of
+from infra.startup.agent.tpunames import in_zone, labels_of
+from tpu_core.contract import MARK
+from tpu_core.paths import DECLARATION
+
 from .google import Bucket, Json
 from .versioned import FORMAT
-
-PATH = "agent/declaration.json"
-MARK = "tpu-stack-mark"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Declaration:
 
 def read_declaration(bucket: Bucket) -> Declaration | None:
     """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
-    content = bucket.read(PATH)
+    content = bucket.read(DECLARATION)
     tpus = content.get("tpus") if content and content.get("format", FORMAT) == FORMAT else None
     if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
         return None

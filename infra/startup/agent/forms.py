@@ -11,15 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.startup.agent.causes import SHORTAGES
+from infra.startup.agent.google import Call, Json, is_missing, message
+from infra.startup.agent.tpunames import TPU, Place, in_zone, labels_of, state_of, version
+
 from .causes import cause_of
-from infra.startup.agent.tpunames import TPU
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.google import is_missing
-from infra.startup.agent.google import message
-from infra.startup.agent.tpunames import state_of
-from infra.startup.agent.tpunames import version
 
 # The provider of the queue's resources asks by the same version (infra/queued/api.py).
 _QUEUE = "v2alpha1"
@@ -39,8 +35,6 @@ _REQUESTS = {
 # By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
 _ADDED_LABELS = ("goog-pulumi-provisioned",)
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
-SHORTAGES = ("stock-out", "quota")
-"""Causes that another zone may not have."""
 
 
 @dataclass(frozen=True)
@@ -150,25 +144,6 @@ def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
             if host and (why := silent(host, port)):
                 return f"{host}:{port} does not answer ({why})"
     return None
-
-
-def in_zone(request: Json, parent: str) -> Json:
-    """Return a request as it is made in a place: its TPUs are there, and their machines know it."""
-    specs = []
-    for spec in request["tpu"]["nodeSpec"]:
-        node = dict(spec["node"])
-        if "tpu-zone" in node.get("metadata", {}):
-            node["metadata"] = {**node["metadata"], "tpu-zone": parent.rpartition("/")[2]}
-        specs.append({**spec, "parent": parent, "node": node})
-    return {**request, "tpu": {**request["tpu"], "nodeSpec": specs}}
-
-
-def labels_of(body: Json) -> Json:
-    """Return the labels in the body of a TPU, or of a request for some."""
-    if "tpu" in body:
-        specs = body["tpu"].get("nodeSpec", [])
-        body = specs[0].get("node", {}) if specs else {}
-    return dict(body.get("labels", {}))
 
 
 def _state_of(found: Json) -> tuple[str, str, str]:

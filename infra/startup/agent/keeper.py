@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from infra.startup.agent.google import Json
+from infra.startup.agent.tpunames import Place, look_up, state_of
+
 from .causes import cause_of
 from .endings import TpuState, tpu_state
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.tpunames import look_up
-from infra.startup.agent.tpunames import state_of
 from .limits import LimitEnforcer
 from .machine import Machine
 from .recovery import Recovery

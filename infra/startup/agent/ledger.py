@@ -14,14 +14,11 @@ import threading
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
-from .causes import cause_of
-from infra.startup.agent.tpunames import TPU
-from infra.startup.agent.google import Bucket
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.google import message
-from infra.startup.agent.tpunames import state_of
+from infra.startup.agent.google import Bucket, Call, Json, message
 from infra.startup.agent.times import timestamp
+from infra.startup.agent.tpunames import TPU, state_of
+
+from .causes import cause_of
 from .versioned import stamped
 
 # A sign of life: how long the last state is known to have held when the machine is killed.

@@ -10,20 +10,18 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from infra.startup.agent.google import STORAGE
-from infra.startup.agent.tpunames import TPU
-from infra.startup.agent.google import Bucket
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.tpunames import is_queued
-from infra.startup.agent.tpunames import look_up
-from infra.startup.agent.google import message
-from infra.startup.agent.times import seconds
-from infra.startup.agent.tpunames import short_name
-from infra.startup.agent.tpunames import state_of
-from infra.startup.agent.times import timestamp
-from infra.startup.agent.tpunames import version
+from infra.startup.agent.google import STORAGE, Bucket, Call, Json, message
+from infra.startup.agent.times import seconds, timestamp
+from infra.startup.agent.tpunames import (
+    TPU,
+    Place,
+    is_queued,
+    look_up,
+    short_name,
+    state_of,
+    version,
+)
+
 from .jobs.layout import IDLE_STOP
 from .memory import PATH, birth
 

@@ -16,10 +16,11 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from . import port
-from .events import Ceiling, Events
 from infra.startup.agent.google import Bucket
 from infra.startup.agent.tpunames import Place
+
+from . import port
+from .events import Ceiling, Events
 from .jobs import main as jobs
 from .keeper import Keeper
 from .ledger import Ledger

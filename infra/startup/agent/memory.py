@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from .forms import Seen
-from infra.startup.agent.google import Bucket
-from infra.startup.agent.google import Json
-from infra.startup.agent.google import is_number
+from infra.startup.agent.google import Bucket, Json, is_number
 from infra.startup.agent.times import seconds
+
+from .forms import Seen
 from .jobs.layout import WANTED
 from .versioned import FORMAT, stamped
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import forms
 from infra.startup.agent.google import Call
 from infra.startup.agent.tpunames import Place
+
+from . import forms
 from .world import World
 
 _LOOK_SECONDS = 5.0

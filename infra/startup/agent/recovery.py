@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from . import forms
-from .causes import Cause, cause_of
-from .declaration import PATH, Declaration, read_declaration
-from .forms import Seen
-from infra.startup.agent.google import Bucket
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
+from infra.startup.agent.google import Bucket, Call, Json
 from infra.startup.agent.tpunames import Place
+from tpu_core.paths import DECLARATION
+
+from . import forms
+from .causes import SHORTAGES, Cause, cause_of
+from .declaration import Declaration, read_declaration
+from .forms import Seen
 from .memory import Memory
 from .world import World
 from .zones import Zones, has_lasted, has_waited
@@ -272,7 +272,7 @@ class Recovery:
         pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
         entry |= {"tries": entry["tries"] + 1, "cause": str(cause), "made": None}
         # What one zone lacks, such as a runtime, another may have.
-        entry["leaves"] = cause.name in forms.SHORTAGES or not cause.passes
+        entry["leaves"] = cause.name in SHORTAGES or not cause.passes
         # Where a person has to act first, it is enough to look rarely.
         pause = pause if cause.passes or several else _LONGEST_PAUSE
         entry["notBefore"] = self._world.now() + pause
@@ -291,7 +291,7 @@ class Recovery:
         if found is None or name not in found.tpus:
             self._say_once(
                 name,
-                f"{name} is left alone: gs://{self._place.bucket}/{PATH} does not say what it is "
+                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what it is "
                 "like. `pulumi up` writes it",
             )
             return None

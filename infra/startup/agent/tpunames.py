@@ -67,3 +67,22 @@ def is_queued(node: Json) -> bool:
 def version(node: Json) -> str:
     """Return the API version that changes this kind of TPU: classic nodes have only v1."""
     return "v1" if node.get("apiVersion", "").startswith("V1") else "v2"
+
+
+def in_zone(request: Json, parent: str) -> Json:
+    """Return a request as it is made in a place: its TPUs are there, and their machines know it."""
+    specs = []
+    for spec in request["tpu"]["nodeSpec"]:
+        node = dict(spec["node"])
+        if "tpu-zone" in node.get("metadata", {}):
+            node["metadata"] = {**node["metadata"], "tpu-zone": parent.rpartition("/")[2]}
+        specs.append({**spec, "parent": parent, "node": node})
+    return {**request, "tpu": {**request["tpu"], "nodeSpec": specs}}
+
+
+def labels_of(body: Json) -> Json:
+    """Return the labels in the body of a TPU, or of a request for some."""
+    if "tpu" in body:
+        specs = body["tpu"].get("nodeSpec", [])
+        body = specs[0].get("node", {}) if specs else {}
+    return dict(body.get("labels", {}))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from infra.startup.agent.google import Call, Json
+from infra.startup.agent.times import seconds
+from infra.startup.agent.tpunames import Place
+
 from . import forms
 from .forms import Seen
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.times import seconds
 
 
 class Zones:

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from infra import credentials
 from infra.credentials import Given
-from infra.hosts import vertex_root
+from infra.startup.agent.google import vertex_root
 from infra.rest import Api
 from infra.startup.agent.jobs.transport import Transport
 from infra.startup.agent.machine import Machine

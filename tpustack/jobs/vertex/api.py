@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from infra.hosts import vertex_root
+from infra.startup.agent.google import vertex_root
 from infra.startup.agent.jobs.store import message
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError

@@ -13,7 +13,7 @@ from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from infra.startup.agent.jobs.store import StoreError
+from infra.startup.agent.jobs.transport import StoreError
 from tpustack.errors import TpustackError
 from tpustack.jobs.pack import Archive
 from tpustack.jobs.place import google

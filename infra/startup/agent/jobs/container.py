@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from . import variables
-from .attempt import Attempt
 from .record import Job
 from .variables import Tpu
 
@@ -15,25 +13,6 @@ WORKER = "TPU_WORKER_ID"
 """The variable with the number of a host within its slice."""
 # Vertex AI sets what a slice's hosts must know of each other.
 _NOT_OURS = (WORKER, "TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL", "XRT_TPU_CONFIG")
-
-
-@dataclass(frozen=True)
-class World:
-    """What a container or a host gives, which tests replace.
-
-    Attributes:
-        environment: of this process.
-        start: starts a try's supervisor.
-        sleep: lets time pass.
-        time: seconds since the epoch.
-        say: writes a line to Vertex AI's log or the machine's journal.
-    """
-
-    environment: Mapping[str, str]
-    start: Callable[[Attempt], None]
-    sleep: Callable[[float], None]
-    time: Callable[[], float]
-    say: Callable[[str], None]
 
 
 def content_of(job: Job, bucket: str, environment: Mapping[str, str]) -> dict[str, object]:

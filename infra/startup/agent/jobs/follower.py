@@ -8,14 +8,16 @@ journal), and its artifacts into a folder of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.startup.agent.jobs.store import Store
+from infra.startup.agent.jobs.transport import StoreError
+
 from .attempt import Attempt
-from .container import World
 from .queue import Queue
 from .record import RUNNING, Job, Outcome
-from .store import Store, StoreError
 
 _LOOK = 2.0
 
@@ -113,3 +115,22 @@ class Follower:
 def _goes_on(there: Job, job: Job) -> bool:
     """Return whether the try that `job` began is the one that runs."""
     return there.state == RUNNING and not there.stop and len(there.tries) == len(job.tries)
+
+
+@dataclass(frozen=True)
+class World:
+    """What a container or a host gives, which tests replace.
+
+    Attributes:
+        environment: of this process.
+        start: starts a try's supervisor.
+        sleep: lets time pass.
+        time: seconds since the epoch.
+        say: writes a line to Vertex AI's log or the machine's journal.
+    """
+
+    environment: Mapping[str, str]
+    start: Callable[[Attempt], None]
+    sleep: Callable[[float], None]
+    time: Callable[[], float]
+    say: Callable[[str], None]

@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from infra.startup.agent.jobs.follower import World
+from infra.startup.agent.jobs.store import Item, Store
+from infra.startup.agent.jobs.transport import StoreError
+
 from ..versioned import Unreadable, sound, stamped
 from . import layout
 from .attempt import Attempt
-from .container import World
 from .follower import Follower
 from .lease import DURATION
 from .queue import Queue
 from .record import ON_EACH_HOST, RUNNING, Job, Outcome, Spec
-from .store import Item, Store, StoreError
 from .variables import Tpu, content_of
 
 _LOOK = 2.0

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from infra.startup.agent.jobs.store import Conflict, Item, Store
+from infra.startup.agent.jobs.transport import StoreError
+
 from ..versioned import stamped
 from . import layout
-from .store import Conflict, Item, Store, StoreError
 
 # Whoever has not renewed for so long has lost the TPU to the first who asks.
 DURATION = 60.0

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..events import Events
+from infra.startup.agent.jobs.follower import World as HostWorld
 from infra.startup.agent.tpunames import Place
+
+from ..events import Events
 from ..machine import Machine
 from ..versioned import dump
 from . import layout, managed
-from .container import World as HostWorld
 from .hosts import Host
 from .identity import ACCOUNT, AS_ROOT, Identity
 from .lease import Holder

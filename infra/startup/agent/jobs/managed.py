@@ -18,12 +18,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from .container import WORKER, World, content_of
+from infra.startup.agent.jobs.container import WORKER, content_of
+from infra.startup.agent.jobs.follower import World
+from infra.startup.agent.jobs.store import Store
+from infra.startup.agent.jobs.transport import StoreError
+
 from .current import Current
 from .follower import Follower
 from .queue import Queue
 from .record import FAILED, QUEUED, RUNNING, Job, Outcome
-from .store import Store, StoreError
 
 PLACE = "vertex"
 """What stands for a TPU's name in a try that ran on Vertex AI."""

@@ -15,9 +15,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
 
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import message
-from infra.startup.agent.google import parse
+from infra.startup.agent.google import Call, message, parse
 from infra.startup.agent.times import seconds
 
 _ROOT = "/computeMetadata/v1/"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -16,23 +16,12 @@ from http import HTTPStatus
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
-Body = bytes | IO[bytes] | None
-Answer = tuple[int, Mapping[str, str], bytes]
-Send = Callable[[str, str, dict[str, str], "bytes | IO[bytes] | None"], Answer]
-"""(method, URL, headers, body) -> (HTTP status, headers, content)."""
+from infra.startup.agent.jobs.transport import Answer, Body, Send, StoreError
 
 _ROOT = "https://storage.googleapis.com"
 _SUMMARY, _WRITER = "summary", "writer"
 _NO_BUCKET = "bucket does not exist"
 _PAGE = 1000
-
-
-class StoreError(OSError):
-    """The bucket refuses a call, or can't be reached; `status` is HTTP's, 0 for no answer."""
-
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
-        self.status = status
 
 
 class Conflict(Exception):

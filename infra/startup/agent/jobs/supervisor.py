@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from infra.startup.agent.jobs.store import Store
+from infra.startup.agent.jobs.transport import StoreError
+
 from . import layout
 from .attempt import Attempt, printable, why_full
 from .environment import Environment, SetupError
 from .identity import Identity
 from .lease import SURE
 from .record import Outcome, Spec
-from .store import Store, StoreError
 from .unpack import Harmful
 
 _LOOK = 0.1

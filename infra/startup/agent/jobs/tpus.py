@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infra.startup.agent.tpunames import TPU
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.tpunames import look_up
-from infra.startup.agent.google import message
-from infra.startup.agent.tpunames import version
+from infra.startup.agent.google import Call, Json, message
+from infra.startup.agent.tpunames import TPU, Place, look_up, version
+
 from .variables import Tpu
 
 _GONE = ("PREEMPTED", "TERMINATED", "DELETING")

@@ -8,11 +8,9 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
-
-from .store import Answer, Body, StoreError
+from typing import IO, Any
 
 # A match of the text itself: parsers of URLs differ about what the host of an odd one is.
 _GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
@@ -88,3 +86,21 @@ class Transport:
             self._token = str(answer["access_token"])
             self._until = time.monotonic() + float(answer.get("expires_in", 0)) - _EARLY
         return self._token
+
+
+Body = bytes | IO[bytes] | None
+
+
+Answer = tuple[int, Mapping[str, str], bytes]
+
+
+Send = Callable[[str, str, dict[str, str], "bytes | IO[bytes] | None"], Answer]
+"""(method, URL, headers, body) -> (HTTP status, headers, content)."""
+
+
+class StoreError(OSError):
+    """The bucket refuses a call, or can't be reached; `status` is HTTP's, 0 for no answer."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
 from infra.startup.agent.jobs.layout import WANTED
 from infra.startup.agent.jobs.tpus import Tpus
 from infra.startup.agent.limits import LimitEnforcer
+from infra.startup.agent.tpunames import Place
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.google import Bucket
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
+from infra.startup.agent.google import Bucket, Call, Json
 from infra.startup.agent.jobs.layout import WANTED
 from infra.startup.agent.ledger import Ledger
 from infra.startup.agent.limits import LimitEnforcer
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock

@@ -10,8 +10,8 @@ import pytest
 
 from infra.startup.agent import main
 from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
 from infra.startup.agent.keeper import Keeper
+from infra.startup.agent.tpunames import Place
 
 LIMITS = {"tpus": ["tpu"], "recovery": {"failures": 1, "preemptions": 1}, "turnOff": True}
 

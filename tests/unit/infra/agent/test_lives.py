@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
 from infra.startup.agent.limits import LimitEnforcer
 from infra.startup.agent.memory import birth
+from infra.startup.agent.tpunames import Place
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.faults import Fault

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from infra.startup.agent.google import STORAGE
-from infra.startup.agent.tpunames import TPU
-from infra.startup.agent.google import Json
+from infra.startup.agent.google import STORAGE, Json
 from infra.startup.agent.machine import Machine
+from infra.startup.agent.tpunames import TPU
 
 FAILURE = (502, {"error": {"message": "the answer is no JSON object"}})
 

@@ -9,17 +9,16 @@ import pytest
 
 from infra.components.identity import _PROJECT_ROLES, Identity, IdentityArgs
 from infra.components.limits import _PERMISSIONS, permissions_of_role
-from infra.startup.agent.declaration import PATH as DECLARATION
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.google import parse
+from infra.startup.agent.google import Json, parse
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
+from tpu_core.paths import DECLARATION
 
 from .conftest import PARENT, PROJECT, TPU, ZONE, state
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
+from infra.startup.agent.google import Call, Json
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock

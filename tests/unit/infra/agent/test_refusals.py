@@ -14,8 +14,8 @@ import pytest
 
 from infra.startup.agent.causes import cause_of
 from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place
 from infra.startup.agent.world import World
 
 B, C = "us-central1-b", "us-central1-c"

@@ -16,16 +16,13 @@ from infra.queued.api import TpuApi
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 from infra.queued.zones import id_of
-from infra.startup.agent.forms import in_zone
-from infra.startup.agent.google import Call
-from infra.startup.agent.google import Json
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.tpunames import look_up
+from infra.startup.agent.google import Call, Json
 from infra.startup.agent.jobs.tpus import Tpus
 from infra.startup.agent.keeper import Keeper
 from infra.startup.agent.ledger import Ledger
 from infra.startup.agent.limits import LimitEnforcer
 from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.tpunames import Place, in_zone, look_up
 from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock

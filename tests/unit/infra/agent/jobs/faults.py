@@ -14,7 +14,7 @@ from pathlib import Path
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ENDED, RUNNING, STOPPED, Job, Spec, parse
-from infra.startup.agent.jobs.store import StoreError
+from infra.startup.agent.jobs.transport import StoreError
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore
 
 _MOST_SECONDS = 5_000.0

@@ -15,7 +15,8 @@ from infra.startup.agent.jobs.attempt import Attempt
 from infra.startup.agent.jobs.lease import SURE, Holder
 from infra.startup.agent.jobs.record import Outcome, parse
 from infra.startup.agent.jobs.runner import Runner, World
-from infra.startup.agent.jobs.store import Conflict, Item, Store, StoreError
+from infra.startup.agent.jobs.store import Conflict, Item, Store
+from infra.startup.agent.jobs.transport import StoreError
 from infra.startup.agent.jobs.variables import Tpu
 
 TPU = Tpu("t", "z", "p", ("10.0.0.2",), "2026-01-01T00:00:00Z")

@@ -12,13 +12,13 @@ import pytest
 
 from infra.startup.agent.jobs import main
 from infra.startup.agent.jobs.attempt import Attempt
-from infra.startup.agent.jobs.container import World as HostWorld
+from infra.startup.agent.jobs.follower import World as HostWorld
 from infra.startup.agent.jobs.hosts import Host
 from infra.startup.agent.jobs.lease import DURATION, Holder
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from infra.startup.agent.jobs.runner import Runner, World
-from infra.startup.agent.jobs.store import StoreError
+from infra.startup.agent.jobs.transport import StoreError
 from infra.startup.agent.jobs.variables import Tpu
 from tests.unit.infra.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Program, Tpus
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from infra.startup.agent.jobs.attempt import Attempt
-from infra.startup.agent.jobs.container import World
+from infra.startup.agent.jobs.follower import World
 from infra.startup.agent.jobs.managed import Managed
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import RUNNING, Job, Outcome, Spec
-from infra.startup.agent.jobs.store import Answer, Body, Conflict, Send, Store
+from infra.startup.agent.jobs.store import Conflict, Store
+from infra.startup.agent.jobs.transport import Answer, Body, Send
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client

@@ -11,8 +11,8 @@ from typing import IO
 import pytest
 
 from infra.startup.agent.jobs.attempt import Attempt
-from infra.startup.agent.jobs.container import World, content_of, tpu_of
-from infra.startup.agent.jobs.follower import Follower
+from infra.startup.agent.jobs.container import content_of, tpu_of
+from infra.startup.agent.jobs.follower import Follower, World
 from infra.startup.agent.jobs.managed import Managed
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
