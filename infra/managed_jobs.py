@@ -14,7 +14,7 @@ from pulumi import dynamic
 
 from infra.names import JOB_LABEL
 from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
-from infra.startup.agent.google import vertex_root
+from tpu_core.google import vertex_root
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")

@@ -16,7 +16,6 @@ from infra.apis import (
     TPU_API,
     apis_of,
 )
-from infra.catalog.locks import lock_of
 from infra.catalog.packages import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.checks.context import Context
@@ -37,6 +36,7 @@ from infra.cost.running import without_price
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
+from tpu_agent.bundle import lock_of, startup_script
 from tpu_core.paths import DECLARATION
 
 
@@ -235,7 +235,7 @@ class Builder:
             **self._machine(services, place, identity) | {"zone": settings.vm_zone},
             name=self.names.vm,
             settings=settings.vm,
-            startup_script=machines.startup_script("vm.sh") if runs_trainer else None,
+            startup_script=startup_script("vm.sh") if runs_trainer else None,
             metadata=self._job_metadata(bucket, VM_PACKAGE) | self._of_trainer(RunOn.VM),
             comes_back=settings.vm_comes_back,
             requires=(services.enabled[COMPUTE_API], *_needs_of_startup(place, bucket)),
@@ -291,7 +291,7 @@ class Builder:
             "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
             "tpu-pluggable": "true" if runtime.pluggable else "false",
             "tpu-runs-training": "true" if runs_trainer else "false",
-            "startup-script": machines.startup_script("tpu_vm.sh"),
+            "startup-script": startup_script("tpu_vm.sh"),
         }
 
 

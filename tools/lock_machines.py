@@ -1,6 +1,6 @@
 """Pin what the start-up scripts install as root, with hashes: `make lock`.
 
-Writes infra/startup/locks/PACKAGE-VERSION.txt and, from their requirements.in, the examples'
+Writes agent/tpu_agent/locks/PACKAGE-VERSION.txt and, from their requirements.in, the examples'
 requirements.txt, which pip installs with --require-hashes. Without arguments it pins anew what lies
 there. For another release run `.venv/bin/python tools/lock_machines.py tensorflow-cpu==2.22.0`,
 for an example `.venv/bin/python tools/lock_machines.py examples/jax`.
@@ -22,7 +22,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from infra.catalog import Catalog
-from infra.catalog.locks import LOCKS
+from tpu_agent.bundle import LOCKS
 
 _UV = Path(sys.executable).with_name("uv")
 _OLDEST = 10

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.month.trace import DELETE_SECONDS, Tpu
-from infra.startup.agent.google import STORAGE, Json, parse
+from tpu_core.google import STORAGE, Json, parse
 
 BODY = {"acceleratorType": "v2-8", "labels": {"tpu-stack-mark": "month"}}
 

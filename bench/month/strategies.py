@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.month.cloud import BODY, Cloud
-from infra.startup.agent.recovery import Recovery
-from infra.startup.agent.tpunames import Place
-from infra.startup.agent.world import World
+from tpu_agent.recovery import Recovery, World
 from tpu_core.paths import DECLARATION
+from tpu_core.tpu import Place
 
 _BUDGETS = {"preemption": 1000, "failure": 1000}
 

@@ -18,8 +18,7 @@ import requests
 from bench.agents import kill_agents
 from bench.result import Result
 from bench.sandbox import session
-from infra.components.machine import startup_script
-from infra.startup.agent.bundle import program
+from tpu_agent.bundle import program, startup_script
 from tpustack.cloud.local import LocalCloudCommand
 
 _KILLS = 100
@@ -125,6 +124,4 @@ def _is_agent(process: psutil.Process) -> bool:
         words = process.cmdline()
     except psutil.Error:
         return False
-    return (
-        len(words) == 2 and words[1].endswith("/agent.py") and "/cloud/machines/m-" in words[1]
-    )
+    return len(words) == 2 and words[1].endswith("/agent.py") and "/cloud/machines/m-" in words[1]

@@ -22,9 +22,9 @@ from bench.result import Result
 from bench.sandbox import PROJECT, session
 from infra.names import names_of
 from infra.settings.parse import parse
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Job, Spec
+from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.dashboard.app import Application
@@ -124,7 +124,7 @@ def _fast_log(page: Page, queue: Queue) -> list[Result]:
         last = f"line {(number + 1) * _LINES - 1}."
         lines = (f"line {number * _LINES + each}." for each in range(_LINES))
         text = ("\n".join(lines) + "\n").encode()
-        queue.store.write(layout.piece("writes", 1, offset), text)
+        queue.store.write(paths.piece("writes", 1, offset), text)
         offset, written = offset + len(text), time.monotonic()
         page.wait(f"document.querySelector('#log').textContent.includes('{last}')")
         delays.append(time.monotonic() - written)

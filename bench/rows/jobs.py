@@ -19,10 +19,10 @@ import requests
 
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, session, write_stack
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, RUNNING, Job, Spec
-from infra.startup.agent.jobs.store import Store
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import QUEUED, RUNNING, Job, Spec
+from tpu_core import paths
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
@@ -96,7 +96,7 @@ def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
     environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
     outputs = Backend(environment, project).select("local").up(lambda _: None).outputs
     google = session(cloud)
-    store = Store(str(outputs["bucket_name"]), Google(google).exchange)
+    store = Bucket(str(outputs["bucket_name"]), Google(google).exchange)
     return Site(cloud, google, Queue(store, print))
 
 
@@ -155,7 +155,7 @@ def _ended_once(site: Site, number: int) -> bool:
     job = site.queue.read(f"short-{number}")
     if job is None or [one.why for one in job.tries].count("exited") != 1:
         return False
-    pieces = site.queue.store.items(layout.logs(job.name, len(job.tries)))
+    pieces = site.queue.store.items(paths.logs(job.name, len(job.tries)))
     found = [site.queue.store.read(item.path) for item in pieces]
     text = b"".join(one[0] for one in found if one)
     return job.code == 0 and text == f"1\n2\n3\nend {number}\n".encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from infra.catalog.locks import lock_of
 from infra.catalog.model import Release
 from infra.catalog.packages import TPU_PACKAGE, VM_PACKAGE, Packages, numbers
 from infra.checks.context import Context, one_of
@@ -14,6 +13,7 @@ from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
+from tpu_agent.bundle import lock_of
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]
         if lock_of(wanted.package, wanted.version) is None:
             yield (
                 f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
-                "root without checking hashes: infra/startup/locks has none for it "
+                "root without checking hashes: agent/tpu_agent/locks has none for it "
                 "(docs/vm.md#packages)."
             )
         elif release and release.wheels:

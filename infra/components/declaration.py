@@ -8,8 +8,8 @@ from typing import Any
 import pulumi
 
 from infra.components import storage
-from infra.startup.agent.versioned import stamped
 from tpu_core.paths import DECLARATION
+from tpu_core.records import stamped
 
 
 def declare_tpus(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pulumi
 
@@ -16,8 +15,8 @@ from infra.names import Names
 from infra.settings import StackSettings
 from infra.settings.timeouts import Timeouts
 from infra.settings.training import RunOn
-from infra.startup.agent.bundle import program
-from infra.startup.agent.jobs.identity import AS_ROOT
+from tpu_agent.bundle import program
+from tpu_core.contract import AS_ROOT
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 LOCK = "tensorflow-lock"
@@ -33,7 +32,6 @@ MESSAGES = "messages"
 ZONES = "tpu-zones"
 """The metadata with all zones that the TPU may be in, where there are several."""
 _PREFIX = "training-"
-_STARTUP = Path(__file__).parents[2] / "agent/tpu_agent/startup"
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,6 @@ def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
     }
     spans = {verb: f"{minutes:g}m" for verb, minutes in given.items() if minutes is not None}
     return pulumi.CustomTimeouts(**spans) if spans else None
-
-
-def startup_script(script: str) -> str:
-    """Return a start-up script, preceded by the functions that all of them share."""
-    return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
 def agent_metadata(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
@@ -159,7 +152,7 @@ def trainer_metadata(cost_note: str) -> dict[str, pulumi.Input[str]]:
 def job_metadata(
     job: Job, tpus: tuple[str, ...], zone: str, project: str
 ) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata that the start-up scripts read (`startup/common.sh` names each key).
+    """Return the metadata that the start-up scripts read (tpu_core/contract.py has the keys).
 
     `tpus` are the names of the slices.
     """

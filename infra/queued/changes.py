@@ -8,8 +8,8 @@ from typing import Any
 
 from infra.queued.state import place
 from infra.rest import Json
-from infra.startup.agent.tpunames import in_zone
 from tpu_core.contract import MARK
+from tpu_core.tpu import in_zone
 
 # Metadata that is no reason for another TPU: it differs between releases, limits and prices.
 _NO_REASON = (

@@ -14,8 +14,8 @@ from infra.queued.changes import is_the_same
 from infra.queued.state import OVER, entry_name, loss, place
 from infra.queued.zones import Props, locate, may_move, zones_of
 from infra.rest import ApiError, Json, say
-from infra.startup.agent.causes import SHORTAGES, cause_of
-from infra.startup.agent.tpunames import in_zone
+from tpu_core.causes import SHORTAGES, cause_of
+from tpu_core.tpu import in_zone
 
 _OPERATION_MINUTES = 10.0
 _DELETE_MINUTES = 30.0

@@ -1,7 +1,7 @@
 """The zones that a request may be in: the stack's own first, then those that it names beside it.
 
 Its ID names the first one, wherever it is: so the state stays the same when the agent moves it
-(infra/startup/agent), and a state of before knows what to delete.
+(agent/), and a state of before knows what to delete.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from infra.queued.api import TpuApi
 from infra.queued.state import entry_name
 from infra.rest import Json
-from infra.startup.agent.tpunames import labels_of
 from tpu_core.contract import MARK
+from tpu_core.tpu import labels_of
 
 Props = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 from rich.console import Console
+from tpu_agent.bundle import program
 
-from infra.components.machine import startup_script
-from infra.startup.agent.bundle import program
+from tpu_agent.bundle import startup_script
 from localcloud.testing import machine
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand

@@ -7,9 +7,9 @@ import time
 import click
 
 from infra.names import names_of
-from infra.startup.agent.google import Json, parse
-from infra.startup.agent.limits import LimitEnforcer
-from infra.startup.agent.tpunames import Place
+from tpu_agent.limits import LimitEnforcer
+from tpu_core.google import Json, parse
+from tpu_core.tpu import Place
 from tpustack import options
 from tpustack.ci import inert
 from tpustack.cloud.google import Google

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from infra.catalog.vertex import regions
 from infra.managed_jobs import UNENDED, account_of
-from infra.startup.agent.google import vertex_root
+from tpu_core.google import vertex_root
 from tpustack.ci.orphans import Orphan, listed, made
 from tpustack.cloud.google import Forbidden, Google
 from tpustack.errors import TpustackError

@@ -13,7 +13,7 @@ from tpustack import options
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
-    from infra.startup.agent.jobs.record import Try
+    from tpu_agent.jobs.record import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput.money import Money
@@ -99,14 +99,14 @@ def _job_of(stack: str | None) -> str:
 
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
     """Return the model directory of a job in a stack's queue, and its tries."""
-    from infra.startup.agent.jobs import layout
+    from tpu_core import paths
     from tpustack.jobs.place import explained, open_queue
     from tpustack.jobs.waiting import read
 
     queue = open_queue(stack, None)
     with explained(queue):
         job = read(queue, name, ask=False)
-    return f"gs://{queue.store.bucket}/{layout.folder(name)}model", job.tries
+    return f"gs://{queue.store.bucket}/{paths.folder(name)}model", job.tries
 
 
 def _money(stack: str | None, total: Account) -> Money:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
 from tpustack.dashboard import jobs, stacks
 from tpustack.dashboard.assets import INDEX, assets, kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
 from tpustack.errors import UsageError
 from tpustack.jobs import artifacts, table, waiting
 from tpustack.jobs.runners import why_waiting

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Item
+from tpu_agent.jobs.queue import Queue
+from tpu_core import paths
+from tpu_core.bucket import Item
 from tpustack.jobs import waiting
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ class Follower:
         """
         # All of its log is in the bucket before it is said to be over.
         job = waiting.read(self._queue, self._name, ask=False)
-        items = self._queue.store.items(layout.logs(self._name), behind=self._behind)
+        items = self._queue.store.items(paths.logs(self._name), behind=self._behind)
         # Other jobs may have written anything there.
         pieces = [one for one in items if _PIECE.search(one.path)]
         said = list(self._texts(pieces))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Store
+from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.place import bucket_of
@@ -33,7 +33,7 @@ class Place:
 
     def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
         """Return its jobs. A record that is none is left out, as in every list, and said."""
-        return Queue(Store(self.bucket, google.exchange), say)
+        return Queue(Bucket(self.bucket, google.exchange), say)
 
 
 def places(stacks: Sequence[str], buckets: Sequence[str]) -> list[Place]:

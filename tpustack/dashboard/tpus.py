@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infra.names import names_of
-from infra.startup.agent.jobs.lease import DURATION
-from infra.startup.agent.jobs.store import Store
+from tpu_core.bucket import Bucket
+from tpu_core.lease import DURATION
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes
 from tpustack.dashboard.places import Place
@@ -36,7 +36,7 @@ def of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Jso
     return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
 
 
-def of_bucket(store: Store) -> list[Json]:
+def of_bucket(store: Bucket) -> list[Json]:
     """Return the TPUs on which machines run jobs, as their leases say. Raises StoreError."""
     return [
         {

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
+from tpu_core import paths
 from tpustack.errors import TpustackError
 
 
@@ -22,7 +22,7 @@ class Artifact:
 
 def of_job(queue: Queue, job: str) -> list[Artifact]:
     """Return what lies in a job's folder, but for its logs. Raises StoreError."""
-    folder, logs = layout.folder(job), layout.logs(job)
+    folder, logs = paths.folder(job), paths.logs(job)
     bucket = queue.store.bucket
     return [
         Artifact(item.path.removeprefix(folder), f"gs://{bucket}/{item.path}", item.size)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.transport import StoreError
-from infra.startup.agent.versioned import dump
+from tpu_agent.jobs.queue import Queue
+from tpu_core import paths
+from tpu_core.google import GoogleError
+from tpu_core.records import dump
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes
 from tpustack.errors import UsageError
@@ -60,7 +60,7 @@ class OnDemand:
     def finish(self, queue: Queue) -> str | None:
         """Say when to take the TPU down; return why nobody ever does. Raises StoreError."""
         if self._idle_stop is not None:
-            queue.store.write(layout.IDLE_STOP, dump({"minutes": self._idle_stop}))
+            queue.store.write(paths.IDLE_STOP, dump({"minutes": self._idle_stop}))
         elif self._settings is not None and not self._settings.limits.any:
             return (
                 f"nothing takes the TPU of the stack {self._stack} down after the job: give "
@@ -86,7 +86,7 @@ class OnDemand:
     def _why_down(self, queue: Queue) -> str | None:
         try:
             return why_waiting(queue) or self._why_without_tpu()
-        except StoreError as error:
+        except GoogleError as error:
             if error.status != _NOT_FOUND:
                 raise
             return _NEW

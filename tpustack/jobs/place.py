@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import ON_EACH_HOST
-from infra.startup.agent.jobs.store import Store
-from infra.startup.agent.jobs.transport import StoreError
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import ON_EACH_HOST
+from tpu_core.bucket import Bucket
+from tpu_core.google import GoogleError
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain
@@ -46,7 +46,7 @@ def open_queue(
         if stack is not None
         else bucket_of(str(bucket))
     )
-    return Queue(Store(name, google().exchange), lambda line: click.echo(plain(line), err=True))
+    return Queue(Bucket(name, google().exchange), lambda line: click.echo(plain(line), err=True))
 
 
 def google() -> Google:
@@ -59,7 +59,7 @@ def explained(queue: Queue) -> Iterator[None]:
     """Turn what the bucket refuses in this block into a message that says what to do."""
     try:
         yield
-    except StoreError as error:
+    except GoogleError as error:
         place = f"{_SCHEME}{queue.store.bucket}"
         if error.status == 404:
             raise UsageError(

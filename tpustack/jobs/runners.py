@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.startup.agent.jobs.lease import DURATION
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
+from tpu_core.lease import DURATION
 
 _RUNNERS = "runners/"
 

@@ -12,10 +12,10 @@ import time
 import uuid
 from dataclasses import asdict, replace
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, RUNNING, SUCCEEDED, Job, Spec
-from infra.startup.agent.jobs.store import Conflict
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import QUEUED, RUNNING, SUCCEEDED, Job, Spec
+from tpu_core import paths
+from tpu_core.bucket import Conflict
 from tpustack.errors import UsageError
 from tpustack.jobs.pack import Archive
 
@@ -101,7 +101,7 @@ def _refuse_twice(there: Job | None, job: Job, *, named: bool) -> None:
 
 def upload(queue: Queue, archive: Archive) -> None:
     """Upload an archive unless it is there."""
-    path = layout.archive(archive.sha256)
+    path = paths.archive(archive.sha256)
     if queue.store.look(path) is not None:
         return
     try:

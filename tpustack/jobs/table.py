@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from infra.startup.agent.jobs import order
-from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
+from tpu_agent.jobs import queue
+from tpu_agent.jobs.record import ENDED, RUNNING, Job
 from tpustack import inert
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what is known of all jobs: those that run, those that wait in their order, others."""
-    next_ones = order.waiting(jobs)
+    next_ones = queue.waiting(jobs)
     places = {name: place for place, name in enumerate(next_ones, 1)}
 
     def rank(name: str) -> tuple[int, float, str]:

@@ -6,10 +6,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
-from infra.startup.agent.jobs.store import Item
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Job
+from tpu_core import paths
+from tpu_core.bucket import Item
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.vertex.follow import refreshed
 
@@ -24,7 +24,7 @@ def read(queue: Queue, name: str, *, ask: bool = True) -> Job:
     Raises:
         UsageError: there is none.
     """
-    if not layout.NAME.fullmatch(name):
+    if not paths.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
     job = queue.read(name)
     if job is None:
@@ -53,7 +53,7 @@ def wait(
 
 def log(queue: Queue, name: str) -> Iterator[bytes]:
     """Yield what a job has written so far, in pieces."""
-    for item in queue.store.items(layout.logs(name)):
+    for item in queue.store.items(paths.logs(name)):
         yield _content(queue, item)
 
 
@@ -63,7 +63,7 @@ def follow(queue: Queue, name: str, sleep: Callable[[float], None] = time.sleep)
     for look in itertools.count():
         # All of its log is in the bucket before it is said to be over.
         is_over = read(queue, name, ask=look % _ASK_EVERY == 0).is_over
-        for item in queue.store.items(layout.logs(name), behind=seen):
+        for item in queue.store.items(paths.logs(name), behind=seen):
             seen = item.path
             yield _content(queue, item)
         if is_over:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.startup.agent.jobs.layout import NAME
+from tpu_core.paths import NAME
 from tpustack.errors import UsageError
 from tpustack.jobs.secrets import in_text
 from tpustack.jobs.source import Source

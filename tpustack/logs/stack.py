@@ -12,7 +12,7 @@ from tpustack.errors import TpustackError
 from tpustack.logs.serial import INSTANCE, port_url
 from tpustack.logs.words import current_boot
 
-# As infra/startup/common.sh says it.
+# As agent/tpu_agent/startup/common.sh says it.
 _BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 

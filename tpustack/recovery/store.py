@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from infra.names import backend
-from infra.startup.agent.jobs.store import Store
+from tpu_core.bucket import Bucket as Store
 from tpustack.cloud.google import Google
 
 

@@ -1,6 +1,6 @@
 # Every host of a TPU VM that has something to do beside being a TPU.
 # shellcheck shell=bash
-# shellcheck source=infra/startup/common.sh
+# shellcheck source=agent/tpu_agent/startup/common.sh
 
 readonly TENSORFLOW_PACKAGE="tensorflow-tpu"
 # How the worker reads buckets, as in training/tpu_training/data/buckets.py, which says why.

@@ -17,8 +17,8 @@ from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.queued.walk import body_of
 from infra.settings.problems import SettingsError
-from infra.startup.agent import machine
-from infra.startup.agent.bundle import program
+from tpu_agent import machine
+from tpu_agent.bundle import program
 
 from .conftest import REPOSITORY, Engine, Run, config
 

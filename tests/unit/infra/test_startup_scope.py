@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import infra
+import tpu_agent
 
-COMMON = Path(infra.__file__).parent / "startup" / "common.sh"
+COMMON = Path(tpu_agent.__file__).parent / "startup" / "common.sh"
 PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import infra
-from infra.components.machine import startup_script
+import tpu_agent
+from tpu_agent.bundle import startup_script
 
 _OF_THE_UNIT = ("StartLimitIntervalSec",)
 
@@ -55,7 +55,9 @@ def test_a_unit_that_is_always_started_again_has_no_limit_of_starts(script: str)
         for name, properties in units(script).items()
         if properties.get("Restart") == "always"
     }
-    assert always.keys() == {"tpu-stack-agent", "jobs"} | ({"notices"} if script == "tpu_vm.sh" else set())
+    assert always.keys() == {"tpu-stack-agent", "jobs"} | (
+        {"notices"} if script == "tpu_vm.sh" else set()
+    )
     for properties in always.values():
         assert properties["StartLimitIntervalSec"] == "0"
 
@@ -77,7 +79,7 @@ start_jobs t
 
 def jobs(home: Path, account: str, broken: str = "") -> subprocess.CompletedProcess[str]:
     home.chmod(0o700)
-    common = Path(infra.__file__).parent / "startup" / "common.sh"
+    common = Path(tpu_agent.__file__).parent / "startup" / "common.sh"
     return subprocess.run(
         ["bash", "-c", JOBS.format(common=common)],
         env={**os.environ, "HOME": str(home), "ACCOUNT": account, "BROKEN": broken},

@@ -20,11 +20,10 @@ from requests.adapters import HTTPAdapter
 
 from infra import credentials
 from infra.credentials import Given
-from infra.startup.agent.google import vertex_root
 from infra.rest import Api
-from infra.startup.agent.jobs.transport import Transport
-from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
+from tpu_agent.machine import Machine
+from tpu_core.google import Transport, vertex_root
 from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
 from tpustack.ci.forges import forge_of
@@ -189,7 +188,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
-    "infra/hosts.py": "a region that matches a pattern",
+    "core/tpu_core/google.py": "a region that matches a pattern",
     "training/tpu_training/cluster/endpoint/metadata.py": "the machine's environment; no token",
     "tpustack/dashboard/guard.py": "the names of this machine, to compare with",
     "tpustack/dashboard/server.py": "a line that is printed",
@@ -229,7 +228,7 @@ def test_a_host_from_data_is_found(tmp_path: Path, text: str) -> None:
 
 
 def files_with(what: Callable[[Path], bool]) -> set[str]:
-    rooms = ("infra", "tpu_training", "tpustack", "policy", "bootstrap", "tools")
+    rooms = ("tpu_core", "tpu_agent", "infra", "tpu_training", "tpustack", "policy", "bootstrap", "tools")
     found = (path for room in rooms for path in sources(room) if what(path))
     return {str(path.relative_to(ROOT)) for path in found}
 
@@ -241,7 +240,7 @@ def test_no_host_is_built_from_data() -> None:
 # Those that send credentials, each of which the tests above attack.
 SENDERS = {
     "infra/credentials.py",
-    "infra/startup/agent/jobs/transport.py",
+    "core/tpu_core/google.py",
     "training/tpu_training/cluster/endpoint/credentials.py",
     "tpustack/ci/forges.py",
     "tpustack/jobs/vertex/submit.py",

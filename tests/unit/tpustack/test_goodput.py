@@ -13,11 +13,11 @@ import pytest
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
-from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.record import Job, Outcome, Spec
 from tpu_training.goodput.entry import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google

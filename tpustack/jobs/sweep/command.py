@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from infra.startup.agent.jobs.layout import NAME
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
+from tpu_core.paths import NAME
 from tpustack import inert, options
 from tpustack.errors import UsageError
 from tpustack.jobs import arguments, spec_options

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
+from tpu_core import paths
 
 # A longer line is no report.
 _LONGEST = 64 << 10
@@ -29,7 +29,7 @@ class Reports:
 
     def read(self) -> tuple[tuple[int, float], ...]:
         """Return step and metric, as far as the bucket has them. Raises StoreError."""
-        for item in self._queue.store.items(layout.logs(self._job), behind=self._behind):
+        for item in self._queue.store.items(paths.logs(self._job), behind=self._behind):
             found = self._queue.store.read(item.path)
             self._behind = item.path
             *lines, rest = (self._rest + (found[0] if found else b"")).split(b"\n")
@@ -40,7 +40,7 @@ class Reports:
 
     def final(self) -> float | None:
         """Return the metric at the end of the job; None if it never wrote one."""
-        kept = self._queue.store.read(f"{layout.folder(self._job)}model/metrics.json")
+        kept = self._queue.store.read(f"{paths.folder(self._job)}model/metrics.json")
         value = _number(_object(kept[0]).get(self._metric)) if kept else None
         if value is not None:
             return value

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from infra.startup.agent.jobs.record import Spec
-from infra.startup.agent.jobs.store import Conflict, Store
-from infra.startup.agent.versioned import Unreadable, dump, load
+from tpu_agent.jobs.record import Spec
+from tpu_core.bucket import Bucket, Conflict
+from tpu_core.records import Unreadable, dump, load
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.sweep.space import Value, space_of
 
@@ -108,7 +108,7 @@ class Sweep:
 class Record:
     """A sweep's record in a bucket, which notices if somebody else writes it."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Bucket, name: str) -> None:
         self._store, self._path = store, f"sweeps/{name}.json"
         self._name, self._generation = name, 0
 

@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 from infra.names import JOB_ID_LABEL
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job
+from tpu_core import paths
 from tpustack.jobs.place import google
 from tpustack.jobs.vertex.api import CustomJobs, why_failed
 
@@ -65,7 +65,7 @@ def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
         TpustackError: Vertex AI refuses, or the job's record names no place there.
     """
     found = _jobs(job).called(job.name)
-    folder = f"gs://{queue.store.bucket}/{layout.folder(job.name)}"
+    folder = f"gs://{queue.store.bucket}/{paths.folder(job.name)}"
     return found and [
         one
         for one in found

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.names import JOB_ID_LABEL, JOB_LABEL
-from infra.startup.agent.bundle import program
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
-from infra.startup.agent.jobs.transport import StoreError
+from tpu_agent.bundle import program
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Job
+from tpu_core import paths
+from tpu_core.google import GoogleError
 from tpustack.errors import TpustackError
 from tpustack.jobs.pack import Archive
 from tpustack.jobs.place import google
@@ -65,7 +65,7 @@ def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
             f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
             f"show {job.name}` tells within ten minutes"
         ) from None
-    except (TpustackError, StoreError):
+    except (TpustackError, GoogleError):
         _withdraw(queue, job)
         raise
     named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
@@ -90,7 +90,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
     spec: dict[str, Any] = {
         "workerPoolSpecs": [pool],
         "serviceAccount": where["account"],
-        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{layout.folder(job.name)}"},
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{paths.folder(job.name)}"},
         "scheduling": {
             "disableRetries": job.spec.preemptions == 0,
             **({"strategy": where["strategy"]} if "strategy" in where else {}),
@@ -120,6 +120,6 @@ def _upload_agent(queue: Queue) -> str:
 
 def _withdraw(queue: Queue, job: Job) -> None:
     """Take back the record of a job that nobody runs."""
-    found = queue.store.look(layout.record(job.name))
+    found = queue.store.look(paths.record(job.name))
     if found is not None:
-        queue.store.delete(layout.record(job.name), found.generation)
+        queue.store.delete(paths.record(job.name), found.generation)

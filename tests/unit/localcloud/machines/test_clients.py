@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from infra.components.machine import startup_script
 from localcloud.core import projects
 from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tpu_agent.bundle import startup_script
 from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.job.notices import _generation, hear_of_tpu
 from tpu_training.loop.shutdown import ShutdownRequest

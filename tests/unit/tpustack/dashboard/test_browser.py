@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from bench.browser import Page, browsing, find_browser
 from bench.rows.dashboard import serving
 from infra.names import names_of
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
 from localcloud.admin.breakage import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Job, Spec
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.export import write as export

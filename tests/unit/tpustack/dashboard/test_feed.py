@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
 from localcloud.admin.breakage import preemptions
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
+from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
 from tpustack.dashboard.export import taken, write
 from tpustack.dashboard.feed import feed

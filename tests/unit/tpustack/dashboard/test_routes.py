@@ -8,9 +8,9 @@ import time
 import pytest
 from starlette.testclient import TestClient
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Outcome
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Outcome
 from tpustack.dashboard.assets import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"

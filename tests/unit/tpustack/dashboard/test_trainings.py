@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from infra.settings.parse import parse
-from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.dashboard.conftest import BUCKET
+from tpu_agent.jobs.queue import Queue
 from tpu_training.goodput.entry import PARTS, Entry
 from tpu_training.goodput.ledger import File, read
 from tpu_training.goodput.timeline import Segment

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Store
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
+from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 
 BUCKET = "a-bucket"
@@ -51,7 +51,7 @@ def client(cloud: LocalCloud) -> Client:
 @pytest.fixture
 def queue(client: Client, monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(client.session))
-    return Queue(Store(BUCKET, Google(client.session).exchange), print)
+    return Queue(Bucket(BUCKET, Google(client.session).exchange), print)
 
 
 @pytest.fixture

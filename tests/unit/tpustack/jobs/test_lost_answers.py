@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.faults import Fault
 from localcloud.testing import Client
@@ -19,6 +17,8 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import JOBS
 from tests.unit.tpustack.jobs.test_hostile_bucket import PLACE
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import QUEUED, Spec
 from tpustack.jobs import waiting
 from tpustack.jobs.stop import stop
 from tpustack.jobs.submit import submit
@@ -119,11 +119,11 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
     before: bool, other: Callable[[Queue], None], monkeypatch: pytest.MonkeyPatch,
     later: Callable[[], None],
 ) -> None:  # fmt: skip
-    from infra.startup.agent.jobs.store import Store
+    from tpu_core.bucket import Bucket
     from tpustack.cloud.google import Google
 
     google = Google(killed_at(client, number, before=before, other=lambda: other(queue)))
-    mine = Queue(Store(queue.store.bucket, google.exchange), print)
+    mine = Queue(Bucket(queue.store.bucket, google.exchange), print)
     monkeypatch.setattr("tpustack.jobs.vertex.submit.google", lambda: google)
     with contextlib.suppress(Killed):
         hand_over(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)

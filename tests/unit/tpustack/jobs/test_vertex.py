@@ -10,8 +10,6 @@ import pytest
 
 from infra import credentials
 from infra.credentials import Given
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
 from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
@@ -21,6 +19,8 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import Job
 from tpustack.cloud.google import Google
 
 

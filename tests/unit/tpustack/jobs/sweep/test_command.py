@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.queue import Queue
 from tpustack.jobs.sweep import driver
 from tpustack.jobs.sweep.trainer import command_of
 from tpustack.stacks.files import load

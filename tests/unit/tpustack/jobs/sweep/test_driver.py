@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import STOPPED, Job, Outcome, Spec
-from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
+from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
+from tpu_agent.jobs.queue import Queue
+from tpu_agent.jobs.record import STOPPED, Job, Outcome, Spec
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.sweep import tuner
 from tpustack.jobs.sweep.driver import Driver

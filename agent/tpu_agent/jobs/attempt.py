@@ -1,0 +1,290 @@
+"""One try of a job on this machine: a folder through which runner and supervisor talk.
+
+    try.json    what to run (written before the supervisor starts)
+    log         everything that it writes
+    started     made by its supervisor, so that no second one ever runs the same try
+    lock        held while its supervisor lives (child.py, which has more files here)
+    heartbeat   written by the runner while it is sure of its lease
+    end         written by the runner: why the try is to end
+    ended       how it ended: written last
+
+A runner that was killed and comes back finds all of it again. The last three have their place on
+the disk from the beginning, so that a job which fills the disk ends no try as if the machine had
+gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tpu_agent.child import Child
+from tpu_agent.jobs.identity import kill_all
+from tpu_agent.jobs.record import Outcome
+from tpu_core import paths
+from tpu_core.bucket import Bucket, Conflict
+from tpu_core.records import Unreadable, dump, load
+
+MARK = "TPU_STACK_TRY"
+"""A variable of each process of a try, by which all of them are found."""
+_PROC = Path("/proc")
+_PAUSE = 0.02
+_PLACE = 4096
+_MOST_SAID = 300
+_FULL = 16 << 20
+
+
+class Attempt:
+    """The folder of a try."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder, which need not be there yet."""
+        self.folder = folder
+        self.log = folder / "log"
+        self._child: Child | None = None
+
+    def prepare(self, content: Mapping[str, Any]) -> None:
+        """Write what the supervisor reads, unless it is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        if not self.is_prepared:
+            for name in ("heartbeat", "end", "ended"):
+                (self.folder / name).write_bytes(b" " * _PLACE)
+            mark = f"{content['job']}-{uuid.uuid4().hex}"
+            part = self.folder / "try.json.part"
+            part.write_bytes(dump({**content, "mark": mark}))
+            part.replace(self.folder / "try.json")
+
+    def content(self) -> dict[str, Any]:
+        """Return what to run."""
+        return dict(json.loads((self.folder / "try.json").read_text("utf-8")))
+
+    def start(self, program: Path) -> None:
+        """Start the supervisor with the agent's program, unless one runs. It outlives this process.
+
+        Raises:
+            OSError: if no process can be made.
+        """
+        environment = {**os.environ, MARK: self.content()["mark"]}
+        command = [sys.executable, str(program), "try", str(self.folder)]
+        # Whoever looks whether it runs has its lock for a moment.
+        while not self._supervisor().start(1, command, environment) and not self.was_started:
+            time.sleep(_PAUSE)
+
+    def claim(self) -> bool:
+        """Return whether this process is the try's first supervisor."""
+        try:
+            (self.folder / "started").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    @property
+    def is_prepared(self) -> bool:
+        """Return whether this machine has what is needed to run it."""
+        return (self.folder / "try.json").exists()
+
+    @property
+    def was_started(self) -> bool:
+        """Return whether a supervisor has ever run it."""
+        return (self.folder / "started").exists()
+
+    def is_running(self) -> bool:
+        """Return whether its supervisor is alive, whoever started it."""
+        return self._supervisor().running()
+
+    def beat(self, now: float) -> None:
+        """Tell the supervisor that the machine had the TPU at that moment."""
+        self._put("heartbeat", f"{now:020.3f}".encode())
+
+    def last_beat(self) -> float | None:
+        """Return the last such moment."""
+        try:
+            return float((self.folder / "heartbeat").read_text("ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def end(self, why: str, said: str = "", code: int | None = None) -> None:
+        """Have the supervisor end the try; the first reason counts."""
+        if self.is_to_end() is None:
+            self._put("end", dump(Outcome(why, code, said[:_MOST_SAID])))
+
+    def is_to_end(self) -> Outcome | None:
+        """Return why the try is to end, or None."""
+        return self._outcome("end")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say how it ended."""
+        self._put("ended", dump(replace(outcome, said=printable(outcome.said)[:_MOST_SAID])))
+
+    def ended(self) -> Outcome | None:
+        """Return how it ended, or None."""
+        return self._outcome("ended")
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to every process of the try but this one."""
+        for process in self._others():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+
+    def kill(self, seconds: float = 5.0) -> bool:
+        """Kill every process of the try, also what has left its session.
+
+        Returns:
+            False if one is left after that time: the kernel ends none that waits for a driver.
+        """
+        end = time.monotonic() + seconds
+        kill_all()
+        while (found := self._others()) and time.monotonic() < end:
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            self.is_running()  # Buries it, if it is a child of this process.
+            time.sleep(_PAUSE)
+            kill_all()
+        return not found
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _others(self) -> set[int]:
+        """Return the try's processes but this one and the shell that keeps its exit code."""
+        return _marked(self.content()["mark"]) - {os.getpid(), os.getppid()}
+
+    def _supervisor(self) -> Child:
+        if self._child is None:
+            self._child = Child(self.folder)
+        return self._child
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Write over a file that has its place already, at once."""
+        with (self.folder / name).open("r+b", buffering=0) as file:
+            file.write(data.ljust(_PLACE))
+
+    def _outcome(self, name: str) -> Outcome | None:
+        try:
+            return load(Outcome, (self.folder / name).read_bytes())
+        except (OSError, Unreadable):
+            return None
+
+
+def any_running(folder: Path) -> bool:
+    """Return whether any try runs whose folder lies in `folder`."""
+    return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
+
+
+def printable(text: str) -> str:
+    """Return a text that may name a file whose name is no text, with escapes for what is none."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def why_full(folder: Path) -> str:
+    """Return that the disk of a folder is full, for people; empty if it is not."""
+    return "the machine's disk is full" if shutil.disk_usage(folder).free < _FULL else ""
+
+
+def _marked(mark: str) -> set[int]:
+    """Return the living processes whose environment has the mark."""
+    entry, found = f"{MARK}={mark}".encode(), set()
+    for path in _PROC.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            # That of a zombie is empty.
+            if entry in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+    return found
+
+
+# --- Bring a try's log to the bucket, in pieces that are written once and never changed.
+
+# Between two pieces; a reader sees a line a little later. It doubles after so many of them, so that
+# the log of a week has thousands of objects, not a million.
+PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_PIECES = 600
+_LONGEST = 4 << 20
+# fallocate(2): free what lies there, and leave the file as long as it is.
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+
+
+class Shipping:
+    """The log of one try.
+
+    A piece's name is its offset, so that whoever goes on with it (a runner that was killed) never
+    writes a byte twice, nor leaves one out.
+    """
+
+    def __init__(self, store: Bucket, log: Path, job: str, number: int) -> None:
+        """Ship `log`, of the job's try of that number."""
+        self._store, self._log, self._job, self._number = store, log, job, number
+        self._offset: int | None = None
+        self._pieces = 0
+        self._next = 0.0
+
+    def ship(self, now: float) -> None:
+        """Write what is new, if it is time to. Raises StoreError."""
+        if (now >= self._next or self._size() - (self._offset or 0) >= _LONGEST) and self._one():
+            pause = PAUSE * 2.0 ** (self._pieces // _PIECES)
+            self._next = now + min(pause, _LONGEST_PAUSE)
+
+    def finish(self) -> None:
+        """Write all that is left. Raises StoreError."""
+        while self._one():
+            pass
+
+    def _one(self) -> bool:
+        """Write a piece; return whether there was anything to write."""
+        if self._offset is None:
+            self._offset = self._shipped()
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(_LONGEST)
+        except FileNotFoundError:
+            return False
+        if not data:
+            return False
+        path = paths.piece(self._job, self._number, self._offset)
+        try:
+            self._store.write(path, data, generation=0)
+        except Conflict:
+            # A call that seemed to fail had worked, maybe with less.
+            before, self._offset = self._offset, self._shipped()
+            if self._offset == before:
+                # Or it is an object that holds no byte, and nothing of this log.
+                self._store.write(path, data)
+            return True
+        self._offset += len(data)
+        self._pieces += 1
+        self._free()
+        return True
+
+    def _size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def _shipped(self) -> int:
+        """Return how much of the log is in the bucket, whatever else lies there."""
+        found, size = [0], self._size()
+        for item in self._store.items(paths.logs(self._job, self._number)):
+            offset = paths.offset_of(item.path)
+            if offset is not None and offset + item.size <= size:
+                found.append(offset + item.size)
+        self._pieces = len(found)
+        return max(found)
+
+    def _free(self) -> None:
+        """Give the disk back what is in the bucket."""
+        how = _PUNCH_HOLE | _KEEP_SIZE
+        with contextlib.suppress(OSError, AttributeError), self._log.open("r+b") as file:
+            length = ctypes.c_int64(self._offset or 0)
+            ctypes.CDLL(None).fallocate(file.fileno(), how, ctypes.c_int64(0), length)

@@ -1,0 +1,250 @@
+"""Take the TPU down when its time is up, or when nothing has trained for too long.
+
+Whatever fails, the rest is done: each TPU is looked up and taken down on its own, and what can't be
+looked up now counts as it was known last.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tpu_agent.memory import PATH, birth
+from tpu_core.google import STORAGE, Call, Json, JsonBucket, message
+from tpu_core.paths import IDLE_STOP
+from tpu_core.times import seconds, timestamp
+from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, state_of, version
+
+# So long an idle TPU stays until the bucket takes the note that lets the next job recreate it.
+_PATIENCE = 600.0
+# So many objects of jobs are looked at in a round, twenty pages: there may be a million.
+_AT_ONCE = 20_000
+
+
+class LimitEnforcer:
+    """Look at the TPUs, one round at a time.
+
+    Args:
+        place: where they are.
+        call: calls Google as the machine's account.
+        training: whether the trainer runs on this machine now.
+        now: seconds since the epoch.
+        say: writes a line to the journal and the serial port.
+        tell: tells people elsewhere, and never fails.
+        sleep: is called before what nothing runs on is deleted. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        call: Call,
+        training: Callable[[], bool],
+        now: Callable[[], float],
+        say: Callable[[str], None],
+        tell: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tell, self._sleep = tell, sleep
+        self._place, self._call, self._training = place, call, training
+        self._now, self._say = now, say
+        self._bucket = JsonBucket(call, place.bucket)
+        self._busy = now()
+        self._asked: Json | None = None
+        self._remembered: Json = {}
+        self._traces: Iterator[float] | None = None
+        self._noted: set[tuple[str, ...]] = set()
+        self._failed: list[str] = []
+        self._said, self._ended = "", False
+
+    def look(self, limits: Mapping[str, Any]) -> bool:
+        """Do one round. Return whether TPUs were deleted because their time was up.
+
+        Raises OSError in the end if something failed.
+        """
+        self._failed, nodes = [], list[Json]()
+        for name in limits["tpus"]:
+            try:
+                nodes += [node] if (node := self._node(name)) else []
+            except OSError as error:
+                self._failed.append(str(error))
+        over = self._over(nodes, limits)
+        left = [node for node in nodes if state_of(node) != "DELETING"]
+        if over:
+            # `tpustack ci limits` may have begun, or an agent before this one.
+            why = f"its {limits['timeToLiveHours']:g} hours are over"
+            self._delete((node for node in over if node in left), why)
+        else:
+            self._look_whether_idle(nodes, limits)
+        # The answer to a deletion may be lost: it has ended all the same.
+        self._ended = bool(over) or (self._ended and not left)
+        if self._failed:
+            raise OSError("; ".join(self._failed))
+        return self._ended
+
+    def _look_whether_idle(self, nodes: Sequence[Json], limits: Mapping[str, Any]) -> None:
+        # Not later than now, as a clock that was wrong would have it.
+        self._busy = min(self._busy, self._now())
+        # What is being made, preempted or stopped is not idle; it counts from READY on.
+        ready = [node for node in nodes if state_of(node) == "READY"]
+        if self._training() or not (ready or self._failed):
+            self._busy, self._asked, self._traces = self._now(), None, None
+            self._noted.clear()
+            return
+        if self._failed:
+            return
+        minutes = self._idle_minutes(limits)
+        if minutes is None or not self._is_idle(minutes * 60):
+            return
+        why = f"nothing has trained for {minutes:g} minutes"
+        stays = [node for node in ready if _can_be_stopped(node)]
+        for node in stays:
+            self._act([node], "stopped", why, "POST", f"{_path(node)}:stop", "{}")
+        if gone := [node for node in ready if node not in stays]:
+            self._let_sleep(self._busy + minutes * 60)
+            self._delete(gone, why)
+        if not self._failed:
+            self._busy = self._now()
+
+    def _let_sleep(self, since: float) -> None:
+        try:
+            self._sleep()
+        except Exception as error:
+            if self._now() < since + _PATIENCE:
+                raise
+            self._say(f"no job will bring the TPU back, which is deleted all the same: {error}")
+
+    def wake(self, limits: Mapping[str, Any]) -> bool:
+        """Start TPUs that were stopped: there is something to train. Return True when done."""
+        for name in limits["tpus"]:
+            node = self._node(name)
+            if node is not None and state_of(node) == "STOPPED":
+                self._say(f"starting {name}, which was stopped")
+                self._must("POST", f"{_path(node)}:start", "{}")
+        return True
+
+    def _node(self, name: str) -> Json | None:
+        _, status, node = look_up(self._place, self._call, name)
+        if status not in (200, 404):
+            raise OSError(f"HTTP status {status} for {name}: {message(node)}")
+        return node if status == 200 else None
+
+    def _over(self, nodes: Iterable[Json], limits: Mapping[str, Any]) -> list[Json]:
+        """Return the TPUs whose time is up, counted from the first one that they replace."""
+        hours = limits.get("timeToLiveHours")
+        if hours is None:
+            return []
+        if "recovery" in limits:
+            try:
+                self._remembered = self._bucket.read(PATH) or self._remembered
+            except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
+                if self._said != str(error):
+                    self._said = str(error)
+                    self._say(f"since when TPUs live is taken as it was known last: {error}")
+        since, known = self._now() - hours * 3600, self._remembered
+        return [
+            node
+            for node in nodes
+            if node.get("createTime")
+            and state_of(node) != "CREATING"
+            and birth(known, limits.get("request", short_name(node)), node) <= since
+        ]
+
+    def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
+        """Return the shorter one of what the stack says and what the last job was sent with."""
+        if self._asked is None:
+            # Whoever asks for another time sends a job along.
+            try:
+                self._asked = self._bucket.read(IDLE_STOP) or {}
+            except OSError:
+                if "idleMinutes" not in limits:
+                    raise
+        asked = (self._asked or {}).get("minutes")
+        # Whoever may submit jobs may write that object; the stack's own limit was checked.
+        sound = isinstance(asked, int | float) and asked >= 1
+        found = (limits.get("idleMinutes"), asked if sound else None)
+        return min((minutes for minutes in found if minutes is not None), default=None)
+
+    def _is_idle(self, limit: float) -> bool:
+        """Look at more of what jobs have written: training elsewhere leaves traces there."""
+        if self._now() < self._busy + limit:
+            return False
+        traces, self._traces = self._traces or self._written(), None
+        for number, written in enumerate(traces, start=1):
+            self._busy = max(self._busy, written)
+            if self._now() < self._busy + limit:
+                return False
+            if number == _AT_ONCE:
+                self._traces = traces
+                return False
+        return True
+
+    def _written(self) -> Iterator[float]:
+        """Yield when each object of a job was written."""
+        address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
+        query = {"prefix": "jobs/", "fields": "items(name,updated),nextPageToken"}
+        while True:
+            status, page = self._call("GET", f"{address}?{urllib.parse.urlencode(query)}", None)
+            if status != 200:
+                raise OSError(f"HTTP status {status} for {address}: {message(page)}")
+            for found in page.get("items", []):
+                # The agent's own ledger is no trace of a trainer.
+                if "/ledger/tpus-" not in found["name"]:
+                    yield seconds(found["updated"])
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def _delete(self, nodes: Iterable[Json], why: str) -> None:
+        # What came out of the queue goes with its request, which may have asked for several.
+        groups: dict[str, list[Json]] = {}
+        for node in nodes:
+            queued = is_queued(node)
+            path = f"v2/{node['queuedResource']}?force=true" if queued else _path(node)
+            groups.setdefault(path, []).append(node)
+        for path, group in sorted(groups.items()):
+            self._act(group, "deleted", why, "DELETE", path, None)
+
+    def _act(
+        self, nodes: Sequence[Json], what: str, why: str, method: str, path: str, body: str | None
+    ) -> None:
+        """Do it, then say that it was done, or once why it could not be."""
+        try:
+            self._must(method, path, body)
+        except OSError as error:
+            self._failed.append(str(error))
+            for node in nodes:
+                self._note(node, f"could not be {what} ({why}): {error}", f"not {what}: {why}")
+        else:
+            for node in nodes:
+                self._note(node, f"is {what}: {why}", f"{what}: {why}")
+
+    def _must(self, method: str, path: str, body: str | None) -> None:
+        status, answer = self._call(method, TPU + path, body)
+        # 404: somebody else was faster.
+        if status >= 300 and status != 404:
+            raise OSError(f"HTTP status {status} for {method} {path}: {message(answer)}")
+
+    def _note(self, node: Json, text: str, key: str) -> None:
+        """Tell people once what has become of a TPU."""
+        name = short_name(node)
+        known = name, str(node.get("createTime")), key
+        if known in self._noted:
+            return
+        self._noted.add(known)
+        text = f"{name} {text}"
+        self._say(text)
+        path = f"limits/{timestamp(self._now())}-{name}.txt"
+        try:
+            self._bucket.write(path, f"{timestamp(self._now())} {text}\n")
+        except OSError as error:
+            self._say(f"cannot write {path}: {error}")
+        self._tell(text)
+
+
+def _path(node: Json) -> str:
+    return f"{version(node)}/{node['name']}"
+
+
+def _can_be_stopped(node: Json) -> bool:
+    return len(node.get("networkEndpoints", [])) == 1 and not is_queued(node)
