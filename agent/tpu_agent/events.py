@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tpu_core.bucket import Bucket
 from tpu_core.contract import Ceiling as Limit
 from tpu_core.contract import Messages, Metadata
-from tpu_core.google import Call, JsonBucket, message
+from tpu_core.google import Call, message
 from tpu_core.records import Unreadable, dump, sound
 
 Event = Literal["cost", "endpoint", "job", "limits", "recovery", "training"]
@@ -97,7 +98,7 @@ class Ceiling:
 
     def __init__(
         self,
-        bucket: JsonBucket,
+        bucket: Bucket,
         stands: Callable[[], bool],
         now: Callable[[], float],
         tell: Callable[[str], None],
@@ -118,7 +119,7 @@ class Ceiling:
         reached = spent.dollars >= cost["dollars"] and spent.told != cost["dollars"]
         if reached:
             spent.told = cost["dollars"]
-        self._bucket.write(_COSTS, dump(spent).decode())
+        self._bucket.write(_COSTS, dump(spent))
         if reached:
             self._tell(
                 f"cost ceiling reached: TPU and VM have cost ${spent.dollars:.2f} this month by "
@@ -128,10 +129,10 @@ class Ceiling:
 
     def _spent(self, now: float) -> _Spent:
         new = _Spent(time.strftime("%Y-%m", time.gmtime(now)), now)
-        found = self._bucket.read(_COSTS)
+        found, _ = self._bucket.read_json(_COSTS)
         try:
             spent = new if found is None else sound(_Spent, found)
         except Unreadable as error:
-            self._bucket.put_aside(_COSTS, now, str(error))
+            self._bucket.set_aside(_COSTS, now, str(error))
             return new
         return spent if spent.month == new.month else replace(new, at=spent.at)

@@ -6,15 +6,16 @@ looked up now counts as it was known last.
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tpu_agent.ledger import Ledger
 from tpu_agent.memory import PATH, birth
-from tpu_core.google import STORAGE, Call, Json, JsonBucket, message
+from tpu_core.bucket import Bucket
+from tpu_core.google import Client, Json, message
 from tpu_core.paths import IDLE_STOP
-from tpu_core.times import seconds, timestamp
-from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, state_of, version
+from tpu_core.times import timestamp
+from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
 # So long an idle TPU stays until the bucket takes the note that lets the next job recreate it.
 _PATIENCE = 600.0
@@ -27,28 +28,30 @@ class LimitEnforcer:
 
     Args:
         place: where they are.
-        call: calls Google as the machine's account.
+        client: calls Google as the machine's account.
         training: whether the trainer runs on this machine now.
         now: seconds since the epoch.
         say: writes a line to the journal and the serial port.
         tell: tells people elsewhere, and never fails.
         sleep: is called before what nothing runs on is deleted. Raises OSError.
+        ledger: is told what was seen and done.
     """
 
     def __init__(
         self,
         place: Place,
-        call: Call,
+        client: Client,
         training: Callable[[], bool],
         now: Callable[[], float],
         say: Callable[[str], None],
         tell: Callable[[str], None] = lambda text: None,
         sleep: Callable[[], None] = lambda: None,
+        ledger: Ledger | None = None,
     ) -> None:
-        self._tell, self._sleep = tell, sleep
-        self._place, self._call, self._training = place, call, training
+        self._tell, self._sleep, self._ledger = tell, sleep, ledger
+        self._place, self._call, self._training = place, client.call, training
         self._now, self._say = now, say
-        self._bucket = JsonBucket(call, place.bucket)
+        self._bucket = Bucket(place.bucket, client.send)
         self._busy = now()
         self._asked: Json | None = None
         self._remembered: Json = {}
@@ -65,7 +68,10 @@ class LimitEnforcer:
         self._failed, nodes = [], list[Json]()
         for name in limits["tpus"]:
             try:
-                nodes += [node] if (node := self._node(name)) else []
+                node = self._node(name)
+                if self._ledger:
+                    self._ledger.saw(name, state_of(node) if node else None)
+                nodes += [node] if node else []
             except OSError as error:
                 self._failed.append(str(error))
         over = self._over(nodes, limits)
@@ -114,14 +120,13 @@ class LimitEnforcer:
                 raise
             self._say(f"no job will bring the TPU back, which is deleted all the same: {error}")
 
-    def wake(self, limits: Mapping[str, Any]) -> bool:
-        """Start TPUs that were stopped: there is something to train. Return True when done."""
+    def wake(self, limits: Mapping[str, Any]) -> None:
+        """Start TPUs that were stopped: there is something to train. Raises OSError."""
         for name in limits["tpus"]:
-            node = self._node(name)
-            if node is not None and state_of(node) == "STOPPED":
+            place, status, node = look_up(self._place, self._call, name)
+            if status == 200 and state_of(node) == "STOPPED":
                 self._say(f"starting {name}, which was stopped")
-                self._must("POST", f"{_path(node)}:start", "{}")
-        return True
+                start(self._call, place, name, node)
 
     def _node(self, name: str) -> Json | None:
         _, status, node = look_up(self._place, self._call, name)
@@ -136,7 +141,7 @@ class LimitEnforcer:
             return []
         if "recovery" in limits:
             try:
-                self._remembered = self._bucket.read(PATH) or self._remembered
+                self._remembered = self._bucket.read_json(PATH)[0] or self._remembered
             except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
@@ -155,7 +160,7 @@ class LimitEnforcer:
         if self._asked is None:
             # Whoever asks for another time sends a job along.
             try:
-                self._asked = self._bucket.read(IDLE_STOP) or {}
+                self._asked = self._bucket.read_json(IDLE_STOP)[0] or {}
             except OSError:
                 if "idleMinutes" not in limits:
                     raise
@@ -181,19 +186,10 @@ class LimitEnforcer:
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
-        address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
-        query = {"prefix": "jobs/", "fields": "items(name,updated),nextPageToken"}
-        while True:
-            status, page = self._call("GET", f"{address}?{urllib.parse.urlencode(query)}", None)
-            if status != 200:
-                raise OSError(f"HTTP status {status} for {address}: {message(page)}")
-            for found in page.get("items", []):
-                # The agent's own ledger is no trace of a trainer.
-                if "/ledger/tpus-" not in found["name"]:
-                    yield seconds(found["updated"])
-            if not page.get("nextPageToken"):
-                return
-            query["pageToken"] = page["nextPageToken"]
+        for item in self._bucket.items("jobs/"):
+            # The agent's own ledger is no trace of a trainer.
+            if "/ledger/tpus-" not in item.path:
+                yield item.updated
 
     def _delete(self, nodes: Iterable[Json], why: str) -> None:
         # What came out of the queue goes with its request, which may have asked for several.
@@ -216,6 +212,8 @@ class LimitEnforcer:
             for node in nodes:
                 self._note(node, f"could not be {what} ({why}): {error}", f"not {what}: {why}")
         else:
+            if self._ledger:
+                self._ledger.removed(map(short_name, nodes), comes_back=False)
             for node in nodes:
                 self._note(node, f"is {what}: {why}", f"{what}: {why}")
 
@@ -236,7 +234,7 @@ class LimitEnforcer:
         self._say(text)
         path = f"limits/{timestamp(self._now())}-{name}.txt"
         try:
-            self._bucket.write(path, f"{timestamp(self._now())} {text}\n")
+            self._bucket.write(path, f"{timestamp(self._now())} {text}\n".encode())
         except OSError as error:
             self._say(f"cannot write {path}: {error}")
         self._tell(text)

@@ -11,11 +11,11 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from tpu_core.google import STORAGE, Json, Transport, parse
+from tpu_core.google import Client, Json, MachineToken, Transport
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 _METADATA_SECONDS = 120
-_OK, _NOT_FOUND, _BAD_GATEWAY = 200, 404, 502
+_NOT_FOUND = 404
 BASE = Path(os.environ.get("TPU_STACK_BASE") or Path(sys.argv[0]).parent)
 """Where the agent keeps what outlives its process; its own file lies in memory."""
 
@@ -26,7 +26,7 @@ class Machine:
     def __init__(self) -> None:
         self._etag = ""
         self._opener = urllib.request.build_opener()
-        self._google = Transport(self.entry)
+        self.client = Client(Transport(MachineToken(self.entry)))
 
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
@@ -44,13 +44,6 @@ class Machine:
             f"instance/attributes/limits?{urllib.parse.urlencode(query)}"
         )
         return dict(json.loads(text))
-
-    def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
-        """Call Google as the machine's account."""
-        content = {"Content-Type": "text/plain" if url.startswith(STORAGE) else "application/json"}
-        data = None if body is None else body.encode()
-        status, _, answer = self._google(method, url, content, data)
-        return _sound(url, status, parse(answer))
 
     def has_limits(self) -> bool:
         """Return whether there are any limits; that changes with the machine alone."""
@@ -94,13 +87,6 @@ class Machine:
         request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
         with self._opener.open(request, timeout=_METADATA_SECONDS) as response:
             return response.read().decode(), response.headers.get("ETag", "")
-
-
-def _sound(url: str, status: int, answer: Json) -> tuple[int, Json]:
-    """Take garbage of an API, such as a page of some proxy's, for a failure."""
-    if status == _OK and not url.startswith(STORAGE) and answer.get("garbage"):
-        return _BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
-    return status, answer
 
 
 def oom_kills() -> int:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from tpu_agent import tpus
 from tpu_agent.events import Ceiling, Events
 from tpu_agent.jobs import main as jobs
 from tpu_agent.jobs.attempt import any_running
@@ -25,10 +24,11 @@ from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.machine import BASE, Machine, oom_kills
 from tpu_agent.recovery import Recovery, World
-from tpu_agent.tpus import why_silent
+from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
+from tpu_core.bucket import Bucket
 from tpu_core.causes import cause_of
-from tpu_core.google import Call, Json, JsonBucket
+from tpu_core.google import Call, Json
 from tpu_core.tpu import Place, look_up, state_of
 
 _COST_SECONDS, _TRAINER_RETRY_SECONDS = 60.0, 5.0
@@ -50,7 +50,7 @@ def main() -> None:
         jobs.run(sys.argv)
         return
     machine = Machine()
-    events = Events(machine.optional, machine.call, say)
+    events = Events(machine.optional, machine.client.call, say)
     keeper = _keeper(machine, events)
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
@@ -64,7 +64,7 @@ def main() -> None:
         world = World(
             time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
         )
-        about = keeper.place, machine.call, machine.tpus()[0], world, time.sleep
+        about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
 
@@ -76,7 +76,7 @@ def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
     def tell(text: str) -> None:
         events.report("cost", f"{text}\ngs://{name}")
 
-    ceiling = Ceiling(JsonBucket(machine.call, name), keeper.stands, time.time, tell)
+    ceiling = Ceiling(Bucket(name, machine.client.send), keeper.stands, time.time, tell)
     while True:
         try:
             if cost := events.settings.get("cost"):
@@ -91,32 +91,30 @@ def _keeper(machine: Machine, events: Events) -> Keeper:
     project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
     place = Place(project, zone, bucket, machine.further_zones)
     ledger = Ledger(
-        JsonBucket(machine.call, bucket), machine.attribute("training-job"), time.time, say
-    )
-    limited, recovered = (
-        ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
+        Bucket(bucket, machine.client.send), machine.attribute("training-job"), time.time, say
     )
     tell = partial(events.report, "recovery")
     world = World(time.time, say, why_silent, random.random, tell)
     keeper = Keeper(machine, place, say)
     keeper.enforcer = LimitEnforcer(
         place,
-        limited,
+        machine.client,
         lambda: keeper.trains(),
         time.time,
         say,
         partial(events.report, "limits"),
         keeper.sleep,
+        ledger,
     )
-    keeper.recovery = Recovery(place, recovered, world)
+    keeper.recovery = Recovery(place, machine.client, world, ledger)
     return keeper
 
 
 def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
-    bucket = JsonBucket(machine.call, keeper.place.bucket)
+    bucket = Bucket(keeper.place.bucket, machine.client.send)
 
     def finish(path: str) -> None:
-        bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n")
+        bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
 
     job = machine.attribute("training-job")
 
@@ -233,7 +231,9 @@ class Keeper:
 
     def stands(self) -> bool:
         """Return whether a TPU is READY, which costs its price. Raises OSError."""
-        found = (look_up(self.place, self._machine.call, name) for name in self._machine.tpus())
+        found = (
+            look_up(self.place, self._machine.client.call, name) for name in self._machine.tpus()
+        )
         return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
 
     def budgets(self) -> Mapping[str, int] | None:
@@ -312,7 +312,7 @@ class Keeper:
     def _tpu_state(self) -> TpuState:
         recovered = self.budgets() is not None
         for name in self._machine.tpus():
-            _, status, node = look_up(self.place, self._machine.call, name)
+            _, status, node = look_up(self.place, self._machine.client.call, name)
             if status not in (200, 404):
                 raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
             state = state_of(node) if status == 200 else None
@@ -354,11 +354,11 @@ def watch_port(
     ready: float | None = None
     while True:
         try:
-            found = (tpus.node(here, call, name) for here in place.everywhere())
+            found = (find_node(here, call, name) for here in place.everywhere())
             seen = next((one for one in found if one and one.phase == "ready"), None)
         except OSError:  # Its grants may not count yet; the trainer says what is wrong.
             seen = None
-        why = tpus.why_ill(seen, world.silent) if seen else None
+        why = why_ill(seen, world.silent) if seen else None
         if seen and not why:
             return
         ready = (ready or world.now()) if seen else None

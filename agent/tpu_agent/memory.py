@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from tpu_agent.tpus import Seen
-from tpu_core.google import Json, JsonBucket, is_number
+from tpu_core.bucket import Bucket
+from tpu_core.google import Json
 from tpu_core.paths import WANTED
-from tpu_core.records import FORMAT, stamped
+from tpu_core.records import FORMAT, dump, stamped
 from tpu_core.times import seconds
 
 PATH = "agent/state.json"
 _DAY = 86400.0
+_LARGEST = 1e15
 _KEPT_EVENTS = 1000
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
@@ -28,11 +29,11 @@ class Memory:
     """
 
     def __init__(
-        self, bucket: JsonBucket, now: Callable[[], float], say: Callable[[str], None]
+        self, bucket: Bucket, now: Callable[[], float], say: Callable[[str], None]
     ) -> None:
         self._bucket, self._now, self._say = bucket, now, say
         self._content: Json | None = None
-        self._generation = ""
+        self._generation: int | None = None
 
     @property
     def remaking(self) -> dict[str, Json]:
@@ -110,7 +111,7 @@ class Memory:
         Raises:
             OSError: if the bucket does not answer.
         """
-        wanted = (self._bucket.read(WANTED) or {}).get("at")
+        wanted = (self._bucket.read_json(WANTED)[0] or {}).get("at")
         if not isinstance(wanted, int | float) or wanted <= entry["asleep"]:
             return False
         del entry["asleep"]
@@ -124,18 +125,17 @@ class Memory:
         That another agent has written it is such an error: that one's word counts.
         """
         content, self._content = self._load(), None
-        text = json.dumps(stamped(content), indent=1)
-        self._generation = self._bucket.write(PATH, text + "\n", self._generation)
+        self._generation = self._bucket.write(PATH, dump(content), generation=self._generation)
         self._content = content
 
     def _load(self) -> Json:
         if self._content is None:
-            found, self._generation = self._bucket.read_current(PATH)
+            found, self._generation = self._bucket.read_json(PATH)
             self._content = _sound(found or {}, self._now())
             # NaN differs from itself.
             if found is not None and found != stamped(self._content):
                 why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
-                self._say(self._bucket.put_aside(PATH, self._now(), why))
+                self._say(self._bucket.set_aside(PATH, self._now(), why))
         return self._content
 
 
@@ -175,7 +175,7 @@ def _sound(content: Json, now: float) -> Json:
     return {
         "remaking": {name: entry for name, entry in entries.items() if _is_known(entry)},
         "lives": {
-            name: {at: born for at, born in each.items() if is_number(born)}
+            name: {at: born for at, born in each.items() if _is_number(born)}
             for name, each in _objects(lives)
         },
         "events": [e for e in events if _is_event(e)] if isinstance(events, list) else [],
@@ -196,7 +196,7 @@ def _is_known(entry: Json) -> bool:
     numbers = [entry[name] for name in ("since", "tries", "notBefore")]
     numbers += [entry[name] for name in ("made", "born") if entry[name] is not None]
     return (
-        all(map(is_number, [*numbers, entry.get("asleep", 0.0)]))
+        all(map(_is_number, [*numbers, entry.get("asleep", 0.0)]))
         and isinstance(entry["labels"], dict)
         and isinstance(entry["operation"] or "", str)
         and "declared" in entry
@@ -204,4 +204,9 @@ def _is_known(entry: Json) -> bool:
 
 
 def _is_event(event: object) -> bool:
-    return isinstance(event, dict) and "kind" in event and is_number(event.get("at"))
+    return isinstance(event, dict) and "kind" in event and _is_number(event.get("at"))
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value in the bucket is a number that a clock may show; not NaN."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST

@@ -13,15 +13,24 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpu_agent import tpus
-from tpu_agent import tpus as forms
+from tpu_agent.ledger import Ledger
 from tpu_agent.memory import Memory
-from tpu_agent.tpus import Declaration, Seen, read_declaration
+from tpu_agent.tpus import (
+    Declaration,
+    Seen,
+    creation,
+    find_node,
+    find_request,
+    operation_address,
+    read_declaration,
+    why_ill,
+)
+from tpu_core.bucket import Bucket
 from tpu_core.causes import SHORTAGES, Cause, cause_of
-from tpu_core.google import Call, Json, JsonBucket
+from tpu_core.google import Call, Client, Json
 from tpu_core.paths import DECLARATION
 from tpu_core.times import seconds
-from tpu_core.tpu import Place
+from tpu_core.tpu import Place, short_name, state_of
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
@@ -35,11 +44,14 @@ _NOT_OURS = "{} is not this stack's (its mark differs): left alone"
 class Recovery:
     """Looks at the TPUs, one round at a time; `ended` once the time of one was up in between."""
 
-    def __init__(self, place: Place, call: Call, world: World) -> None:
-        self._place, self._call, self._world = place, call, world
-        self._bucket = JsonBucket(call, place.bucket)
+    def __init__(
+        self, place: Place, client: Client, world: World, ledger: Ledger | None = None
+    ) -> None:
+        self._place, self._call, self._world = place, client.call, world
+        self._bucket, self._ledger = Bucket(place.bucket, client.send), ledger
+        self._queued: tuple[str, Sequence[str]] = "", ()
         self._memory = Memory(self._bucket, world.now, world.say)
-        self._zones = Zones(place, call)
+        self._zones = Zones(place, client.call)
         self._ill: dict[str, float] = {}
         self._answered: set[str] = set()
         self._said: dict[str, str] = {}
@@ -63,10 +75,12 @@ class Recovery:
             hours: how long a TPU lives, counted from the first that it replaces.
         """
         self._hours = hours
+        self._queued = (request, names) if request is not None else ("", ())
         if request is not None:
             self._look_at_request(request, names, budgets, zone_minutes)
             return
         for name, seen in self._seen(names, None):
+            self._note(name, seen)
             self._look_at(name, seen, budgets)
 
     def renew(
@@ -94,7 +108,7 @@ class Recovery:
             yield request, self._zones.find(request, names, self._memory.remaking.get(request))[0]
             return
         for name in names:
-            yield name, tpus.node(self._place, self._call, name)
+            yield name, find_node(self._place, self._call, name)
 
     @property
     def hurries(self) -> bool:
@@ -106,6 +120,7 @@ class Recovery:
     ) -> None:
         entry = self._memory.remaking.get(name)
         seen, others = self._zones.find(name, tpus, entry)
+        self._note(name, seen)
         stacks = next((other for other in others if self._is_ours(name, other)), None)
         if stacks is not None:
             self._yield_to(stacks, name, seen)
@@ -154,7 +169,7 @@ class Recovery:
             if "asleep" not in entry:
                 back = f"{name} is back after {took:.0f} s"
                 self._say_once(name, back if self._is_ours(name, seen) else _NOT_OURS.format(name))
-        why = tpus.why_ill(seen, self._world.silent)
+        why = why_ill(seen, self._world.silent)
         if why is None:
             self._answered.add(name)
             self._ill.pop(name, None)
@@ -206,6 +221,8 @@ class Recovery:
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
             raise OSError(f"deleting {name}: HTTP status {status}, {cause_of(status, answer)}")
+        if self._ledger and status != 404:
+            self._ledger.removed(self._tpus(name), comes_back=True)
 
     def _missing(self, name: str) -> None:
         """Create a TPU that this agent has deleted; another's deletion counts as meant."""
@@ -236,8 +253,10 @@ class Recovery:
         entry["made"] = self._world.now()
         self._memory.save()
         place = self._zones.place(entry)
-        url, body = tpus.creation(place, name, declared.tpus[name], entry["labels"])
+        url, body = creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
+        if self._ledger and status in (200, 409) and not self._queued[0]:
+            self._ledger.creating(self._tpus(name))
         if status == 200:
             entry["operation"] = answer.get("name")
             self._memory.save()
@@ -246,7 +265,7 @@ class Recovery:
 
     def _is_over(self, name: str, entry: Json) -> bool:
         """Return whether a creation that has brought nothing is over, and may be tried again."""
-        address = tpus.operation(self._zones.place(entry), entry["operation"])
+        address = operation_address(self._zones.place(entry), entry["operation"])
         status, operation = self._call("GET", address, None)
         if status not in (200, 404):
             said = cause_of(status, operation)
@@ -263,11 +282,31 @@ class Recovery:
         self._put_off(name, entry, cause_of(operation["error"].get("code", 0), operation))
         return False
 
+    def _tpus(self, name: str) -> Sequence[str]:
+        """Return the TPUs that come and go with what has this name."""
+        request, tpus = self._queued
+        return tpus if name == request else (name,)
+
+    def _note(self, name: str, seen: Seen | None) -> None:
+        """Tell the ledger what was seen."""
+        if not self._ledger:
+            return
+        tpus = self._tpus(name)
+        if seen and not seen.nodes:
+            self._ledger.saw_request(tpus, seen.phase, seen.state)
+            return
+        nodes = seen.nodes if seen else ()
+        states = {short_name(node): state_of(node) for node in nodes if "name" in node}
+        for tpu in tpus:
+            self._ledger.saw(tpu, states.get(tpu))
+
     def _leave(self, name: str, why: str) -> None:
         self._memory.forget(name)
         self._say_once(name, why)
 
     def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
+        if self._ledger:
+            self._ledger.refused(self._tpus(name), f"{cause.name}: {cause.said}")
         pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
         entry |= {"tries": entry["tries"] + 1, "cause": str(cause), "made": None}
         # What one zone lacks, such as a runtime, another may have.
@@ -341,11 +380,11 @@ class Zones:
         Others are looked for only while the agent makes it anew: then `pulumi up` may do so, too.
         """
         home = self.place(entry or {"zone": self._last.get(name, self._place.zone)})
-        found = forms.request(home, self._call, name, tpus)
+        found = find_request(home, self._call, name, tpus)
         others: list[Seen] = []
         if entry or found is None:
             elsewhere = [each for each in self._place.everywhere() if each.zone != home.zone]
-            seen = (forms.request(each, self._call, name, tpus) for each in elsewhere)
+            seen = (find_request(each, self._call, name, tpus) for each in elsewhere)
             others = [each for each in seen if each]
         if entry is None and others:
             found, others = others[0], []

@@ -14,30 +14,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_core.bucket import Bucket
 from tpu_core.causes import SHORTAGES, cause_of
-from tpu_core.contract import MARK
-from tpu_core.google import Call, Json, JsonBucket, is_missing, message
+from tpu_core.contract import MARK, Port
+from tpu_core.google import Call, Json, is_missing, message
 from tpu_core.paths import DECLARATION
 from tpu_core.records import FORMAT
-from tpu_core.tpu import TPU, Place, in_zone, labels_of, state_of, version
+from tpu_core.tpu import (
+    TPU,
+    Phase,
+    Place,
+    in_zone,
+    labels_of,
+    phase_of,
+    phase_of_request,
+    state_of,
+    version,
+)
 
 # The provider of the queue's resources asks by the same version (infra/queued/api.py).
 _QUEUE = "v2alpha1"
-_NODES = {
-    **dict.fromkeys(("PREEMPTED", "TERMINATED"), "lost"),
-    **dict.fromkeys(("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"), "passing"),
-    **dict.fromkeys(("STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN"), "passing"),
-    "UNHIDING": "passing",
-    "READY": "ready",
-}
-_REQUESTS = {
-    **dict.fromkeys(("SUSPENDED", "FAILED"), "lost"),
-    **dict.fromkeys(("ACCEPTED", "WAITING_FOR_RESOURCES"), "waiting"),
-    **dict.fromkeys(("CREATING", "PROVISIONING", "SUSPENDING", "DELETING"), "passing"),
-    "ACTIVE": "ready",
-}
 # By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
 _ADDED_LABELS = ("goog-pulumi-provisioned",)
+_WORST_FIRST = {"lost": 0, "unknown": 1, "ready": 3}
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 
 
@@ -46,7 +45,7 @@ class Seen:
     """What is there, in one of the forms.
 
     Attributes:
-        phase: lost, ready, waiting for capacity, passing or unknown.
+        phase: what the state means.
         state: Google's own word for it, and why, if Google says so.
         kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
         created: when it was created.
@@ -56,7 +55,7 @@ class Seen:
         zone: where it is.
     """
 
-    phase: str
+    phase: Phase
     state: str
     kind: str
     created: str | None
@@ -66,14 +65,14 @@ class Seen:
     zone: str
 
 
-def node(place: Place, call: Call, name: str) -> Seen | None:
+def find_node(place: Place, call: Call, name: str) -> Seen | None:
     """Return a plain TPU VM or a classic node; None if it is not there. Raises OSError."""
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
     state = state_of(found)
     return Seen(
-        phase=_NODES.get(state, "unknown"),
+        phase=phase_of(state),
         state=state,
         kind="preemption",
         created=found.get("createTime"),
@@ -84,7 +83,7 @@ def node(place: Place, call: Call, name: str) -> Seen | None:
     )
 
 
-def request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
+def find_request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
     """Return a request in the queue; None if it is not there. Raises OSError."""
     path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
     found = _get(call, path, name)
@@ -127,7 +126,7 @@ def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Js
     return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
 
 
-def operation(place: Place, name: str) -> str:
+def operation_address(place: Place, name: str) -> str:
     """Return the address of an operation, of whose name jobs can write all: only its end counts."""
     number = re.sub(r"[^\w-]", "", name.rpartition("/")[2])
     return f"{TPU}v2/{place.parent}/operations/{number}"
@@ -144,13 +143,13 @@ def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
         if node.get("health") in _ILL:
             return f"its health is {node['health']}"
         for worker in node.get("networkEndpoints", ()):
-            host, port = worker.get("ipAddress"), int(worker.get("port") or 8470)
+            host, port = worker.get("ipAddress"), int(worker.get("port") or Port.GRPC)
             if host and (why := silent(host, port)):
                 return f"{host}:{port} does not answer ({why})"
     return None
 
 
-def _state_of(found: Json) -> tuple[str, str, str]:
+def _state_of(found: Json) -> tuple[str, Phase, str]:
     """Return the state of a request, its phase, and what its loss counts as."""
     said = found.get("state") or {}
     state = state_of(said)
@@ -159,18 +158,19 @@ def _state_of(found: Json) -> tuple[str, str, str]:
     kind = "failure" if state == "FAILED" else "preemption"
     if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:
         kind = "shortage"
-    return shown, _REQUESTS.get(state, "unknown"), kind
+    return shown, phase_of_request(state), kind
 
 
-def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, str]:
+def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, Phase]:
     """Return the state and the phase of an ACTIVE request by those of its TPU VMs."""
-    for phase in ("lost", "unknown", "passing"):
-        for name, tpu in tpus.items():
-            own = state_of(tpu) if tpu else "gone"
-            # One that is gone while its request is ACTIVE: somebody has deleted it, or it comes.
-            if (_NODES.get(own, "unknown") if tpu else "passing") == phase:
-                return f"{state}, its TPU VM {name} {own}", phase
-    return state, "ready"
+    # One that is gone while its request is ACTIVE: someone deleted it, or it is coming.
+    phases = {name: phase_of(state_of(tpu)) if tpu else "coming" for name, tpu in tpus.items()}
+    order = sorted(phases, key=lambda name: _WORST_FIRST.get(phases[name], 2))
+    if not order or phases[order[0]] == "ready":
+        return state, "ready"
+    name = order[0]
+    tpu = tpus[name]
+    return f"{state}, its TPU VM {name} {state_of(tpu) if tpu else 'gone'}", phases[name]
 
 
 def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
@@ -202,9 +202,9 @@ class Declaration:
         return bool(mark) and labels.get(MARK) == mark
 
 
-def read_declaration(bucket: JsonBucket) -> Declaration | None:
+def read_declaration(bucket: Bucket) -> Declaration | None:
     """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
-    content = bucket.read(DECLARATION)
+    content, _ = bucket.read_json(DECLARATION)
     tpus = content.get("tpus") if content and content.get("format", FORMAT) == FORMAT else None
     if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
         return None

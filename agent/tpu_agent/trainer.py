@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
+from tpu_core.tpu import Phase, phase_of
 
 OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
 """Environment variables of the trainer: the files in which it says how it is, and how it ended."""
@@ -379,12 +380,12 @@ class TpuState:
     said: str = ""
 
 
-_STATES = {
-    **dict.fromkeys(("PREEMPTED", "TERMINATED"), "preempted"),
-    **dict.fromkeys(("REPAIRING", "REIMAGING", "RESTARTING"), "in maintenance"),
-    **dict.fromkeys(("STOPPING", "STOPPED", "HIDING", "HIDDEN", "UNHIDING"), "stopped"),
-    **dict.fromkeys(("CREATING", "STARTING"), "not ready yet"),
-    "DELETING": "deleted",
+_CAUSES: dict[Phase, str] = {
+    "lost": "preempted",
+    "maintenance": "in maintenance",
+    "stopped": "stopped",
+    "coming": "not ready yet",
+    "deleting": "deleted",
 }
 _HEALTHS = {"UNHEALTHY_MAINTENANCE": "in maintenance"}
 _CURES = {
@@ -406,7 +407,7 @@ def tpu_state(name: str, state: str | None, health: str, *, recovered: bool) -> 
         recovered: whether this agent makes lost TPUs anew.
     """
     shown = state or "gone"
-    cause = "deleted" if state is None else _STATES.get(state, "")
+    cause = "deleted" if state is None else _CAUSES.get(phase_of(state), "")
     if state == "READY" and health in _HEALTHS:
         cause, shown = _HEALTHS[health], health
     if not cause:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.month.trace import DELETE_SECONDS, Tpu
-from tpu_core.google import STORAGE, Json, parse
+from tpu_core.google import Answer, Body, Json
 
 BODY = {"acceleratorType": "v2-8", "labels": {"tpu-stack-mark": "month"}}
 
@@ -54,10 +55,16 @@ class Cloud:
         """Start to delete the TPU."""
         self.deleted = min(self.deleted, self.now)
 
+    def send(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        """Answer a request of the agent's."""
+        sent = b"" if body is None else bytes(body)  # type: ignore[arg-type]
+        if "/storage/v1/" in url:
+            return self._object(method, url, sent)
+        status, answer = self.call(method, url, sent.decode())
+        return status, {}, json.dumps(answer).encode()
+
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         """Answer a call of the agent's."""
-        if url.startswith(STORAGE):
-            return self._object(method, url, body)
         state = self.state()
         if "/operations/" in url:
             return 200, {"done": state != "CREATING"}
@@ -75,10 +82,14 @@ class Cloud:
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", asked)
         return 200, {"state": state, "createTime": created, **BODY}
 
-    def _object(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
-        parts = urllib.parse.urlsplit(url)
+    def _object(self, method: str, url: str, body: bytes) -> Answer:
+        head = {"x-goog-generation": "1"}
         if method == "POST":
-            self.objects[urllib.parse.parse_qs(parts.query)["name"][0]] = (body or "").encode()
-            return 200, {}
-        content = self.objects.get(urllib.parse.unquote(parts.path.rpartition("/o/")[2]))
-        return (404, {}) if content is None else (200, parse(content))
+            _, about, content, _ = body.split(body.partition(b"\r\n")[0])
+            name = json.loads(about.partition(b"\r\n\r\n")[2])["name"]
+            self.objects[name] = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+            return 200, head, b'{"generation": "1"}'
+        found = self.objects.get(
+            urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/o/")[2])
+        )
+        return (404, {}, b"{}") if found is None else (200, head, found)

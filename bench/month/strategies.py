@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bench.month.cloud import BODY, Cloud
 from tpu_agent.recovery import Recovery, World
+from tpu_core.google import Client
 from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
 
@@ -33,7 +34,7 @@ def _agent(cloud: Cloud) -> Callable[[], None]:
     """Return a look of the agent's real code."""
     cloud.objects[DECLARATION] = json.dumps({"tpus": {"t": BODY}}).encode()
     world = World(lambda: cloud.now, lambda text: None, lambda host, port: None, lambda: 0.5)
-    recovery = Recovery(Place("p", "z", "b"), cloud.call, world)
+    recovery = Recovery(Place("p", "z", "b"), Client(cloud.send), world)
     return lambda: recovery.look(["t"], _BUDGETS)
 
 

@@ -1,6 +1,6 @@
-"""The bucket as jobs use it: objects that are written on conditions, by Cloud Storage's JSON API.
+"""Objects of a bucket, written on conditions, by Cloud Storage's JSON API.
 
-A summary travels in an object's own metadata, so that one list of a thousand objects tells all of
+A summary of an object is kept in its metadata, so that one list of a thousand objects tells all of
 them. https://docs.cloud.google.com/storage/docs/request-preconditions
 """
 
@@ -10,29 +10,37 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
-from tpu_core.google import Answer, Body, GoogleError, Send
+from tpu_core.google import Answer, Body, GoogleError, Json, Send, message, parse
+from tpu_core.times import seconds, timestamp
 
 _ROOT = "https://storage.googleapis.com"
 _SUMMARY, _WRITER = "summary", "writer"
 _NO_BUCKET = "bucket does not exist"
 _PAGE = 1000
+_FIELDS = "items(name,generation,metageneration,size,metadata,updated),nextPageToken"
 
 
-class Conflict(Exception):
+class Conflict(GoogleError):
     """An object is no longer what the call expected."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(HTTPStatus.PRECONDITION_FAILED, f"{path} has changed")
 
 
 @dataclass(frozen=True)
 class Item:
     """What is known of an object without its content.
 
-    Its `age` is in seconds since the last change, by the bucket's clock.
+    Attributes:
+        generation: changes with its content.
+        metageneration: counts the changes of its metadata since.
+        updated: when it was last changed, in seconds since the epoch by the bucket's clock.
+        age: seconds since then by that clock, when it was asked.
     """
 
     path: str
@@ -40,33 +48,45 @@ class Item:
     metageneration: int
     size: int
     summary: dict[str, Any]
+    updated: float
     age: float
 
 
 class Bucket:
-    """Objects of one bucket."""
+    """The objects of one bucket.
 
-    def __init__(self, bucket: str, send: Send) -> None:
-        """Use the bucket of that name (without gs://) through `send`."""
-        self.bucket = bucket
+    Args:
+        name: without gs://.
+        send: sends requests.
+    """
+
+    def __init__(self, name: str, send: Send) -> None:
+        self.bucket = name
         self._send = send
 
     def read(self, path: str) -> tuple[bytes, int] | None:
-        """Return content and generation; None if there is no object. Raises StoreError."""
+        """Return content and generation; None if there is no object. Raises GoogleError."""
         answer = self._call("GET", f"{self._object(path)}?alt=media", {}, missing=True)
         if answer is None:
             return None
         return answer[2], int({k.lower(): v for k, v in answer[1].items()}["x-goog-generation"])
 
+    def read_json(self, path: str) -> tuple[Json | None, int]:
+        """Return a JSON object and its generation; None and 0 if there is no object.
+
+        Content that is no JSON object becomes `{"garbage": true}`. Raises GoogleError.
+        """
+        found = self.read(path)
+        return (parse(found[0]), found[1]) if found else (None, 0)
+
     def look(self, path: str) -> Item | None:
-        """Return what is known of an object; None if there is none. Raises StoreError."""
+        """Return what is known of an object; None if there is none. Raises GoogleError."""
         answer = self._call("GET", self._object(path), {}, missing=True)
         return None if answer is None else _item(json.loads(answer[2]), answer[1])
 
     def items(self, prefix: str, behind: str = "") -> Iterator[Item]:
-        """Yield the objects whose names begin with `prefix`, by name; those after `behind` only."""
-        fields = "items(name,generation,metageneration,size,metadata,updated),nextPageToken"
-        query = {"prefix": prefix, "maxResults": str(_PAGE), "fields": fields}
+        """Yield the objects whose names begin with `prefix`, by name; only those after `behind`."""
+        query = {"prefix": prefix, "maxResults": str(_PAGE), "fields": _FIELDS}
         if behind:
             query["startOffset"] = f"{behind}\0"
         while True:
@@ -98,7 +118,7 @@ class Bucket:
 
         Raises:
             Conflict: something else is there.
-            StoreError: the bucket refuses, or can't be reached.
+            GoogleError: the bucket refuses, or can't be reached.
         """
         mark = uuid.uuid4().hex
         about: dict[str, Any] = {"name": path, "metadata": {_WRITER: mark}}
@@ -141,13 +161,20 @@ class Bucket:
         url = f"{self._object(path)}?ifGenerationMatch={generation}"
         self._call("DELETE", url, {}, missing=True)
 
+    def set_aside(self, path: str, now: float, why: str) -> str:
+        """Copy a damaged object, with the reason next to it; say so. Raises GoogleError."""
+        aside = f"rejected/{path}-{timestamp(now)}"
+        target = self._object(aside).partition("/v1/")[2]
+        self._must("POST", f"{self._object(path)}/copyTo/{target}", {})
+        self.write(f"{aside}.reason", f"{why}\n".encode())
+        return f"{path} is set aside as {aside}: {why}"
+
     def _object(self, path: str) -> str:
         return f"{_ROOT}/storage/v1/b/{quote(self.bucket)}/o/{quote(path, safe='')}"
 
     def _upload(self, kind: str, generation: int | None) -> str:
         condition = "" if generation is None else f"&ifGenerationMatch={generation}"
-        bucket = quote(self.bucket)
-        return f"{_ROOT}/upload/storage/v1/b/{bucket}/o?uploadType={kind}{condition}"
+        return f"{_ROOT}/upload/storage/v1/b/{quote(self.bucket)}/o?uploadType={kind}{condition}"
 
     def _must(self, method: str, url: str, headers: dict[str, str], body: Body = None) -> Answer:
         answer = self._call(method, url, headers, body)
@@ -166,13 +193,13 @@ class Bucket:
         status, answered, content = self._send(method, url, headers, body)
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return status, answered, content
-        said = message_of(content)
+        text = message(content)
         if status == HTTPStatus.PRECONDITION_FAILED:
             raise Conflict(url)
-        # A bucket that is missing is 404, too: only its message tells.
-        if missing and status == HTTPStatus.NOT_FOUND and _NO_BUCKET not in said:
+        # A missing bucket is 404, too: only its message tells.
+        if missing and status == HTTPStatus.NOT_FOUND and _NO_BUCKET not in text:
             return None
-        raise GoogleError(status, f"gs://{self.bucket}: HTTP status {status}: {said}")
+        raise GoogleError(status, f"gs://{self.bucket}: HTTP status {status}: {text}")
 
 
 def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:
@@ -180,31 +207,18 @@ def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:
         summary = json.loads(about.get("metadata", {}).get(_SUMMARY, "{}"))
     except (ValueError, RecursionError):
         summary = {}
-    return Item(
-        about["name"],
-        int(about["generation"]),
-        int(about.get("metageneration", 1)),
-        int(about.get("size", 0)),
-        summary if isinstance(summary, dict) else {},
-        _age(about, headers),
-    )
-
-
-def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
-    """Return the seconds since an object's last change, both by the clock of Cloud Storage."""
+    updated = seconds(about["updated"])
     try:
         sent = next(value for name, value in headers.items() if name.lower() == "date")
-        # Python 3.10 reads neither Z nor fractions of any length.
-        changed = datetime.strptime(about["updated"][:19], "%Y-%m-%dT%H:%M:%S")
-        passed = parsedate_to_datetime(sent) - changed.replace(tzinfo=timezone.utc)
-        return max(0.0, passed.total_seconds())
-    except (KeyError, ValueError, TypeError, StopIteration):
-        return 0.0
-
-
-def message_of(content: bytes) -> str:
-    """Return what a refusal of Google's says."""
-    try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return content[:300].decode(errors="replace").strip() or "no message"
+        age = max(0.0, parsedate_to_datetime(sent).timestamp() - updated)
+    except (ValueError, TypeError, StopIteration):
+        age = 0.0
+    return Item(
+        path=about["name"],
+        generation=int(about["generation"]),
+        metageneration=int(about.get("metageneration", 1)),
+        size=int(about.get("size", 0)),
+        summary=summary if isinstance(summary, dict) else {},
+        updated=updated,
+        age=age,
+    )

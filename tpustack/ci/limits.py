@@ -8,7 +8,7 @@ import click
 
 from infra.names import names_of
 from tpu_agent.limits import LimitEnforcer
-from tpu_core.google import Json, parse
+from tpu_core.google import Answer, Body, Client
 from tpu_core.tpu import Place
 from tpustack import options
 from tpustack.ci import inert
@@ -31,18 +31,16 @@ def limits(stack: str) -> None:
         click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
         return
 
-    def call(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        headers = {"Content-Type": "text/plain"} if body else {}
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         try:
-            status, _, content = google.exchange(method, url, headers, (body or "").encode())
+            return google.exchange(method, url, headers, body)
         except TpustackError as error:
             raise OSError(str(error)) from None
-        return status, parse(content)
 
     further = settings.tpu_zones[1:]
     place = Place(settings.project, settings.zone, names.bucket, lambda: further)
     # Only the machine itself can tell whether nothing trains.
-    enforcer = LimitEnforcer(place, call, lambda: True, time.time, _say)
+    enforcer = LimitEnforcer(place, Client(send), lambda: True, time.time, _say)
     limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))

@@ -12,7 +12,7 @@ from urllib3.util import Retry
 
 from infra import credentials
 from infra.hosts import keep_to_google
-from tpu_core.bucket import message_of
+from tpu_core.google import message
 from tpustack.errors import TpustackError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
@@ -140,7 +140,7 @@ class Google:
             raise TpustackError(f"{url} can't be reached: {error}") from None
         if response.status_code >= 400:
             kind = _KINDS.get(response.status_code, TpustackError)
-            raise kind(f"{url} answers {response.status_code}: {message_of(response.content)}")
+            raise kind(f"{url} answers {response.status_code}: {message(response.content)}")
         return response
 
 

@@ -24,15 +24,15 @@ from tpu_agent.jobs.supervisor import now, supervise
 from tpu_agent.machine import Machine
 from tpu_core import paths
 from tpu_core.bucket import Bucket
-from tpu_core.google import Transport
+from tpu_core.google import MachineToken, Transport
 from tpu_core.lease import Holder
 from tpu_core.records import dump
 from tpu_core.tpu import Place
 
 _STEP_SECONDS = 0.25
 _RETRY_SECONDS = 5.0
-# A try's own calls are repeated, as nobody else repeats them.
-_TRIES = 6
+# A try repeats its own calls, as nothing else does.
+_PATIENCE_SECONDS = 60.0
 
 
 def say(text: str) -> None:
@@ -54,13 +54,15 @@ def run(arguments: list[str]) -> None:
 def _run_try(folder: Path) -> None:
     """Run one try, as the process that `Attempt.start` starts."""
     machine, account = Machine(), os.environ.get(ACCOUNT, AS_ROOT)
-    server = JobMetadata(account, machine.call, machine.metadata) if account != AS_ROOT else None
+    server = (
+        JobMetadata(account, machine.client.call, machine.metadata) if account != AS_ROOT else None
+    )
     supervise(folder, _store_of(machine), Identity(server))
 
 
 def _store_of(machine: Machine) -> Callable[[str], Bucket]:
     """Return what opens a bucket by its name, as the machine's account."""
-    return lambda name: Bucket(name, Transport(machine.entry, _TRIES))
+    return lambda name: Bucket(name, Transport(MachineToken(machine.entry), _PATIENCE_SECONDS))
 
 
 def _run_jobs(program: Path, *, is_here: bool) -> None:
@@ -101,9 +103,9 @@ def _place(machine: Machine) -> Place:
 def _host(machine: Machine, folder: Path, program: Path, number: int) -> Host:
     """Return what runs jobs on another host of a slice than worker 0."""
     place, tpu = _place(machine), machine.attribute("tpu-name")
-    tpus = Tpus(place, tpu, machine.call, lambda: None, is_here=True)
+    tpus = Tpus(place, tpu, machine.client.call, lambda: None, is_here=True)
     world = HostWorld(os.environ, lambda one: one.start(program), time.sleep, time.time, say)
-    store = Bucket(place.bucket, Transport(machine.entry))
+    store = Bucket(place.bucket, machine.client.send)
     return Host(store, tpu, number, tpus.ready, folder, world)
 
 
@@ -111,12 +113,12 @@ def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> 
     place = _place(machine)
     me = Holder(machine.entry("id"), machine.entry("name"))
     tpu = machine.attribute("tpu-name")
-    store = Bucket(place.bucket, Transport(machine.entry))
+    store = Bucket(place.bucket, machine.client.send)
 
     def want() -> None:
         store.write(paths.WANTED, dump({"at": time.time()}))
 
-    tpus = Tpus(place, tpu, machine.call, want, is_here=is_here)
-    tell = partial(Events(machine.optional, machine.call, say).report, "job")
+    tpus = Tpus(place, tpu, machine.client.call, want, is_here=is_here)
+    tell = partial(Events(machine.optional, machine.client.call, say).report, "job")
     world = World(now, time.time, say, lambda one: one.start(program), tell)
     return Runner(store, me, tpu, tpus, folder, world)

@@ -22,7 +22,7 @@ from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Call, Json, message
 from tpu_core.lease import FRESH, Holder, Lease
-from tpu_core.tpu import TPU, Place, look_up, version
+from tpu_core.tpu import Place, look_up, phase_of, start, state_of
 
 # The queue is looked at when the bell has rung, and at least so often.
 _LOOK = 30.0
@@ -362,8 +362,6 @@ class Current:
 
 # --- The TPU that the jobs run on: whether it is ready, and whether it is still the same.
 
-_GONE = ("PREEMPTED", "TERMINATED", "DELETING")
-
 
 class Tpus:
     """Looks the TPU up.
@@ -406,7 +404,7 @@ class Tpus:
         _, node = self._node()
         if node is None:
             return f"the TPU {self._name} is gone"
-        if node.get("state") in _GONE:
+        if phase_of(state_of(node)) in ("lost", "deleting"):
             return f"the TPU {self._name} is {node['state']}"
         if node.get("createTime", "") != created:
             return f"the TPU {self._name} was made anew"
@@ -419,10 +417,7 @@ class Tpus:
             self._want()
         self._has_wanted = node is None
         if node is not None and node.get("state") == "STOPPED":
-            url = f"{TPU}{version(node)}/{here.node(self._name)}:start"
-            status, answer = self._call("POST", url, "{}")
-            if status >= 300:
-                raise OSError(f"{self._name} can't be started: {message(answer)}")
+            start(self._call, here, self._name, node)
 
     def _node(self) -> tuple[Place, Json | None]:
         here, status, node = look_up(self._place, self._call, self._name)

@@ -10,6 +10,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.jobs.runner import Tpus
 from tpu_agent.limits import LimitEnforcer
 from tpu_core.google import Json
@@ -40,7 +41,7 @@ class Stack(Agent):
         place = Place(PROJECT, ZONE, "a-bucket")
         self.enforcer = LimitEnforcer(
             place,
-            self.call,
+            FakeClient(self.call),
             lambda: False,
             self.clock.now,
             self.lines.append,

@@ -7,9 +7,11 @@ from datetime import datetime, timezone
 
 import pytest
 
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.events import Ceiling
+from tpu_core.bucket import Bucket
 from tpu_core.contract import Ceiling as Limit
-from tpu_core.google import Json, JsonBucket
+from tpu_core.google import Json
 
 COST: Limit = {"dollars": 10.0, "hour": 6.0, "hourWithoutTpu": 0.6}
 HOUR = 3600.0
@@ -27,7 +29,7 @@ class World:
         self.agent = self.start()
 
     def start(self) -> Ceiling:
-        bucket = JsonBucket(self.call, "b")
+        bucket = Bucket("b", FakeClient(self.call).send)
         return Ceiling(bucket, lambda: self.stands, lambda: self.now, self.told.append)
 
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:

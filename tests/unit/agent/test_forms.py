@@ -16,10 +16,12 @@ from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.recovery import Recovery, World
-from tpu_core.google import Call, Json, JsonBucket
+from tpu_core.bucket import Bucket
+from tpu_core.google import Call, Json
 from tpu_core.paths import WANTED
 from tpu_core.tpu import Place
 
@@ -78,10 +80,11 @@ class Agent:
 
     def start(self) -> None:
         world = World(self.clock.now, self.lines.append, lambda *_: self.silent, lambda: 0.5)
-        bucket = JsonBucket(lambda *sent: self.call(*sent), "a-bucket")
+        client = FakeClient(lambda *sent: self.call(*sent))
+        bucket = Bucket("a-bucket", client.send)
         self.ledger = Ledger(bucket, "a-job", self.clock.now, self.lines.append)
-        call = self.ledger.listening(lambda *sent: self.call(*sent), "recovering")
-        self.recovery = Recovery(Place(PROJECT, ZONE, "a-bucket"), call, world)
+        place = Place(PROJECT, ZONE, "a-bucket")
+        self.recovery = Recovery(place, client, world, self.ledger)
 
     def looks(
         self, seconds: float, until: Callable[[], bool] = lambda: False, **budgets: int
@@ -434,7 +437,7 @@ def test_a_request_that_a_limit_deletes_comes_back_with_all_its_tpus_for_a_job(
     place = Place(PROJECT, ZONE, "a-bucket")
     enforcer = LimitEnforcer(
         place,
-        agent.call,
+        FakeClient(agent.call),
         lambda: False,
         clock.now,
         agent.lines.append,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent import main
 from tpu_agent.main import Keeper
 from tpu_core.google import Json
@@ -42,6 +43,10 @@ class Fake:
 
     def tpus(self) -> list[str]:
         return ["tpu"]
+
+    @property
+    def client(self) -> FakeClient:
+        return FakeClient(self.call)
 
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         return 200, {"state": self.state}

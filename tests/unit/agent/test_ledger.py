@@ -12,10 +12,12 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.recovery import Recovery, World
-from tpu_core.google import Call, Json, JsonBucket
+from tpu_core.bucket import Bucket
+from tpu_core.google import Call, Json
 from tpu_core.tpu import Place
 
 from .conftest import PARENT, PROJECT, TPU, ZONE, caller
@@ -48,11 +50,12 @@ class Agent:
             return self.call(*sent)
 
         say, now, place = self.lines.append, self.clock.now, Place(PROJECT, ZONE, "a-bucket")
-        ledger = Ledger(JsonBucket(call, "a-bucket"), "a-job", now, say)
+        ledger = Ledger(Bucket("a-bucket", FakeClient(call).send), "a-job", now, say)
         world = World(now, say, lambda host, port: None, lambda: 0.5)
-        self.recovery = Recovery(place, ledger.listening(call, "recovering"), world)
-        limited = ledger.listening(call, "stopped")
-        self.enforcer = LimitEnforcer(place, limited, lambda: False, now, say)
+        self.recovery = Recovery(place, FakeClient(call), world, ledger)
+        self.enforcer = LimitEnforcer(
+            place, FakeClient(call), lambda: False, now, say, ledger=ledger
+        )
 
     def looks(self, seconds: float, **limits: float) -> None:
         end = self.clock.now() + seconds
@@ -135,49 +138,37 @@ def test_what_a_limit_stops_or_deletes_is_stopped_and_a_persons_deletion_is_not(
     assert states(google)[-2:] == ["ready", "stopped"]
 
 
-def test_a_queued_tpu_waits_in_the_queue_and_leaves_it(clock: VirtualClock) -> None:
-    """Whoever asks for the request: the answers say what the state is."""
-    answers: list[tuple[int, Json]] = []
-    written: dict[str, Json] = {}
+def ledger_of(written: dict[str, Json], clock: VirtualClock) -> Ledger:
+    """A ledger whose files, by their URLs, are in `written`."""
 
     def google(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        if "upload/storage" in url:
-            written["file"] = json.loads(body or "")
-            return 200, {}
-        return answers.pop(0)
+        written[url] = json.loads(body or "")
+        return 200, {}
 
-    call = Ledger(JsonBucket(google, "b"), "j", clock.now, lambda _: None).listening(
-        google, "stopped"
-    )
-    base = f"https://tpu.googleapis.com/v2/{PARENT}"
-    spec = {"name": f"{PARENT}/queuedResources/q", "tpu": {"nodeSpec": [{"nodeId": "t"}]}}
-    made = {"state": "READY", "queuedResource": f"{PARENT}/queuedResources/q"}
-    for method, url, status, answer in (
-        ("GET", "queuedResources/q", 200, spec | {"state": {"state": "WAITING_FOR_RESOURCES"}}),
-        ("GET", "nodes/t", 404, {}),
-        ("GET", "queuedResources/q", 200, spec | {"state": {"state": "PROVISIONING"}}),
-        ("GET", "nodes/t", 200, made),
-        ("DELETE", "queuedResources/q?force=true", 200, {}),
-        ("GET", "nodes/t", 404, {}),
-    ):
-        answers.append((status, answer))
-        call(method, f"{base}/{url}", None)
-    assert [event["state"] for event in written["file"]["events"]] == [
+    return Ledger(Bucket("b", FakeClient(google).send), "j", clock.now, lambda _: None)
+
+
+def test_a_queued_tpu_waits_in_the_queue_and_leaves_it(clock: VirtualClock) -> None:
+    written: dict[str, Json] = {}
+    ledger = ledger_of(written, clock)
+    ledger.saw_request(["t"], "waiting", "WAITING_FOR_RESOURCES")
+    ledger.saw("t", None)
+    ledger.saw_request(["t"], "coming", "PROVISIONING")
+    ledger.saw("t", "READY")
+    ledger.removed(["t"], comes_back=False)
+    ledger.saw("t", None)
+    (file,) = written.values()
+    assert [event["state"] for event in file["events"]] == [
         *("queued", "provisioning", "ready", "stopped"),
     ]
 
 
-@pytest.mark.parametrize("answer", [{"garbage": True}, {}, {"state": None}, {"error": {}}])
-def test_an_answer_that_says_no_state_says_nothing(clock: VirtualClock, answer: Json) -> None:
-    def google(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        assert "storage" not in url
-        return 200, answer
-
-    call = Ledger(JsonBucket(google, "b"), "j", clock.now, lambda _: None).listening(
-        google, "stopped"
-    )
-    for what in ("nodes/t", "queuedResources/q"):
-        call("GET", f"https://tpu.googleapis.com/v2/{PARENT}/{what}", None)
+def test_a_state_that_google_does_not_document_says_nothing(clock: VirtualClock) -> None:
+    written: dict[str, Json] = {}
+    ledger = ledger_of(written, clock)
+    ledger.saw("t", "STATE_UNSPECIFIED")
+    ledger.saw_request(["t"], "unknown", "NEW")
+    assert written == {}
 
 
 def test_signs_of_life_are_rare_and_a_killed_agent_goes_on_in_a_file_of_its_own(
@@ -229,18 +220,9 @@ def test_the_ledger_is_no_trace_of_a_trainer(google: Client, agent: Agent) -> No
 
 
 def test_a_file_does_not_grow_without_end(clock: VirtualClock) -> None:
-    written: dict[str, list[Json]] = {}
-
-    def google(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        if "upload/storage" in url:
-            written[url] = json.loads(body or "")["events"]
-            return 200, {}
-        return 200, {"state": "READY" if int(clock.now()) % 2 else "PREEMPTED"}
-
-    call = Ledger(JsonBucket(google, "b"), "j", clock.now, lambda _: None).listening(
-        google, "stopped"
-    )
-    for _ in range(1201):
+    written: dict[str, Json] = {}
+    ledger = ledger_of(written, clock)
+    for number in range(1201):
         clock.advance(1.0)
-        call("GET", f"https://tpu.googleapis.com/v2/{PARENT}/nodes/t", None)
-    assert [len(events) for events in written.values()] == [500, 500, 201]
+        ledger.saw("t", "READY" if number % 2 else "PREEMPTED")
+    assert [len(file["events"]) for file in written.values()] == [500, 500, 201]

@@ -13,6 +13,7 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.limits import LimitEnforcer
 from tpu_core.google import Call
 from tpu_core.tpu import Place
@@ -35,7 +36,7 @@ class Watch:
         self.lines: list[str] = []
         self.enforcer = LimitEnforcer(
             Place(PROJECT, ZONE, "a-bucket"),
-            lambda *sent: self.call(*sent),
+            FakeClient(lambda *sent: self.call(*sent)),
             lambda: self.trains,
             clock.now,
             self.lines.append,
@@ -315,7 +316,7 @@ def test_a_list_of_what_jobs_have_written_holds_no_limit_up(
         pages += 1
         if fails and pages == 3:
             return 503, {}
-        items = [{"name": "jobs/a/b", "updated": "2020-01-01T00:00:00Z"}] * 2
+        items = [{"name": "jobs/a/b", "generation": "1", "updated": "2020-01-01T00:00:00Z"}] * 2
         return 200, {"items": items} if "pageToken=9" in url else {
             "items": items,
             "nextPageToken": str(int(url.partition("pageToken=")[2] or 0) + 1),
@@ -343,7 +344,10 @@ def test_the_list_ends_at_the_first_sign_of_life(google: Client, watch: Watch) -
             return call(method, url, body)
         pages += 1
         moment = "2020-01-01T00:00:00Z" if pages < 3 else "2099-01-01T00:00:00Z"
-        return 200, {"items": [{"name": "jobs/a/b", "updated": moment}], "nextPageToken": "x"}
+        return 200, {
+            "items": [{"name": "jobs/a/b", "generation": "1", "updated": moment}],
+            "nextPageToken": "x",
+        }
 
     watch.call = endless
     watch.looks(ONE | {"idleMinutes": 30}, HOUR)

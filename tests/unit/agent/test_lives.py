@@ -12,6 +12,7 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.memory import birth
 from tpu_core.google import Json
@@ -34,7 +35,7 @@ class Limited(Agent):
         super().start()
         self.enforcer = LimitEnforcer(
             Place(PROJECT, ZONE, "a-bucket"),
-            lambda *sent: self.call(*sent),
+            FakeClient(lambda *sent: self.call(*sent)),
             lambda: True,
             self.clock.now,
             self.lines.append,

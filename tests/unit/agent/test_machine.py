@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tpu_agent.machine import Machine
-from tpu_core.google import STORAGE, Json
+from tpu_core.google import Json
 from tpu_core.tpu import TPU
 
 FAILURE = (502, {"error": {"message": "the answer is no JSON object"}})
@@ -27,15 +27,14 @@ class Answer(io.BytesIO):
         (TPU, b"<html>Log in to the network first</html>", FAILURE),
         (TPU, b"[1]", FAILURE),
         (TPU, b'{"state": "READY"}', (200, {"state": "READY"})),
-        # A damaged object is for its reader to judge.
-        (STORAGE, b"{", (200, {"garbage": True})),
     ],
 )
 def test_a_page_in_place_of_an_apis_answer_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, url: str, text: bytes, expected: tuple[int, Json]
 ) -> None:
     machine = Machine()
-    opener: Any = machine._google._opener
+    transport: Any = machine.client.send
+    opener = transport._opener
     monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
     monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
-    assert machine.call("GET", f"{url}v2/x", None) == expected
+    assert machine.client.call("GET", f"{url}v2/x", None) == expected

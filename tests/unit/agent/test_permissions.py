@@ -14,6 +14,7 @@ from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Json, parse
 from tpu_core.paths import DECLARATION
@@ -91,7 +92,7 @@ def recovery_of(local_cloud: LocalCloud, clock: VirtualClock, lines: list[str]) 
         return answer.status_code, parse(answer.content)
 
     world = World(clock.now, lines.append, lambda host, port: None, lambda: 0.5)
-    return Recovery(Place(PROJECT, ZONE, "a-bucket"), call, world)
+    return Recovery(Place(PROJECT, ZONE, "a-bucket"), FakeClient(call), world)
 
 
 def lose(google: Client, local_cloud: LocalCloud) -> None:

@@ -15,6 +15,7 @@ from localcloud.core.cloud import Latency
 from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Call, Json
 from tpu_core.tpu import Place
@@ -54,7 +55,7 @@ class Agent:
         told = self.told.append
         world = World(self.clock.now, self.lines.append, self._silent, lambda: 0.5, told)
         place = Place(PROJECT, ZONE, "a-bucket")
-        self.recovery = Recovery(place, lambda *sent: self.call(*sent), world)
+        self.recovery = Recovery(place, FakeClient(lambda *sent: self.call(*sent)), world)
 
     def looks(
         self, seconds: float, until: Callable[[], bool] = lambda: False, **budgets: int
@@ -353,7 +354,7 @@ def test_what_can_not_be_read_in_the_agents_memory_is_put_aside(
     assert state(google) == "READY"
     damaged, reason = objects(google, "rejected/agent/state.json-")
     assert reason == f"{damaged}.reason"
-    assert f"agent/state.json is put aside as {damaged}: format " in agent.lines[0]
+    assert f"agent/state.json is set aside as {damaged}: format " in agent.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -408,7 +409,7 @@ def test_a_clock_that_is_wrong_or_set_right_holds_nothing_up(
     """It is wrong while a TPU is lost and can't be made, and right again when it can."""
     world = World(lambda: clock.now() + wrong, agent.lines.append, agent._silent, lambda: 0.5)
     place = Place(PROJECT, ZONE, "a-bucket")
-    agent.recovery = Recovery(place, lambda *sent: agent.call(*sent), world)
+    agent.recovery = Recovery(place, FakeClient(lambda *sent: agent.call(*sent)), world)
     agent.cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
     preempt(agent)
     agent.looks(3600, preemption=1)

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.recovery import Recovery, World
 from tpu_core.causes import cause_of
 from tpu_core.google import Json
@@ -182,7 +183,7 @@ def looks(google: Google, zones: Sequence[str], seconds: float) -> list[str]:
     """What the agent says in so long."""
     lines: list[str] = []
     world = World(lambda: google.now, lines.append, lambda *_: None, lambda: 1.0)
-    recovery = Recovery(Place("p", B, "b", lambda: zones[1:]), google, world)
+    recovery = Recovery(Place("p", B, "b", lambda: zones[1:]), FakeClient(google), world)
     request = None if len(zones) == 1 else "t"
     while google.now < seconds:
         recovery.look(["t"], BUDGETS, request, 15.0)
@@ -238,7 +239,7 @@ def test_what_google_gives_in_the_end_is_taken() -> None:
     def ready(method: str, url: str, body: str | None) -> tuple[int, Json]:
         return google(method, url, body) if "storage" in url else (200, made)
 
-    Recovery(Place("p", B, "b"), ready, world).look(["t"], BUDGETS)
+    Recovery(Place("p", B, "b"), FakeClient(ready), world).look(["t"], BUDGETS)
     assert lines == [f"t is back after {HOUR:.0f} s"]
 
 
@@ -254,5 +255,5 @@ def test_a_look_that_is_refused_says_why_and_what_helps(refusal: Refusal) -> Non
 
     world = World(lambda: 0.0, lambda _: None, lambda *_: None, lambda: 1.0)
     with pytest.raises(OSError, match=f"HTTP status {status} for t: {refusal.cause} ") as raised:
-        Recovery(Place("p", B, "b"), refused, world).look(["t"], BUDGETS)
+        Recovery(Place("p", B, "b"), FakeClient(refused), world).look(["t"], BUDGETS)
     assert str(raised.value).endswith(refusal.cure)

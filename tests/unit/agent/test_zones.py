@@ -23,6 +23,7 @@ from localcloud.services.tpu import api, catalog, nodes
 from localcloud.services.tpu.api import NODE as NODE_KIND
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client, session
+from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.jobs.runner import Tpus
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
@@ -84,7 +85,7 @@ class Stack:
     def start(self) -> None:
         world = World(self.clock.now, self.lines.append, lambda *_: None, lambda: 0.5)
         here = Place(PROJECT, B, "a-bucket", lambda: self.further)
-        self.recovery = Recovery(here, lambda *sent: self.call(*sent), world)
+        self.recovery = Recovery(here, FakeClient(lambda *sent: self.call(*sent)), world)
 
     def look(self) -> None:
         self.recovery.look(["q"], BUDGETS, "q", MINUTES)
@@ -179,7 +180,7 @@ def test_how_long_it_waits_in_a_zone_does_not_depend_on_googles_clock(
     now = stack.clock.now
     world = World(lambda: now() + wrong, stack.lines.append, lambda *_: None, lambda: 0.5)
     here = Place(PROJECT, B, "a-bucket", lambda: stack.further)
-    stack.recovery = Recovery(here, lambda *sent: stack.call(*sent), world)
+    stack.recovery = Recovery(here, FakeClient(lambda *sent: stack.call(*sent)), world)
     stack.sold_out(B)
     stack.preempt()
     begun = now()
@@ -367,7 +368,7 @@ class MachineOfStack:
     """The metadata and the account of the machine that trains."""
 
     def __init__(self, stack: Stack) -> None:
-        self.call = stack.call
+        self.client = FakeClient(stack.call)
 
     def tpus(self) -> list[str]:
         return ["q"]
@@ -388,8 +389,10 @@ def test_the_tpu_of_the_trainer_of_jobs_and_of_limits_is_looked_up_where_it_is(
 
     ledger = Ledger(stack.recovery._bucket, "j", stack.clock.now, print)
     said: list[str] = []
-    call = ledger.listening(stack.call, "stopped")
-    enforcer = LimitEnforcer(here, call, lambda: True, stack.clock.now, said.append)
+    client = FakeClient(stack.call)
+    enforcer = LimitEnforcer(
+        here, client, lambda: True, stack.clock.now, said.append, ledger=ledger
+    )
     for _ in range(3):
         enforcer.look({"tpus": ["q"], "timeToLiveHours": 1})
     assert [event["state"] for event in ledger._events] == ["ready"], "it never was absent"

@@ -23,7 +23,7 @@ from infra.credentials import Given
 from infra.rest import Api
 from tests.unit.structure.modules import ROOT, sources
 from tpu_agent.machine import Machine
-from tpu_core.google import Transport, vertex_root
+from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
 from tpustack.ci.forges import forge_of
@@ -70,13 +70,13 @@ def as_another_account(url: str) -> None:
 def of_the_agent(url: str) -> None:
     machine: Any = Machine()
     machine.metadata = lambda path: (f'{{"access_token": "{TOKEN}"}}', "")
-    status, _ = machine.call("GET", url, None)
+    status, _ = machine.client.call("GET", url, None)
     assert status >= 300
 
 
 def of_the_jobs(url: str) -> None:
     answer = f'{{"access_token": "{TOKEN}", "expires_in": 3600}}'
-    assert Transport(lambda path: answer)("GET", url, {}, None)[0] >= 300
+    assert Transport(MachineToken(lambda path: answer))("GET", url, {}, None)[0] >= 300
 
 
 CLIENTS: list[Callable[[str], object]] = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tpu_core.bucket import message_of
+from tpu_core.google import message
 from tpu_core.google import vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
@@ -41,9 +41,9 @@ class CustomJobs:
         except TpustackError as error:
             raise Unanswered(str(error)) from None
         if status >= 500:
-            raise Unanswered(f"Vertex AI answers {status}: {message_of(content)}")
+            raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
         if status >= 400:
-            said = message_of(content).strip().rstrip(".")
+            said = message(content).strip().rstrip(".")
             raise TpustackError(
                 f"Vertex AI does not take the job: {self._cure(status, said, account, quota)}. "
                 f"Google's answer: {said}. Nothing was queued"

@@ -139,7 +139,7 @@ class MemoryStore(Store):
         thing = self._there.things[path]
         age = self._there.clock.seconds - thing.changed
         return Item(
-            path, thing.generation, thing.metageneration, len(thing.data), thing.summary, age
+            path, thing.generation, thing.metageneration, len(thing.data), thing.summary, 0.0, age
         )
 
 

@@ -19,7 +19,7 @@ from tpu_agent.jobs.hosts import World as HostWorld
 from tpu_agent.jobs.queue import Queue
 from tpu_agent.jobs.record import Job, Outcome, Spec
 from tpu_agent.jobs.runner import Runner, World
-from tpu_core.google import GoogleError
+from tpu_core.google import Client, GoogleError
 from tpu_core.lease import DURATION, Holder
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
@@ -304,7 +304,8 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Metadata:
-        call, further_zones = None, None
+        further_zones = None
+        client = Client(lambda *_: (404, {}, b""))
 
         def attribute(self, name: str) -> str:
             return {"agent-worker-number": number, "bucket-url": "gs://b"}.get(name, name)
