@@ -16,13 +16,13 @@ from tpu_core.bucket import Bucket
 from tpu_core.contract import Ceiling as Limit
 from tpu_core.contract import Messages, Metadata
 from tpu_core.google import Call, message
+from tpu_core.paths import COST
 from tpu_core.records import Unreadable, dump, sound
 
 Event = Literal["cost", "endpoint", "job", "limits", "recovery", "training"]
 _LOGS = "https://logging.googleapis.com/v2/entries:write"
 # The longest value of a label that a notification can use; the log has the whole text.
 _LONGEST_SUBJECT = 200
-_COSTS = "agent/cost.json"
 # A killed agent loses less than this.
 _ADDITION_SECONDS = 600.0
 # After a longer gap nobody knows what was running.
@@ -119,7 +119,7 @@ class Ceiling:
         reached = spent.dollars >= cost["dollars"] and spent.told != cost["dollars"]
         if reached:
             spent.told = cost["dollars"]
-        self._bucket.write(_COSTS, dump(spent))
+        self._bucket.write(COST, dump(spent))
         if reached:
             self._tell(
                 f"cost ceiling reached: TPU and VM have cost ${spent.dollars:.2f} this month by "
@@ -129,10 +129,10 @@ class Ceiling:
 
     def _spent(self, now: float) -> _Spent:
         new = _Spent(time.strftime("%Y-%m", time.gmtime(now)), now)
-        found, _ = self._bucket.read_json(_COSTS)
+        found, _ = self._bucket.read_json(COST)
         try:
             spent = new if found is None else sound(_Spent, found)
         except Unreadable as error:
-            self._bucket.set_aside(_COSTS, now, str(error))
+            self._bucket.set_aside(COST, now, str(error))
             return new
         return spent if spent.month == new.month else replace(new, at=spent.at)

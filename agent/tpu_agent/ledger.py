@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
+from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_core.records import dump
@@ -42,7 +43,7 @@ class Ledger:
     def __init__(
         self, bucket: Bucket, job: str, now: Callable[[], float], say: Callable[[str], None]
     ) -> None:
-        self._bucket, self._folder, self._now, self._say = bucket, f"jobs/{job}/ledger", now, say
+        self._bucket, self._folder, self._now, self._say = bucket, paths.ledger(job), now, say
         self._machine, self._lock = socket.gethostname(), threading.Lock()
         self._states: dict[str, tuple[str, str]] = {}
         self._events: list[Json] = []

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpu_agent.ledger import Ledger
-from tpu_agent.memory import PATH, birth
+from tpu_agent.memory import birth
 from tpu_core.bucket import Bucket
 from tpu_core.google import Client, Json, message
-from tpu_core.paths import IDLE_STOP
+from tpu_core.paths import IDLE_STOP, JOBS, STATE
 from tpu_core.times import timestamp
 from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
@@ -141,7 +141,7 @@ class LimitEnforcer:
             return []
         if "recovery" in limits:
             try:
-                self._remembered = self._bucket.read_json(PATH)[0] or self._remembered
+                self._remembered = self._bucket.read_json(STATE)[0] or self._remembered
             except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
@@ -186,7 +186,7 @@ class LimitEnforcer:
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
-        for item in self._bucket.items("jobs/"):
+        for item in self._bucket.items(JOBS):
             # The agent's own ledger is no trace of a trainer.
             if "/ledger/tpus-" not in item.path:
                 yield item.updated

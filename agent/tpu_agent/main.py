@@ -1,6 +1,8 @@
-"""Run the agent: `agent.py` until it is told to end, `agent.py wake` to start stopped TPUs.
+"""The agent's program.
 
-`agent.py jobs`, `try FOLDER` and `managed BUCKET JOB` run jobs: see jobs/main.py.
+`agent.py` enforces limits, recreates lost TPUs and runs the trainer, each in a thread of its own,
+until it is told to end. `agent.py wake` starts stopped TPUs. `agent.py jobs`, `try FOLDER` and
+`managed BUCKET JOB` run jobs: see jobs/main.py.
 """
 
 from __future__ import annotations
@@ -28,24 +30,26 @@ from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core.bucket import Bucket
 from tpu_core.causes import cause_of
-from tpu_core.google import Call, Json
+from tpu_core.contract import Limits, Metadata
+from tpu_core.google import Call
+from tpu_core.times import backoff
 from tpu_core.tpu import Place, look_up, state_of
 
 _COST_SECONDS, _TRAINER_RETRY_SECONDS = 60.0, 5.0
 
 
 def say(text: str) -> None:
-    """Write a line of the limits to the journal and the serial port."""
+    """Write a line to the journal and the serial port."""
     print(f"tpu-stack agent: {text}", flush=True)
 
 
 def say_of_trainer(text: str) -> None:
-    """Write a line of the trainer's to the journal and the serial port."""
+    """Write a line about the trainer to the journal and the serial port."""
     print(f"tpu-stack: {text}", flush=True)
 
 
 def main() -> None:
-    """Run the trainer, keep limits and make lost TPUs anew; or wake what was stopped."""
+    """Do what the arguments say."""
     if sys.argv[1:2] in (["jobs"], ["try"], ["managed"]):
         jobs.run(sys.argv)
         return
@@ -55,12 +59,12 @@ def main() -> None:
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
         return
-    # First, and whatever becomes of the rest, what ends costs.
+    # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
     add = partial(_add_costs, machine, keeper, events)
     threading.Thread(target=add, name="cost", daemon=True).start()
-    if machine.optional("tpu-runs-training") is None:
+    if machine.optional(Metadata.RUNS_TRAINING) is None:
         world = World(
             time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
         )
@@ -87,12 +91,9 @@ def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
 
 
 def _keeper(machine: Machine, events: Events) -> Keeper:
-    bucket = machine.attribute("bucket-url").removeprefix("gs://")
-    project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
-    place = Place(project, zone, bucket, machine.further_zones)
-    ledger = Ledger(
-        Bucket(bucket, machine.client.send), machine.attribute("training-job"), time.time, say
-    )
+    place = machine.place()
+    bucket = Bucket(place.bucket, machine.client.send)
+    ledger = Ledger(bucket, machine.attribute(Metadata.JOB), time.time, say)
     tell = partial(events.report, "recovery")
     world = World(time.time, say, why_silent, random.random, tell)
     keeper = Keeper(machine, place, say)
@@ -116,7 +117,7 @@ def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
     def finish(path: str) -> None:
         bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
 
-    job = machine.attribute("training-job")
+    job = machine.attribute(Metadata.JOB)
 
     def tell(text: str) -> None:
         events.report(
@@ -143,7 +144,7 @@ def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
 
 
 def _run(trainer: Trainer) -> None:
-    """Look after the trainer in this thread, which hears signals, until the agent shall end."""
+    """Look after the trainer in this thread, which gets signals, until the agent is to end."""
     wake = _Alarm()
     while not wake.told_to_end(_look(trainer)):
         pass
@@ -151,7 +152,7 @@ def _run(trainer: Trainer) -> None:
 
 
 def _look(trainer: Trainer) -> float:
-    """Look after the trainer, and return the pause; no failure, as of a full disk, ends limits."""
+    """Look after the trainer; return the pause. No failure, such as a full disk, ends limits."""
     try:
         return trainer.look()
     except Exception:
@@ -160,7 +161,7 @@ def _look(trainer: Trainer) -> float:
 
 
 def _or_die(work: Callable[[], None]) -> None:
-    """Let the whole agent end with a thread that fails: systemd starts it again."""
+    """End the whole agent if a thread fails: systemd restarts it."""
     try:
         work()
     except BaseException:
@@ -184,7 +185,7 @@ class _Alarm:
             signal.signal(number, lambda *_: None)
 
     def told_to_end(self, seconds: float) -> bool:
-        """Wait until something happens, or so long; return whether the agent shall end."""
+        """Wait for a signal at most so long; return whether the agent is to end."""
         select.select([self._bell], [], [], seconds)
         try:
             heard = os.read(self._bell, 4096)
@@ -193,22 +194,20 @@ class _Alarm:
         return bool({signal.SIGTERM, signal.SIGINT} & set(heard))
 
 
-# --- Keep limits and recreate lost TPUs, each in a thread of its own, as the metadata says.
-
 _LOOK_SECONDS = 60
 # A kill of a TPU is noticed within 3 s, at a quarter of what the agent may cost.
 _RECOVERY_SECONDS = 2.5
-# While Google deletes or makes a TPU: the trainer waits for what comes next.
+# While Google deletes or creates a TPU, for which the trainer waits.
 _MAKING_SECONDS = 1.0
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 15.0, 120.0
 _T = TypeVar("_T")
 
 
 class Keeper:
-    """Looks at the metadata and the TPUs in turns.
+    """Enforces limits and recreates lost TPUs, as the metadata says.
 
     `keep` and `recover` have a thread each, so that no failure of recovery stops the limits.
-    Everything else is for other threads.
+    Other threads use the rest.
 
     Args:
         machine: that this runs on.
@@ -224,7 +223,7 @@ class Keeper:
         self.trains: Callable[[], bool] = _runs_jobs
         """Whether the trainer or a job of the queue runs on this machine."""
         self._machine, self._say = machine, say
-        self._limits: Json = {}
+        self._limits: Limits = {}
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
@@ -237,11 +236,11 @@ class Keeper:
         return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
 
     def budgets(self) -> Mapping[str, int] | None:
-        """Return failures and preemptions a day; None where lost TPUs are not made anew."""
+        """Return failures and preemptions a day; None if lost TPUs are not recreated."""
         return self._limits.get("recovery")
 
     def wake(self) -> None:
-        """Start TPUs that were stopped: there is something to train."""
+        """Start stopped TPUs: there is something to train."""
         self.until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
 
     def keep(self) -> None:
@@ -254,7 +253,7 @@ class Keeper:
         self.until_it_works(self._machine.turn_off)
 
     def recover(self) -> None:
-        """Recreate lost TPUs for ever, while the metadata asks for it."""
+        """Recreate lost TPUs forever, while the metadata asks for it."""
         while True:
             self._bell.wait(self.until_it_works(self._recover))
             self._bell.clear()
@@ -284,7 +283,7 @@ class Keeper:
             return _MAKING_SECONDS if self.recovery.hurries else _RECOVERY_SECONDS
 
     def renew(self, why: str) -> None:
-        """Make the trainer's TPUs anew, which look healthy and are not. Raises OSError."""
+        """Recreate the trainer's TPUs, which look healthy and are not. Raises OSError."""
         limits = self._limits
         if "recovery" in limits:
             with self._recovering:
@@ -326,7 +325,7 @@ class Keeper:
 
         Whatever goes wrong, a machine that costs is not left alone.
         """
-        pause, said = _RETRY_SECONDS, ""
+        tries, said = 0, ""
         while True:
             try:
                 return step()
@@ -334,13 +333,9 @@ class Keeper:
                 if said != (text := str(error) or repr(error)):
                     said = text
                     self._say(f"trying again: {said}")
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(_LONGEST_RETRY_SECONDS, 2.0 * pause)
+                time.sleep(backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
+                tries += 1
 
-
-# --- Say at once if this VM does not get through to a READY TPU: both cost, and set-up is long.
-#
-# Google documents no client of a TPU VM's port 8470 on another machine.
 
 _PORT_LOOK_SECONDS = 5.0
 # A -pod runtime serves when it is READY; other TPU VMs install their worker first.
@@ -350,7 +345,11 @@ _PORT_PATIENCE, _PATIENCE_WITH_SCRIPT = 110.0, 900.0
 def watch_port(
     place: Place, call: Call, name: str, world: World, sleep: Callable[[float], None]
 ) -> None:
-    """Return once the TPU answers, or once it was said that it does not."""
+    """Say at once if this VM can't reach a READY TPU: both cost, and set-up is long.
+
+    Google documents no client of a TPU VM's port 8470 on another machine. Returns once the TPU
+    answers, or it was said that it does not.
+    """
     ready: float | None = None
     while True:
         try:
@@ -362,7 +361,7 @@ def watch_port(
         if seen and not why:
             return
         ready = (ready or world.now()) if seen else None
-        script = "startup-script" in seen.nodes[0].get("metadata", {}) if seen else False
+        script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
             said = (
                 f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from tpu_agent.tpus import Seen
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
-from tpu_core.paths import WANTED
+from tpu_core.paths import STATE, WANTED
 from tpu_core.records import FORMAT, dump, stamped
 from tpu_core.times import seconds
 
-PATH = "agent/state.json"
 _DAY = 86400.0
 _LARGEST = 1e15
 _KEPT_EVENTS = 1000
@@ -125,17 +124,17 @@ class Memory:
         That another agent has written it is such an error: that one's word counts.
         """
         content, self._content = self._load(), None
-        self._generation = self._bucket.write(PATH, dump(content), generation=self._generation)
+        self._generation = self._bucket.write(STATE, dump(content), generation=self._generation)
         self._content = content
 
     def _load(self) -> Json:
         if self._content is None:
-            found, self._generation = self._bucket.read_json(PATH)
+            found, self._generation = self._bucket.read_json(STATE)
             self._content = _sound(found or {}, self._now())
             # NaN differs from itself.
             if found is not None and found != stamped(self._content):
                 why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
-                self._say(self._bucket.set_aside(PATH, self._now(), why))
+                self._say(self._bucket.set_aside(STATE, self._now(), why))
         return self._content
 
 

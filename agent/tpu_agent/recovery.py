@@ -29,7 +29,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.causes import SHORTAGES, Cause, cause_of
 from tpu_core.google import Call, Client, Json
 from tpu_core.paths import DECLARATION
-from tpu_core.times import seconds
+from tpu_core.times import backoff, seconds
 from tpu_core.tpu import Place, short_name, state_of
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
@@ -321,8 +321,7 @@ class Recovery:
     def _pause(self, tries: int) -> float:
         """Return a pause, which grows with each round through the zones."""
         rounds = tries // len(self._zones.names)
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(rounds, 10))
-        return pause * (0.5 + 0.5 * self._world.chance())
+        return backoff(rounds, _FIRST_PAUSE, _LONGEST_PAUSE, self._world.chance)
 
     def _declared(self, name: str) -> Declaration | None:
         found = read_declaration(self._bucket)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
+from tpu_core.contract import Environment as Variables
+from tpu_core.times import backoff
 from tpu_core.tpu import Phase, phase_of
 
-OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
-"""Environment variables of the trainer: the files in which it says how it is, and how it ended."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
 _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
 # A machine that was suspended has a pulse of before at first.
@@ -133,7 +133,10 @@ class Trainer:
         record.number += 1
         record.waiting, record.oom_kills = False, self._around.oom_kills()
         self._save()
-        files = {OUTCOME: str(self._folder / "outcome.json"), PULSE: str(self._folder / "pulse")}
+        files = {
+            Variables.OUTCOME: str(self._folder / "outcome.json"),
+            Variables.PULSE: str(self._folder / "pulse"),
+        }
         environment = {**os.environ, **order["environment"], **more, **files}
         self._late, self._kill_at, self._said = 0, None, ""
         self.running = self._child.start(record.number, command, environment)
@@ -251,12 +254,12 @@ class Trainer:
         record = self._record
         saved = ending.cause == "saved"
         record.fruitless = 0 if saved or self._pulse()[1] >= 0 else record.fruitless + 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(record.fruitless, 10))
-        pause = _RARELY if ending.action == "rarely" else pause
-        if saved and self._going_down():
-            pause = _RARELY
-        # Its TPU's creation takes longer than any start.
-        pause *= 0.0 if ending.action == "wait" else 0.5 + 0.5 * self._around.chance()
+        if ending.action == "rarely" or (saved and self._going_down()):
+            pause = backoff(0, _RARELY, _RARELY, self._around.chance)
+        elif ending.action == "wait":
+            pause = 0.0  # Creating its TPU takes longer than any start.
+        else:
+            pause = backoff(record.fruitless, _FIRST_PAUSE, _LONGEST_PAUSE, self._around.chance)
         record.not_before = self._around.now() + pause
         why = "its progress is saved" if saved else ending.cause
         self._around.say(

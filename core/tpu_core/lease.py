@@ -1,8 +1,9 @@
-"""The right to run jobs on a TPU, which one machine has at a time.
+"""A right that one holder has at a time, by an object in a bucket.
 
 The object's generation changes with each holder, `updated` with each renewal. No machine's clock
-has a say in it: the bucket says how old a renewal is, and everyone measures durations only. A
-holder whose renewals fail ends its job before another may take the TPU.
+matters: the bucket says how old a renewal is, and holders measure durations only. A holder whose
+renewals fail stops well before another may start (fencing: every write that counts asks `is_sure`
+first, or is made on the condition of a generation).
 """
 
 from __future__ import annotations
@@ -10,71 +11,76 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tpu_core import paths
 from tpu_core.bucket import Bucket, Conflict, Item
 from tpu_core.google import GoogleError
 from tpu_core.records import stamped
 
-# Whoever has not renewed for so long has lost the TPU to the first who asks.
 DURATION = 60.0
-# A holder's job is ended this long after its last renewal: by the runner, or, if that is gone, by
-# the supervisor.
+"""Seconds after its last renewal at which a holder has lost the lease to the first who asks."""
 SURE = 40.0
+"""Seconds after its last renewal until which a holder may act on it."""
 RENEWAL = 10.0
-# Cloud Storage takes one change of an object a second.
-# https://docs.cloud.google.com/storage/quotas#objects
 FRESH = 2.0
+"""Cloud Storage takes one change of an object a second, so nothing is fresher than this.
+
+https://docs.cloud.google.com/storage/quotas#objects
+"""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A machine: its id, which no other has, and its name, for people."""
+    """Who holds a lease: an id that no other holder has, and a name for people."""
 
     id: str
     name: str
 
 
 class Lease:
-    """The lease of one TPU.
+    """One lease, for one thread.
 
     Args:
-        store: the bucket.
-        tpu: its name.
-        me: the machine; it has one runner at a time.
-        now: seconds that go on while the machine is suspended.
+        bucket: where it is.
+        path: its object.
+        me: this holder.
+        now: seconds, also those in which the machine was suspended.
         say: writes a line for people.
+        right: what its holder does, for people.
     """
 
     def __init__(
         self,
-        store: Bucket,
-        tpu: str,
+        bucket: Bucket,
+        path: str,
         me: Holder,
         now: Callable[[], float],
         say: Callable[[str], None],
+        right: str,
     ) -> None:
-        self._store, self._path, self._me = store, paths.lease(tpu), me
-        self._now, self._say = now, say
+        self._bucket, self._path, self._me = bucket, path, me
+        self._now, self._say, self._right = now, say, right
         self._generation: int | None = None
-        self._count = 0
+        self._renewals = 0
         self._asked = 0.0
         self._said = ""
 
     @property
     def renewed(self) -> float:
-        """When the bucket was last asked, of what it has confirmed."""
+        """When the bucket was asked what it confirmed last."""
         return self._asked
 
     @property
     def is_sure(self) -> bool:
-        """Return whether nobody else can have the TPU at this moment."""
+        """Whether nobody else can hold the lease at this moment."""
         return self._generation is not None and self._now() < self._asked + SURE
 
     def hold(self, within: float = RENEWAL) -> bool:
-        """Return whether this machine has the TPU, after asking the bucket if it is time to.
+        """Return whether this holder has the lease, after asking the bucket if it is time to.
 
         Args:
-            within: how many seconds old the bucket's last word may be.
+            within: how many seconds old the bucket's last answer may be.
+
+        Raises:
+            GoogleError: the bucket refuses, or can't be reached, and the last answer is too old.
         """
         if self._generation is None:
             self._take()
@@ -83,10 +89,10 @@ class Lease:
         return self.is_sure
 
     def _renew(self) -> None:
-        asked, self._count = self._now(), self._count + 1
+        asked, self._renewals = self._now(), self._renewals + 1
         assert self._generation is not None
         try:
-            self._store.touch(self._path, self._generation, self._summary())
+            self._bucket.touch(self._path, self._generation, self._summary())
         except Conflict:
             self._lose()
             return
@@ -99,16 +105,16 @@ class Lease:
         self._asked = asked
 
     def _lose(self) -> None:
-        self._say("another machine has taken the TPU over")
+        self._say(f"another machine {self._right} now")
         self._generation = None
 
     def _take(self) -> None:
         asked = self._now()
-        found = self._store.look(self._path)
+        found = self._bucket.look(self._path)
         if found is not None and not self._is_free(found):
             return
         try:
-            self._generation = self._store.write(
+            self._generation = self._bucket.write(
                 self._path,
                 b"",
                 generation=found.generation if found else 0,
@@ -123,11 +129,11 @@ class Lease:
     def _is_free(self, found: Item) -> bool:
         if found.summary.get("id") == self._me.id or found.age > DURATION:
             return True
-        who = f"{found.summary.get('name')} runs the jobs of this TPU"
+        who = f"{found.summary.get('name')} {self._right}"
         if who != self._said:
             self._said = who
-            self._say(f"{who}: waiting until it has gone for {DURATION:.0f} s")
+            self._say(f"{who}: waiting until it has been silent for {DURATION:.0f} s")
         return False
 
     def _summary(self) -> dict[str, object]:
-        return stamped({"id": self._me.id, "name": self._me.name, "renewals": self._count})
+        return stamped({"id": self._me.id, "name": self._me.name, "renewals": self._renewals})

@@ -18,9 +18,9 @@ from typing import Any
 from tpu_agent.jobs.record import Job, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_core.contract import Environment as Variables
+from tpu_core.contract import Port
 
-PYTHON, PACKAGES = "TPU_STACK_PYTHON", "TPU_STACK_PACKAGES"
-"""Variables of the runner's unit: the Python that has TensorFlow, and where the trainer is."""
 _HASH = "--hash="
 _WRITE = "import os, sys; p = sys.argv[1]; open(p, 'w').write(sys.argv[2]); os.chmod(p, 0o755)"
 _TRAINER = '#!/bin/sh\nexec python -m tpu_training "$@"\n'
@@ -123,7 +123,7 @@ class Environment:
         )
         if asked.returncode != 0:
             raise SetupError("the machine's TensorFlow can't be found")
-        paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(PACKAGES)])]
+        paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(Variables.PACKAGES)])]
         (packages,) = self._venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})" for path in paths]
         self._write(packages / "tpu-stack.pth", "\n".join([*lines, ""]))
@@ -136,7 +136,7 @@ class Environment:
 
     @staticmethod
     def _python() -> str:
-        return os.environ.get(PYTHON) or "python3"
+        return os.environ.get(Variables.PYTHON) or "python3"
 
 
 def _apart(needed: Sequence[str]) -> list[list[str]]:
@@ -146,8 +146,6 @@ def _apart(needed: Sequence[str]) -> list[list[str]]:
 
 
 # --- The variables that a job finds in its environment.
-
-_GRPC_PORT = 8470
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ class Tpu:
     project: str
     hosts: tuple[str, ...]
     created: str
-    port: int = _GRPC_PORT
+    port: int = Port.GRPC
     is_here: bool = False
     worker: int = 0
 

@@ -23,9 +23,6 @@ from tpu_agent.jobs.environment import SetupError
 from tpu_core.google import Call, message, parse
 from tpu_core.times import seconds
 
-ACCOUNT = "TPU_STACK_JOB_ACCOUNT"
-"""Variable of the runner's unit: the jobs' account; `root` has them run as root and the machine."""
-AS_ROOT = "root"
 USER = "tpu-job"
 _EXISTS = 9
 # Until the grants of the jobs' account count: sometimes seven minutes, says Google.

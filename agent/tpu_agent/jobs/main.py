@@ -1,6 +1,6 @@
-"""Run the jobs of this machine's TPU (`jobs`), or one try of one of them (`try FOLDER`).
+"""The processes of the queue: the runner (`jobs`), one attempt (`try FOLDER`), Vertex AI's.
 
-In a container of Vertex AI, run one job there (`managed BUCKET JOB`).
+In a container of Vertex AI, `managed BUCKET JOB` runs one job.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tpu_agent.events import Events
 from tpu_agent.jobs import vertex
 from tpu_agent.jobs.hosts import Host
 from tpu_agent.jobs.hosts import World as HostWorld
-from tpu_agent.jobs.identity import ACCOUNT, AS_ROOT, Identity, JobMetadata
+from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.jobs.runner import Runner, Tpus, World
 from tpu_agent.jobs.supervisor import now, supervise
 from tpu_agent.machine import Machine
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_core.contract import AS_ROOT, Environment, Metadata
 from tpu_core.google import MachineToken, Transport
 from tpu_core.lease import Holder
 from tpu_core.records import dump
-from tpu_core.tpu import Place
 
 _STEP_SECONDS = 0.25
 _RETRY_SECONDS = 5.0
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> None:
 
 def _run_try(folder: Path) -> None:
     """Run one try, as the process that `Attempt.start` starts."""
-    machine, account = Machine(), os.environ.get(ACCOUNT, AS_ROOT)
+    machine, account = Machine(), os.environ.get(Environment.JOB_ACCOUNT, AS_ROOT)
     server = (
         JobMetadata(account, machine.client.call, machine.metadata) if account != AS_ROOT else None
     )
@@ -74,7 +74,7 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
-    number = int(machine.optional("agent-worker-number") or 0) if is_here else 0
+    number = int(machine.optional(Metadata.WORKER_NUMBER) or 0) if is_here else 0
     runner = (
         _host(machine, folder, program, number)
         if number
@@ -94,15 +94,9 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
         time.sleep(pause)
 
 
-def _place(machine: Machine) -> Place:
-    bucket = machine.attribute("bucket-url").removeprefix("gs://")
-    project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
-    return Place(project, zone, bucket, machine.further_zones)
-
-
 def _host(machine: Machine, folder: Path, program: Path, number: int) -> Host:
     """Return what runs jobs on another host of a slice than worker 0."""
-    place, tpu = _place(machine), machine.attribute("tpu-name")
+    place, tpu = machine.place(), machine.attribute(Metadata.TPU_NAME)
     tpus = Tpus(place, tpu, machine.client.call, lambda: None, is_here=True)
     world = HostWorld(os.environ, lambda one: one.start(program), time.sleep, time.time, say)
     store = Bucket(place.bucket, machine.client.send)
@@ -110,9 +104,9 @@ def _host(machine: Machine, folder: Path, program: Path, number: int) -> Host:
 
 
 def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
-    place = _place(machine)
+    place = machine.place()
     me = Holder(machine.entry("id"), machine.entry("name"))
-    tpu = machine.attribute("tpu-name")
+    tpu = machine.attribute(Metadata.TPU_NAME)
     store = Bucket(place.bucket, machine.client.send)
 
     def want() -> None:

@@ -84,7 +84,8 @@ class Runner:
         self._folder, self._world = folder, world
         folder.mkdir(parents=True, exist_ok=True)
         self._queue = Queue(store, self._say_once)
-        self._lease = Lease(store, tpu, me, world.now, world.say)
+        right = "runs the jobs of this TPU"
+        self._lease = Lease(store, paths.lease(tpu), me, world.now, world.say, right)
         self._current: Current | None = None
         self._bell: int | None = -1
         self._next_bell = self._next_look = 0.0

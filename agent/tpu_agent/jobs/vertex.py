@@ -26,6 +26,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_agent.jobs.record import FAILED, QUEUED, RUNNING, Job, Outcome
 from tpu_agent.jobs.runner import Current
 from tpu_core.bucket import Bucket
+from tpu_core.contract import Environment
 from tpu_core.google import GoogleError
 
 WORKER = "TPU_WORKER_ID"
@@ -144,7 +145,7 @@ class Managed:
 def run(program: Path, bucket: str, name: str, store: Callable[[str], Bucket]) -> int:
     """Run a job in this container with the agent's program; return the exit code."""
     # The supervisor's environments are made with the image's own Python, and see its packages.
-    os.environ.setdefault("TPU_STACK_PYTHON", sys.executable)
+    os.environ.setdefault(Environment.PYTHON, sys.executable)
     say = partial(print, flush=True)
     world = World(os.environ, lambda one: one.start(program), time.sleep, time.time, say)
     own, folder = store(bucket), Path(tempfile.mkdtemp(prefix="tpu-stack-"))

@@ -11,10 +11,11 @@ import pytest
 from tests.unit.agent.fake_google import FakeClient
 from tpu_agent import main
 from tpu_agent.main import Keeper
+from tpu_core.contract import Limits
 from tpu_core.google import Json
 from tpu_core.tpu import Place
 
-LIMITS = {"tpus": ["tpu"], "recovery": {"failures": 1, "preemptions": 1}, "turnOff": True}
+LIMITS: Limits = {"tpus": ["tpu"], "recovery": {"failures": 1, "preemptions": 1}, "turnOff": True}
 
 
 class Over(BaseException):
@@ -38,7 +39,7 @@ class Fake:
     def has_limits(self) -> bool:
         return True
 
-    def limits(self, seconds: int) -> dict[str, Any]:
+    def limits(self, seconds: int) -> Limits:
         return LIMITS
 
     def tpus(self) -> list[str]:
@@ -171,7 +172,7 @@ def test_what_goes_on_failing_is_told_once_and_tried_after_pauses_that_grow(
 ) -> None:
     pauses = list[float]()
     monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr("random.uniform", lambda *_: 1.0)
+    monkeypatch.setattr(main, "backoff", lambda tries, first, most: min(most, first * 2**tries))
     fake.fails = 6
     fake.recovers(1)
     fake.runs()

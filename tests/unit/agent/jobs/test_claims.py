@@ -164,8 +164,10 @@ def test_a_holder_that_renews_just_before_it_is_replaced_keeps_its_tpu() -> None
         elif between:
             between.pop(0)
 
-    a = Lease(MemoryStore(bucket), "t", Holder("a", "a"), clock.now, print)
-    b = Lease(MemoryStore(bucket, before), "t", Holder("b", "b"), clock.now, print)
+    a = Lease(MemoryStore(bucket), "runners/t.json", Holder("a", "a"), clock.now, print, "runs")
+    b = Lease(
+        MemoryStore(bucket, before), "runners/t.json", Holder("b", "b"), clock.now, print, "runs"
+    )
     assert a.hold()
     # It stood still, as in maintenance of its host; its next renewal is on its way.
     clock.seconds = 61.0

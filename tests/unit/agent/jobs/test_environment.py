@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tpu_agent.jobs.environment import PYTHON, Environment
+from tpu_agent.jobs.environment import Environment
 from tpu_agent.jobs.record import Spec
+from tpu_core.contract import Environment as Variables
 from tpu_training import __version__
 
 from .memory import Bucket, Clock, MemoryStore
@@ -24,7 +25,7 @@ def call(command: Sequence[str], variables: Mapping[str, str]) -> int:
 def test_a_job_with_tensorflow_finds_the_command_of_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PYTHON, sys.executable)
+    monkeypatch.setenv(Variables.PYTHON, sys.executable)
     folder = tmp_path / "try"
     folder.mkdir()
     spec = Spec("tpu-training --version", framework="tensorflow")

@@ -21,6 +21,7 @@ from tpu_agent.jobs.record import Job, Outcome, Spec
 from tpu_agent.jobs.runner import Runner, World
 from tpu_core.google import Client, GoogleError
 from tpu_core.lease import DURATION, Holder
+from tpu_core.tpu import Place
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
 SLICE = dataclasses.replace(TPU, hosts=("10.0.0.2", "10.0.0.3"), is_here=True)
@@ -304,8 +305,10 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Metadata:
-        further_zones = None
         client = Client(lambda *_: (404, {}, b""))
+
+        def place(self) -> Place:
+            return Place("p", "z", "b")
 
         def attribute(self, name: str) -> str:
             return {"agent-worker-number": number, "bucket-url": "gs://b"}.get(name, name)
