@@ -1,10 +1,6 @@
-"""The agent on the machine that trains: keeps limits and makes a lost TPU anew.
+"""The agent on the machine that trains: it enforces limits and recreates lost TPUs.
 
-It needs Python 3.10 and nothing else. The start-up script runs it as the systemd unit `tpu-stack-agent`;
-the metadata `agent` is the whole package in one file (bundle.py). It acts as the machine's own
-account, by the metadata `limits`: a JSON object with `tpus` (names), `timeToLiveHours`,
-`idleMinutes` (either may be missing), `turnOff` (whether the machine goes off with a TPU whose time
-is up) and `recovery` (budgets; missing unless lost TPUs are made anew). A change counts at once.
+It needs Python 3.10, `tpu_core` and nothing else. The start-up script runs it as the systemd unit
+`tpu-stack-agent`; the metadata `agent` is both packages in one file (bundle.py). It acts as the
+machine's own account, by the metadata `limits` (tpu_core.contract.Limits); a change counts at once.
 """
-
-from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A program that outlives the agent, and of which there is never more than one.
+"""A program that outlives the agent, and never runs twice.
 
-Whoever runs it holds a lock on a file, and every process below it inherits that. So an agent that
+Its processes hold a lock on a file, which every child inherits. So an agent that
 was killed at any point, also between two of its own instructions, finds out afterwards whether the
 program still runs, and no number of a process is ever taken for another's.
 """
@@ -39,7 +39,7 @@ class Ended:
     Attributes:
         number: which start of the program it was, as `start` was told.
         code: its exit code, 128 and the signal's number for one that was killed; -1 if its keeper
-            was killed, too, so that nobody knows.
+            was killed, too.
     """
 
     number: int
@@ -85,7 +85,7 @@ class Child:
         return True
 
     def running(self) -> bool:
-        """Return whether the program or a process that it started runs, whoever started it."""
+        """Return whether the program or a process that it started runs, even from another agent."""
         if self._process is not None:
             self._process.poll()
         with self._lock() as lock:
@@ -121,7 +121,7 @@ class Child:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int | None]:
-        """Give the descriptor of the lock, or None if somebody has it."""
+        """Yield the descriptor of the lock; None if a process has it."""
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

@@ -1,7 +1,7 @@
-"""Take the TPU down when its time is up, or when nothing has trained for too long.
+"""Takes the TPU down when its time is up, or when nothing has trained for too long.
 
-Whatever fails, the rest is done: each TPU is looked up and taken down on its own, and what can't be
-looked up now counts as it was known last.
+A failure stops nothing else: each TPU is looked up and taken down separately, and what can't be
+looked up counts as it was last known.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tpu_core.paths import IDLE_STOP, JOBS, STATE
 from tpu_core.times import timestamp
 from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
-# So long an idle TPU stays until the bucket takes the note that lets the next job recreate it.
+# How long an idle TPU stays if the note that lets the next job recreate it can't be written.
 _PATIENCE = 600.0
-# So many objects of jobs are looked at in a round, twenty pages: there may be a million.
+# Objects of jobs that one look reads, twenty pages: there may be a million.
 _AT_ONCE = 20_000
 
 
@@ -158,14 +158,14 @@ class LimitEnforcer:
     def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
         """Return the shorter one of what the stack says and what the last job was sent with."""
         if self._asked is None:
-            # Whoever asks for another time sends a job along.
+            # It changes only together with a job.
             try:
                 self._asked = self._bucket.read_json(IDLE_STOP)[0] or {}
             except OSError:
                 if "idleMinutes" not in limits:
                     raise
         asked = (self._asked or {}).get("minutes")
-        # Whoever may submit jobs may write that object; the stack's own limit was checked.
+        # All who may submit jobs may write that object; the stack's own limit was checked.
         sound = isinstance(asked, int | float) and asked >= 1
         found = (limits.get("idleMinutes"), asked if sound else None)
         return min((minutes for minutes in found if minutes is not None), default=None)
@@ -219,7 +219,7 @@ class LimitEnforcer:
 
     def _must(self, method: str, path: str, body: str | None) -> None:
         status, answer = self._call(method, TPU + path, body)
-        # 404: somebody else was faster.
+        # 404: someone else was faster.
         if status >= 300 and status != 404:
             raise OSError(f"HTTP status {status} for {method} {path}: {message(answer)}")
 

@@ -36,7 +36,7 @@ class Memory:
 
     @property
     def remaking(self) -> dict[str, Json]:
-        """Return, by the name of each TPU that is being made anew, what is known of it."""
+        """Return, by the name of each TPU that is being recreated, what is known of it."""
         found: dict[str, Json] = self._load()["remaking"]
         return found
 
@@ -50,7 +50,7 @@ class Memory:
 
     def today(self, kind: str) -> int:
         """Return how many events of a kind, `preemption` or `failure`, the last day has seen."""
-        # What lies in the future was written by a clock that was wrong.
+        # An event in the future was written by a wrong clock.
         end, events = self._now(), self._load()["events"]
         return sum(e["kind"] == kind and end - _DAY < e["at"] <= end for e in events)
 
@@ -61,7 +61,7 @@ class Memory:
         content["events"] = [*content["events"], event][-_KEPT_EVENTS:]
 
     def entry(self, name: str, seen: Seen, declared: str, why: str) -> Json:
-        """Return what is to be known of a TPU that is there now, and is to be made anew.
+        """Return what is to be known of a TPU that exists now and is to be recreated.
 
         `declared` is the digest of what the stack declares of it. The next one lives on from when
         this one was born.

@@ -1,10 +1,10 @@
-"""Make a TPU anew that Google has taken away, or that does not work any more.
+"""Recreates a TPU that Google has taken away, or that no longer works.
 
 Each look does one step for each TPU and never waits. What to do follows from what the API and the
 bucket say, so that the agent may be killed at any point. It acts only within what the stack
 declares: a TPU that someone else has deleted, or that is not the stack's, is left alone. A request
 in the queue is recreated as a whole. Where the stack names further zones, it goes to the next one
-when there is no capacity, once it is gone from the one before: there are never two.
+when there is no capacity, after it is gone from the previous one: there are never two.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tpu_core.tpu import Place, short_name, state_of
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
-# So long a TPU may be ill before it is made anew, and a new one may need until it answers.
+# How long a TPU may be ill before it is recreated, and how long a new one may need to answer.
 _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
-# So long the creation of a TPU may take that is not in a queue, where nobody knows.
+# How long the creation of a TPU may take; in a queue there is no such limit.
 _NEVER_READY, _NEVER = 3600.0, float("inf")
 _NOT_OURS = "{} is not this stack's (its mark differs): left alone"
 
 
 class Recovery:
-    """Looks at the TPUs, one round at a time; `ended` once the time of one was up in between."""
+    """Recovers the TPUs, one look at a time; `ended` if the time of one is up while it is gone."""
 
     def __init__(
         self, place: Place, client: Client, world: World, ledger: Ledger | None = None
@@ -71,7 +71,7 @@ class Recovery:
             names: the TPUs.
             budgets: how many losses of each kind a day may have.
             request: the request in the queue that all of them come from.
-            zone_minutes: how long it waits in a zone before it goes on to the next one.
+            zone_minutes: how long it waits in a zone before it tries the next one.
             hours: how long a TPU lives, counted from the first that it replaces.
         """
         self._hours = hours
@@ -92,7 +92,7 @@ class Recovery:
                 self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
 
     def sleep(self, names: Sequence[str], request: str | None) -> None:
-        """Remember what a limit deletes next, to make it anew once a job wants it.
+        """Remember what a limit deletes next, to recreate it once a job wants it.
 
         Raises:
             OSError: if Google does not answer. It may be repeated.
@@ -154,7 +154,7 @@ class Recovery:
             self._say_once(name, f"{name} is in the unknown state {seen.state}: left alone")
 
     def _creating(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
-        """Begin anew with a creation of this agent's that does not end; another's is theirs."""
+        """Recreate what this agent creates and what never gets ready; leave others' creations."""
         entry = self._memory.remaking.get(name)
         if entry and has_lasted(seen, entry, self._world.now(), _NEVER_READY):
             why = f"it is still CREATING after {_NEVER_READY / 60:.0f} minutes"
@@ -197,10 +197,10 @@ class Recovery:
             self._memory.add(kind, name, why)
             new = self._memory.entry(name, seen, declared.digest(name), why)
             if entry:
-                # What is lost again before it was READY comes back more slowly each time.
+                # What is lost again before it was READY is recreated more slowly each time.
                 new |= {"since": entry["since"], "tries": entry["tries"] + 1}
                 new["notBefore"] = self._world.now() + self._pause(entry["tries"])
-            # Only once it is gone from there. What Google fails, it may give elsewhere.
+            # Once it is gone. What fails in one zone may work in another.
             new["leaves"] = kind == "shortage" or kind == seen.kind == "failure"
             self._memory.remaking[name] = new
             self._memory.save()
@@ -225,7 +225,7 @@ class Recovery:
             self._ledger.removed(self._tpus(name), comes_back=True)
 
     def _missing(self, name: str) -> None:
-        """Create a TPU that this agent has deleted; another's deletion counts as meant."""
+        """Create a TPU that this agent has deleted; someone else's deletion counts as meant."""
         entry = self._memory.remaking.get(name)
         if entry is None:
             self._memory.forget(name)
@@ -234,7 +234,7 @@ class Recovery:
             self.ended = True
             self._leave(name, f"{name} is not recreated: its {self._hours:g} hours are over")
             return
-        # A pause that is longer than any was left by a clock that was wrong.
+        # A longer pause than the longest was left by a wrong clock.
         if 0.0 < entry["notBefore"] - self._world.now() <= _LONGEST_PAUSE:
             return
         if "asleep" in entry:
@@ -249,7 +249,7 @@ class Recovery:
             return
         if entry.get("leaves"):
             entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
-        # Of two agents, that which can write the state makes it.
+        # Of two agents, the one that can write the state creates it.
         entry["made"] = self._world.now()
         self._memory.save()
         place = self._zones.place(entry)
@@ -260,7 +260,7 @@ class Recovery:
         if status == 200:
             entry["operation"] = answer.get("name")
             self._memory.save()
-        elif status != 409:  # Somebody has made it meanwhile: the next look shows it.
+        elif status != 409:  # Someone else created it: the next look shows it.
             self._put_off(name, entry, cause_of(status, answer))
 
     def _is_over(self, name: str, entry: Json) -> bool:
@@ -273,7 +273,7 @@ class Recovery:
         if status == 200 and not operation.get("done"):
             return False
         if status == 200 and not operation.get("error"):
-            # It was there: a request in the queue may be deleted hours before it brings a TPU.
+            # It existed: a queued resource may be deleted hours before it gets a TPU.
             self._leave(name, f"{name} was made anew, and somebody has deleted it: left alone")
             return False
         entry["operation"] = None
@@ -311,7 +311,7 @@ class Recovery:
         entry |= {"tries": entry["tries"] + 1, "cause": str(cause), "made": None}
         # What one zone lacks, such as a runtime, another may have.
         entry["leaves"] = cause.name in SHORTAGES or not cause.passes
-        # Where a person has to act first, it is enough to look rarely.
+        # Where a person has to act first, rare tries are enough.
         pause = pause if cause.passes or several else _LONGEST_PAUSE
         entry["notBefore"] = self._world.now() + pause
         self._memory.save()
@@ -328,8 +328,8 @@ class Recovery:
         if found is None or name not in found.tpus:
             self._say_once(
                 name,
-                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what it is "
-                "like. `pulumi up` writes it",
+                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what it "
+                "is like. `pulumi up` writes it",
             )
             return None
         return found
@@ -340,14 +340,12 @@ class Recovery:
             self._world.say(text)
 
 
-# --- The zones that a request in the queue may be in, in the order in which they are tried.
-#
-# The API is asked where a request is, and nothing is written down of it but where the agent is making
-# one: `pulumi up` may have moved it meanwhile.
-
-
 class Zones:
-    """Finds a request, and says where it is made next."""
+    """The zones that a queued resource may be in, in the order in which they are tried.
+
+    The API is asked where it is, since `pulumi up` may have moved it. Only where the agent creates
+    one is remembered.
+    """
 
     def __init__(self, place: Place, call: Call) -> None:
         self._place, self._call = place, call
@@ -376,7 +374,7 @@ class Zones:
     ) -> tuple[Seen | None, list[Seen]]:
         """Return a request, and others of its name in other zones. Raises OSError.
 
-        Others are looked for only while the agent makes it anew: then `pulumi up` may do so, too.
+        Others are looked for only while the agent recreates it: `pulumi up` may do so, too.
         """
         home = self.place(entry or {"zone": self._last.get(name, self._place.zone)})
         found = find_request(home, self._call, name, tpus)
@@ -408,12 +406,9 @@ def has_lasted(seen: Seen, entry: Json, now: float, limit: float) -> bool:
     return made is not None and now - made >= limit
 
 
-# --- What making TPUs anew needs beside Google.
-
-
 @dataclass(frozen=True)
 class World:
-    """What the agent needs beside Google, which tests replace.
+    """What recovery needs besides Google, which tests replace.
 
     Attributes:
         now: seconds since the epoch.

@@ -42,7 +42,7 @@ _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 
 @dataclass(frozen=True)
 class Seen:
-    """What is there, in one of the forms.
+    """A TPU or a queued resource as Google shows it.
 
     Attributes:
         phase: what the state means.
@@ -66,7 +66,7 @@ class Seen:
 
 
 def find_node(place: Place, call: Call, name: str) -> Seen | None:
-    """Return a plain TPU VM or a classic node; None if it is not there. Raises OSError."""
+    """Return a plain TPU VM or a classic node; None if there is none. Raises OSError."""
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
@@ -84,7 +84,7 @@ def find_node(place: Place, call: Call, name: str) -> Seen | None:
 
 
 def find_request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
-    """Return a request in the queue; None if it is not there. Raises OSError."""
+    """Return a queued resource; None if there is none. Raises OSError."""
     path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
     found = _get(call, path, name)
     if found is None:
@@ -182,9 +182,6 @@ def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
     return found
 
 
-# --- What the stack declares of its TPUs, as `pulumi up` wrote it to the bucket.
-
-
 @dataclass(frozen=True)
 class Declaration:
     """The body of the API's call that creates each TPU, or the request for all of them, by name."""
@@ -197,7 +194,7 @@ class Declaration:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def owns(self, name: str, labels: Json) -> bool:
-        """Return whether what is there, with these labels, is this stack's, by its mark."""
+        """Return whether something with these labels is this stack's, by its mark."""
         mark = labels_of(self.tpus[name]).get(MARK)
         return bool(mark) and labels.get(MARK) == mark
 
@@ -222,8 +219,6 @@ def _is_sound(body: object) -> bool:
         return False
 
 
-# --- Probe whether a gRPC server answers: the API may call a TPU READY that is dead.
-
 # RFC 9113, section 3.4: a client starts with this and a SETTINGS frame, and a server answers with
 # its own SETTINGS.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -232,7 +227,7 @@ _TIMEOUT_SECONDS = 3.0
 
 
 def why_silent(host: str, port: int) -> str | None:
-    """Return None if a gRPC server answers, else the reason in a few words."""
+    """Return None if a gRPC server answers, else the reason: the API calls dead TPUs READY."""
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as connection:
             connection.sendall(_HELLO)

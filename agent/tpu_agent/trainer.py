@@ -1,12 +1,11 @@
 """The trainer as the agent's child: start it, watch it, and act by the cause of its end.
 
-Each look does one step and waits for nothing but answers of Google. What was done lies on the disk
-before it is done, so that an agent that was killed goes on where it was.
+Each look does one step and waits for nothing but Google's answers. Each step is written to the disk
+before it is taken, so that an agent that was killed continues where it was.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
-from tpu_core.contract import Environment as Variables
+from tpu_core.contract import Environment
+from tpu_core.records import Unreadable, dump, load, replace_file
 from tpu_core.times import backoff
 from tpu_core.tpu import Phase, phase_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
 _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
-# A machine that was suspended has a pulse of before at first.
+# After a resume the heartbeat is stale at first.
 _HUNG_LOOKS = 60
 # A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90.
 _GRACE = 80.0
@@ -31,7 +31,7 @@ _GRACE = 80.0
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the trainer's loop needs beside its child, which tests replace.
+    """What the trainer's loop needs besides its child, which tests replace.
 
     Attributes:
         now: seconds since the epoch.
@@ -39,13 +39,13 @@ class Surroundings:
         tell: tells people elsewhere how the training has ended; it never fails.
         chance: a number from 0 to 1.
         tpu: what keeps the TPUs from work. Raises OSError.
-        renew: makes the TPUs anew, given why, where that is allowed. Raises OSError.
+        renew: recreates the TPUs, given why, where that is allowed. Raises OSError.
         going_down: whether this machine is being preempted. Raises OSError.
-        budgets: failures and preemptions a day; None where nobody set any.
+        budgets: failures and preemptions a day; None if none are set.
         finish: marks the job as finished, given where. Raises OSError.
         environment: more for the trainer's environment. Raises OSError.
-        arguments: more for its command line, which counts before what is there. Raises OSError.
-        oom_kills: how many processes the kernel has killed for want of memory.
+        arguments: more for its command line, which overrides the order's. Raises OSError.
+        oom_kills: how many processes the kernel has killed for lack of memory.
     """
 
     now: Callable[[], float]
@@ -134,8 +134,8 @@ class Trainer:
         record.waiting, record.oom_kills = False, self._around.oom_kills()
         self._save()
         files = {
-            Variables.OUTCOME: str(self._folder / "outcome.json"),
-            Variables.PULSE: str(self._folder / "pulse"),
+            Environment.OUTCOME: str(self._folder / "outcome.json"),
+            Environment.PULSE: str(self._folder / "pulse"),
         }
         environment = {**os.environ, **order["environment"], **more, **files}
         self._late, self._kill_at, self._said = 0, None, ""
@@ -182,7 +182,7 @@ class Trainer:
             said = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
         except (OSError, ValueError, KeyError, TypeError):
             said = code, "", ""
-        # Who is killed after its last word has said enough; another code than its word is news.
+        # Prefer the reported outcome unless the exit code contradicts it.
         known, cause, message = said if code in (-1, said[0]) else (code, "", "")
         return known, "hung" if self._record.hung == self._record.number else cause, message
 
@@ -248,7 +248,7 @@ class Trainer:
     def _put_off(self, code: int, ending: Ending) -> None:
         """Let a pause grow while no step is done, half of it left to chance.
 
-        Where this agent makes a lost TPU anew, a trainer that has just lost it starts meanwhile: it
+        Where this agent recreates a lost TPU, a trainer that has just lost it starts at once: it
         loads TensorFlow, and waits for a minute.
         """
         record = self._record
@@ -274,7 +274,7 @@ class Trainer:
             return False
 
     def _save(self) -> None:
-        save_record(self._folder / "record.json", self._record)
+        replace_file(self._folder / "record.json", dump(self._record))
 
     def _say_once(self, text: str) -> None:
         if self._said != text:
@@ -286,18 +286,16 @@ def _after(starts: int) -> str:
     return f" after {starts} starts" if starts > 1 else ""
 
 
-# --- Tell apart why the trainer has ended, and what to do about it.
-
 Kind = Literal["", "preemption", "failure"]
 Action = Literal["finish", "again", "wait", "rarely", "renew", "give up"]
 
 _DONE, _WRONG_INPUT, _SAVED = 0, 2, 75
 _KILLED = 128 + 9
-# What another start seldom mends, so that a few tries are enough.
+# What another start seldom cures, so that a few tries are enough.
 _STUBBORN = frozenset({"loss-diverged", "device-memory", "host-memory", "disk-full", "hung"})
 MOST_IN_A_ROW = 3
-# What may lie in a process of the TPU's hosts: TensorFlow keeps a token until its time is over, and
-# an empty one for good. So many in a row are the TPU's fault, as far as anybody can tell.
+# What a process on the TPU's hosts may cause: TensorFlow keeps a token until it expires, and an
+# empty one for good. After this many in a row the TPU is recreated.
 _OF_THE_HOSTS = frozenset({"hung", "bucket-credentials"})
 _FAULTS_OF_A_TPU = 2
 # A person has to do something elsewhere, after which the trainer runs on this same machine.
@@ -316,7 +314,7 @@ class Ending:
     Attributes:
         cause: in a word or two, such as `loss-diverged`.
         action: what the agent does.
-        kind: the budget that it counts against; none for what is nobody's failure.
+        kind: the budget that it counts against; none if it is no failure.
     """
 
     cause: str
@@ -332,9 +330,9 @@ def ending_of(
     Args:
         code: the exit code.
         cause: the trainer's own word for it, an ID of its catalog of errors; may be empty.
-        memory_full: whether the kernel has killed something for want of memory meanwhile.
+        memory_full: whether the kernel has killed something for lack of memory since the start.
         in_a_row: how often the trainer has ended so, this time included.
-        recovered: whether this agent can make the TPU anew.
+        recovered: whether this agent can recreate the TPU.
     """
     if code == _DONE:
         return Ending("done", "finish", "")
@@ -353,7 +351,7 @@ def ending_of(
 
 
 def cause_in_words(code: int, cause: str, *, memory_full: bool) -> str:
-    """Return the cause of an end; what the trainer said of it comes first."""
+    """Return the cause of an end; the trainer's own word comes first."""
     if cause:
         return cause
     if code == _KILLED and memory_full:
@@ -364,8 +362,8 @@ def cause_in_words(code: int, cause: str, *, memory_full: bool) -> str:
 def is_repeated(cause: str, before: str, *, further: bool) -> bool:
     """Return whether a failure is the one before over again.
 
-    A disk that was full for a while in one week and in the next is none: the trainer got further. A
-    TPU that is bad may let it do steps each time.
+    A disk that fills up every other week is not: the trainer got further. A bad TPU may let it do
+    steps each time.
     """
     return cause == before and (cause in _OF_THE_HOSTS or not further)
 
@@ -375,7 +373,7 @@ class TpuState:
     """What keeps a TPU from work: nothing, when `ending` is None.
 
     Attributes:
-        ending: what the end of a trainer means meanwhile.
+        ending: what the end of a trainer means in this state.
         said: for people, such as `t is PREEMPTED`.
     """
 
@@ -407,7 +405,7 @@ def tpu_state(name: str, state: str | None, health: str, *, recovered: bool) -> 
         name: of the TPU.
         state: as the API says it; None if there is no such TPU.
         health: as the API says it; empty if it is not known.
-        recovered: whether this agent makes lost TPUs anew.
+        recovered: whether this agent recreates lost TPUs.
     """
     shown = state or "gone"
     cause = "deleted" if state is None else _CAUSES.get(phase_of(state), "")
@@ -421,14 +419,12 @@ def tpu_state(name: str, state: str | None, health: str, *, recovered: bool) -> 
     return TpuState(Ending(cause, "wait", kind), waits + (f"; {cure}" if cure else ""))
 
 
-# --- What the agent remembers of its trainer on the machine's disk, for the agent after it.
-
 _DAY = 86400.0
 
 
 @dataclass
 class Record:
-    """The starts of one trainer since the machine's last boot.
+    """The starts of one trainer since the machine's last boot, on its disk for the next agent.
 
     Attributes:
         number: of the last start.
@@ -439,9 +435,9 @@ class Record:
         fruitless: starts in a row without a finished step.
         cause, in_a_row: how the last failure was called, and how often in a row.
         step: which step the trainer had done then; -1 for none.
-        renew: why the TPU has to be made anew before the next start; empty if it need not.
+        renew: why the TPU has to be recreated before the next start; empty if not.
         hung: the last start that was ended because it hung.
-        oom_kills: what the kernel had killed for want of memory before the last start.
+        oom_kills: what the kernel had killed for lack of memory before the last start.
         events: the failures and preemptions of the last day: when, and which.
     """
 
@@ -472,13 +468,6 @@ class Record:
 def read_record(path: Path) -> Record:
     """Return what was saved; a new record if that is nothing or garbage."""
     try:
-        return Record(**json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        return load(Record, path.read_bytes())
+    except (OSError, Unreadable):
         return Record()
-
-
-def save_record(path: Path, record: Record) -> None:
-    """Save it as a whole. Raises OSError."""
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(dataclasses.asdict(record)), "utf-8")
-    os.replace(unfinished, path)

@@ -1,6 +1,6 @@
-"""JSON objects as they lie in a bucket: each has a format, and no field is believed unchecked.
+"""JSON records in a bucket or on a disk: each has a format, and every field is checked.
 
-Anyone with write access may have written anything there, and so may a later release.
+All who may write there may have written anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -57,6 +58,13 @@ def sound(kind: type[_T], content: object) -> _T:
         raise Unreadable(f"its format is {_shown(found)}; this release reads {FORMAT}")
     made: _T = _of(kind, plain, "")
     return made
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. Raises OSError."""
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
 
 
 def _of(kind: Any, value: Any, where: str) -> Any:

@@ -34,7 +34,7 @@ from tpu_agent.jobs.identity import kill_all
 from tpu_agent.jobs.record import Outcome
 from tpu_core import paths
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.records import Unreadable, dump, load
+from tpu_core.records import Unreadable, dump, load, replace_file
 
 MARK = "TPU_STACK_TRY"
 """A variable of each process of a try, by which all of them are found."""
@@ -62,9 +62,7 @@ class Attempt:
             for name in ("heartbeat", "end", "ended"):
                 (self.folder / name).write_bytes(b" " * _PLACE)
             mark = f"{content['job']}-{uuid.uuid4().hex}"
-            part = self.folder / "try.json.part"
-            part.write_bytes(dump({**content, "mark": mark}))
-            part.replace(self.folder / "try.json")
+            replace_file(self.folder / "try.json", dump({**content, "mark": mark}))
 
     def content(self) -> dict[str, Any]:
         """Return what to run."""
@@ -78,7 +76,7 @@ class Attempt:
         """
         environment = {**os.environ, MARK: self.content()["mark"]}
         command = [sys.executable, str(program), "try", str(self.folder)]
-        # Whoever looks whether it runs has its lock for a moment.
+        # A process that asks whether it runs has its lock for a moment.
         while not self._supervisor().start(1, command, environment) and not self.was_started:
             time.sleep(_PAUSE)
 
@@ -101,7 +99,7 @@ class Attempt:
         return (self.folder / "started").exists()
 
     def is_running(self) -> bool:
-        """Return whether its supervisor is alive, whoever started it."""
+        """Return whether its supervisor is alive, also that of another runner."""
         return self._supervisor().running()
 
     def beat(self, now: float) -> None:
@@ -131,6 +129,16 @@ class Attempt:
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
         return self._outcome("ended")
+
+    def outcome(self) -> Outcome | None:
+        """Return how it ended; None while it runs.
+
+        If the supervisor was killed before it could say so, the machine ended.
+        """
+        if (ended := self.ended()) is not None or self.is_running():
+            return ended
+        # It may have ended between the two looks.
+        return self.ended() or Outcome("preempted", None, "its machine was restarted")
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to every process of the try but this one."""
@@ -181,12 +189,12 @@ class Attempt:
 
 
 def any_running(folder: Path) -> bool:
-    """Return whether any try runs whose folder lies in `folder`."""
+    """Return whether any try runs whose folder is in `folder`."""
     return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
 
 
 def printable(text: str) -> str:
-    """Return a text that may name a file whose name is no text, with escapes for what is none."""
+    """Return a text with escapes for what is no text, such as in the name of a file."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -206,22 +214,20 @@ def _marked(mark: str) -> set[int]:
     return found
 
 
-# --- Bring a try's log to the bucket, in pieces that are written once and never changed.
-
 # Between two pieces; a reader sees a line a little later. It doubles after so many of them, so that
 # the log of a week has thousands of objects, not a million.
 PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PIECES = 600
 _LONGEST = 4 << 20
-# fallocate(2): free what lies there, and leave the file as long as it is.
+# fallocate(2): free the blocks, and keep the file's length.
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
 class Shipping:
-    """The log of one try.
+    """Brings the log of one attempt to the bucket, in pieces that never change.
 
-    A piece's name is its offset, so that whoever goes on with it (a runner that was killed) never
-    writes a byte twice, nor leaves one out.
+    A piece's name is its offset, so that a runner which continues after a killed one writes every
+    byte once.
     """
 
     def __init__(self, store: Bucket, log: Path, job: str, number: int) -> None:
@@ -232,13 +238,13 @@ class Shipping:
         self._next = 0.0
 
     def ship(self, now: float) -> None:
-        """Write what is new, if it is time to. Raises StoreError."""
+        """Write what is new, if it is time to. Raises GoogleError."""
         if (now >= self._next or self._size() - (self._offset or 0) >= _LONGEST) and self._one():
             pause = PAUSE * 2.0 ** (self._pieces // _PIECES)
             self._next = now + min(pause, _LONGEST_PAUSE)
 
     def finish(self) -> None:
-        """Write all that is left. Raises StoreError."""
+        """Write all that is left. Raises GoogleError."""
         while self._one():
             pass
 
@@ -273,7 +279,7 @@ class Shipping:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def _shipped(self) -> int:
-        """Return how much of the log is in the bucket, whatever else lies there."""
+        """Return how much of the log is in the bucket, whatever else is there."""
         found, size = [0], self._size()
         for item in self._store.items(paths.logs(self._job, self._number)):
             offset = paths.offset_of(item.path)

@@ -58,7 +58,7 @@ class Environment:
         self.artifacts = folder / "artifacts"
 
     def make(self, store: Bucket) -> None:
-        """Make it. Raises SetupError, Harmful or StoreError."""
+        """Make it. Raises SetupError, Harmful or GoogleError."""
         folders = (self._work, self.artifacts, self._venv, self._folder / "home")
         for path in folders:
             path.mkdir(exist_ok=True)
@@ -145,9 +145,6 @@ def _apart(needed: Sequence[str]) -> list[list[str]]:
     return [part for part in (rest, wheels) if part]
 
 
-# --- The variables that a job finds in its environment.
-
-
 @dataclass(frozen=True)
 class Tpu:
     """A TPU that is ready.
@@ -210,7 +207,7 @@ def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[
 def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
     """Return how a framework is told of the TPU.
 
-    PJRT drives chips of its own machine only: beside a TPU there is the CPU. PyTorch/XLA before 2.1
+    PJRT drives chips of its own machine only: next to a TPU there is the CPU. PyTorch/XLA before 2.1
     reaches a TPU by gRPC (XRT) if `XRT_TPU_CONFIG` names it, but not where `PJRT_DEVICE` is set,
     which counts first; later ones take the CPU by themselves if neither chips nor it are there.
     """
@@ -225,8 +222,6 @@ def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
         return {"PJRT_DEVICE": device, "JAX_PLATFORMS": "tpu,cpu" if tpu.is_here else "cpu"}
     return {"PJRT_DEVICE": device}
 
-
-# --- Unpack what a job brings along, and trust nothing in it.
 
 # `job submit` packs 200 MiB at most.
 _MOST_BYTES = 1 << 30
@@ -280,7 +275,7 @@ def _checked(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
             raise Harmful(f"the archive has more than {_MOST_BYTES >> 30} GiB when it is unpacked")
         if members.setdefault(posixpath.normpath(member.name), member) is not member:
             raise Harmful(f"{member.name} is in the archive twice")
-        # As the person who packed it had it, but nobody's set-user-ID program.
+        # As it was packed, but without set-user-ID.
         member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
         member.uid = member.gid = 0
         member.uname = member.gname = ""

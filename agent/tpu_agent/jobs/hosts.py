@@ -49,13 +49,13 @@ def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
 
 
 def announce(store: Bucket, tpu: str, job: Job) -> None:
-    """Have the other hosts run a job's last try. Raises StoreError."""
+    """Have the other hosts run a job's last try. Raises GoogleError."""
     what = stamped(vars(Announced(job.name, len(job.tries))))
     store.write(paths.on_all_hosts(tpu), b"", summary=what)
 
 
 def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | None:
-    """Return how a job's last try failed on another host, if it did. Raises StoreError.
+    """Return how a job's last try failed on another host, if it did. Raises GoogleError.
 
     Args:
         store: the bucket.
@@ -105,7 +105,7 @@ class Host:
         tpu: the TPU's name.
         number: the host's.
         ready: returns the TPU if it can be used.
-        folder: where tries lie on this host.
+        folder: of the attempts on this host.
         world: the host.
     """
 
@@ -191,19 +191,16 @@ class Host:
         return f"{paths.hosts(job.name, job.tries[-1].number)}{self._number}.{kind}"
 
 
-# --- Run a job on another host of a slice than worker 0.
-#
-# The job's record is worker 0's: this host runs the same program while that says that a try runs, and
-# ends when it does. What it writes goes into the log of this process (Vertex AI's, or the machine's
-# journal), and its artifacts into a folder of its own.
-
-
 class Follower:
-    """Follows a job, try by try, until it is over.
+    """Runs a job on another host of a slice than worker 0, attempt by attempt, until it is over.
+
+    The record is worker 0's: this host runs the same program while that says that an attempt runs.
+    What it writes goes into the log of this process (Vertex AI's, or the machine's journal), and its
+    artifacts into a folder of its own.
 
     Args:
         store: the bucket.
-        folder: where tries lie on this host.
+        folder: of the attempts on this host.
         world: the host.
         worker: its number.
         content_of: returns what this host runs of a job's last try.
@@ -252,7 +249,7 @@ class Follower:
         return None
 
     def run_try(self, job: Job) -> None:
-        """Run a job's last try, or go on with it, until it has ended here."""
+        """Run a job's last attempt, or continue it, until it has ended here."""
         attempt = Attempt(self._folder / f"{job.name}-{job.tries[-1].number}")
         attempt.prepare({**self._content_of(job), "artifacts": f"host-{self._worker}/"})
         told = 0
@@ -260,7 +257,7 @@ class Follower:
             told = attempt.log.stat().st_size
         else:
             self._world.start(attempt)
-        while (outcome := self._outcome(attempt)) is None:
+        while (outcome := attempt.outcome()) is None:
             self._beat(job)
             told = self._tell(attempt, told)
             there = self._read(job.name)
@@ -271,12 +268,6 @@ class Follower:
         self._tell(attempt, told)
         self._report(job, attempt, outcome)
         attempt.remove()
-
-    def _outcome(self, attempt: Attempt) -> Outcome | None:
-        if (ended := attempt.ended()) is not None or attempt.is_running():
-            return ended
-        # It may have ended between the two looks.
-        return attempt.ended() or Outcome("preempted", None, "its machine was restarted")
 
     def _tell(self, attempt: Attempt, told: int) -> int:
         """Bring what the try wrote since into this log; return how much that is by now."""

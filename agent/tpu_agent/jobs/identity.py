@@ -100,7 +100,7 @@ class Identity:
 
 def kill_all() -> None:
     """Kill every process of the user, also those that have hidden that they are a try's."""
-    # Without a user there is none; at the most processes no program can be started.
+    # There may be no such user, or no room for another process.
     with contextlib.suppress(KeyError, OSError):
         user = pwd.getpwnam(USER).pw_uid
         subprocess.run(["sh", "-c", "kill -KILL -1 2>&-"], user=user, check=False)
@@ -115,10 +115,7 @@ def _must(command: Sequence[str], given: str = "", but: int = 0) -> None:
         )
 
 
-# --- The metadata server of a job: what it may know of its machine, and tokens of the jobs' account.
-#
-# The machine's own gives tokens of the machine's account to every process that gets to it, so that
-# identity.py keeps jobs from it. The answers have Google's form:
+# The job's own metadata server. The answers have Google's form:
 # https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys (2026-11-24).
 
 _ROOT = "/computeMetadata/v1/"

@@ -27,7 +27,7 @@ class Queue:
         self._aside: dict[str, tuple[int, str]] = {}
 
     def summaries(self) -> dict[str, dict[str, Any]]:
-        """Return what a list tells of every job, by name. Raises StoreError.
+        """Return what a list tells of every job, by name. Raises GoogleError.
 
         Without what is set aside: an object that is no record, or one of another format.
         """
@@ -46,7 +46,7 @@ class Queue:
         return found
 
     def read(self, name: str) -> Job | None:
-        """Return a job; None if there is none. Raises StoreError."""
+        """Return a job; None if there is none. Raises GoogleError."""
         found = self._read(name)
         return found[0] if found else None
 
@@ -56,10 +56,10 @@ class Queue:
         self.store.write(path, job.to_json(), generation=0, summary=job.summary())
 
     def change(self, name: str, how: Callable[[Job], Job | None]) -> Job | None:
-        """Write a job anew as `how` makes it of what is there; return it.
+        """Replace a job's record by what `how` makes of it; return the new one.
 
         Where `how` gives None or changes nothing, or there is no such job, nothing is written.
-        Whoever writes in between makes `how` look once more. Raises StoreError.
+        If someone writes in between, `how` is called again. Raises GoogleError.
         """
         while True:
             found = self._read(name)
@@ -99,8 +99,6 @@ class Queue:
             self._aside[path] = generation, why
             self._say(f"{ascii(path)[1:-1]} is set aside: {why}")
 
-
-# --- Which job is next, from the summaries that a list of the queue tells.
 
 Summaries = Mapping[str, Mapping[str, Any]]
 """What is known of each job, by name."""

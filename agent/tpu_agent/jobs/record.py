@@ -95,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as its record has it; `stop` says that somebody wants it to end.
+    """A job as its record has it; `stop` says that it is to end.
 
     `custom_job` is what Vertex AI calls it; empty for a job of the stack's own machine.
     """
@@ -124,7 +124,7 @@ class Job:
         return dataclasses.replace(self, state=RUNNING, tries=(*self.tries, new), reason="")
 
     def stopping(self, now: float, who: str) -> Job:
-        """Return the job when somebody wants it to end: one that waits ends at once."""
+        """Return the job after a request to stop it: one that waits ends at once."""
         if self.state == QUEUED:
             return self.over(STOPPED, now, f"{who} stopped it before it ran")
         return dataclasses.replace(self, stop=True)

@@ -48,10 +48,10 @@ class TpuLook(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """What the runner needs beside the bucket, which tests replace.
+    """What the runner needs besides the bucket, which tests replace.
 
     Attributes:
-        now: seconds that go on while the machine is suspended.
+        now: seconds, also those in which the machine was suspended.
         time: seconds since the epoch, for people.
         say: writes a line to the journal and the serial port.
         start: starts a try's supervisor.
@@ -73,7 +73,7 @@ class Runner:
         me: this machine.
         tpu: the TPU's name.
         tpus: looks it up.
-        folder: where tries lie.
+        folder: of the attempts.
         world: the clock and the rest.
     """
 
@@ -123,7 +123,7 @@ class Runner:
         self._next_look = 0.0
 
     def _rang(self) -> bool:
-        """Return whether somebody has changed something; ask at most once a second."""
+        """Return whether something has changed; ask at most once a second."""
         if self._world.now() < self._next_bell:
             return False
         self._next_bell = self._world.now() + _BELL
@@ -222,7 +222,7 @@ class Runner:
 
     def _watch(self, current: Current) -> None:
         current.shipping.ship(self._world.now())
-        if (outcome := current.outcome()) is not None:
+        if (outcome := current.attempt.outcome()) is not None:
             self._finish(current, outcome)
             return
         if self._rang() or self._world.now() >= self._next_look:
@@ -253,7 +253,7 @@ class Runner:
         self._next_look = 0.0
 
     def _end(self, job: Job, outcome: Outcome) -> None:
-        """Write what becomes of a job whose last try has ended, unless somebody has done so."""
+        """Write what becomes of a job whose last attempt has ended, unless it was done."""
         tries = len(job.tries)
 
         def end(there: Job) -> Job | None:
@@ -297,8 +297,6 @@ def _report(job: Job, bucket: str) -> str:
     return f"{job.name} {state}{ran}{reason}\ngs://{bucket}/{paths.folder(job.name)}"
 
 
-# --- The try that runs on this machine now.
-
 _HOSTS_LOOK = 5.0
 
 
@@ -306,7 +304,7 @@ class Current:
     """A try of a job: its folder here, and its log on the way to the bucket."""
 
     def __init__(self, job: Job, folder: Path, store: Bucket) -> None:
-        """Use the last try of `job`, whose folder lies in `folder`."""
+        """Use the last attempt of `job`, whose folder is in `folder`."""
         number = job.tries[-1].number
         self.job = job
         self.attempt = Attempt(folder / f"{job.name}-{number}")
@@ -315,18 +313,6 @@ class Current:
         self._store = store
         self._beat: float | None = None
         self._hosts_since: float | None = None
-
-    def outcome(self) -> Outcome | None:
-        """Return how it ended; None while it runs.
-
-        What kills a supervisor along with all that it could say is the end of its machine.
-        """
-        if (ended := self.attempt.ended()) is not None:
-            return ended
-        if self.attempt.is_running():
-            return None
-        # It may have ended between the two looks.
-        return self.attempt.ended() or Outcome("preempted", None, "its machine was restarted")
 
     def follow_tpu(self, now: float, why_lost: Callable[[str], str | None]) -> None:
         """End it if its TPU is gone, at a look from time to time. Raises OSError."""
@@ -337,7 +323,7 @@ class Current:
             self.attempt.end("preempted", why)
 
     def follow_hosts(self, now: float) -> None:
-        """End it if it failed on another host, or one tells nothing. Raises StoreError."""
+        """End it if it failed on another host, or one tells nothing. Raises GoogleError."""
         if now < self._hosts_look:
             return
         self._hosts_look = now + _HOSTS_LOOK
@@ -359,9 +345,6 @@ class Current:
     def created(self) -> str:
         """When the TPU was made that it runs on."""
         return str(self.attempt.content()["created"])
-
-
-# --- The TPU that the jobs run on: whether it is ready, and whether it is still the same.
 
 
 class Tpus:

@@ -55,7 +55,7 @@ def supervise(folder: Path, store: Callable[[str], Bucket], who: Identity) -> No
     attempt = Attempt(folder)
     if not attempt.claim():
         return
-    # What this process itself writes is for whoever reads the job's log.
+    # What this process itself writes is part of the job's log.
     log = os.open(attempt.log, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -1,7 +1,7 @@
 """Run one job in a container of Vertex AI, which has a TPU of its own for it.
 
 Vertex AI makes one container and, if its machine goes, another one, so that there is no lease:
-each try is written into the job's record, on the condition that nobody else has changed it. Each
+each try is written into the job's record, on the condition that it has not changed. Each
 host of a slice has a container; the record is that of worker 0, and follower.py is for the others.
 """
 
@@ -45,7 +45,7 @@ class Managed:
 
     Args:
         store: the bucket.
-        folder: where tries lie in this container.
+        folder: of the attempts in this container.
         world: the container.
     """
 
@@ -94,7 +94,7 @@ class Managed:
 
     def _started(self, job: Job) -> Job | None:
         if job.state == RUNNING and job.tries[-1].runner == self._me:
-            # The answer was lost, and somebody has written to the record since.
+            # The answer was lost, and the record has changed since.
             return job
         if job.state != QUEUED:
             return None
@@ -119,7 +119,7 @@ class Managed:
     def _watch(self, current: Current) -> Outcome:
         """Bring the log to the bucket until the try has ended; return how."""
         looked = 0.0
-        while (outcome := current.outcome()) is None:
+        while (outcome := current.attempt.outcome()) is None:
             now = time.monotonic()
             try:
                 current.shipping.ship(now)
@@ -159,8 +159,6 @@ def run(program: Path, bucket: str, name: str, store: Callable[[str], Bucket]) -
     signal.signal(signal.SIGTERM, lambda *_: managed.take_away())
     return managed.run(name)
 
-
-# --- What a container of Vertex AI (or another host) gives, and what it runs of a job.
 
 # Vertex AI sets what a slice's hosts must know of each other.
 _NOT_OURS = (WORKER, "TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL", "XRT_TPU_CONFIG")
