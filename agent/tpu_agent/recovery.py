@@ -328,8 +328,8 @@ class Recovery:
         if found is None or name not in found.tpus:
             self._say_once(
                 name,
-                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what it "
-                "is like. `pulumi up` writes it",
+                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what "
+                "it is like. `pulumi up` writes it",
             )
             return None
         return found

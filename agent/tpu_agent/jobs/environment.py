@@ -207,7 +207,7 @@ def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[
 def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
     """Return how a framework is told of the TPU.
 
-    PJRT drives chips of its own machine only: next to a TPU there is the CPU. PyTorch/XLA before 2.1
+    PJRT drives chips of its own machine only; elsewhere it gets the CPU. PyTorch/XLA before 2.1
     reaches a TPU by gRPC (XRT) if `XRT_TPU_CONFIG` names it, but not where `PJRT_DEVICE` is set,
     which counts first; later ones take the CPU by themselves if neither chips nor it are there.
     """

@@ -194,7 +194,7 @@ class Host:
 class Follower:
     """Runs a job on another host of a slice than worker 0, attempt by attempt, until it is over.
 
-    The record is worker 0's: this host runs the same program while that says that an attempt runs.
+    The record is worker 0's: this host runs the same program while an attempt runs there.
     What it writes goes into the log of this process (Vertex AI's, or the machine's journal), and its
     artifacts into a folder of its own.
 
