@@ -5,6 +5,6 @@ takes them from there (main.py). Both sides know a job by `tpu_core.paths` (wher
 record.py (what a job is, and how it changes), and change it on conditions only.
 
 The runner (runner.py) holds the lease of its TPU, chooses, starts, watches and ends jobs. Each
-attempt has a supervisor of its own (supervisor.py), a process that outlives a killed runner. They
-talk through the attempt's folder alone (attempt.py).
+attempt has a supervisor of its own (attempt.py), a process that outlives a killed runner. They talk
+through the attempt's folder alone.
 """

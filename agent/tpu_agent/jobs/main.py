@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tpu_agent.events import Events
 from tpu_agent.jobs import vertex
+from tpu_agent.jobs.attempt import now, supervise
 from tpu_agent.jobs.hosts import Host
 from tpu_agent.jobs.hosts import World as HostWorld
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.jobs.runner import Runner, Tpus, World
-from tpu_agent.jobs.supervisor import now, supervise
 from tpu_agent.machine import Machine
 from tpu_core import paths
 from tpu_core.bucket import Bucket

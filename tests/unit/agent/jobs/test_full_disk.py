@@ -22,7 +22,7 @@ from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Environment
 from tpu_agent.jobs.identity import Identity
 from tpu_agent.jobs.record import Spec
-from tpu_agent.jobs.supervisor import now, supervise
+from tpu_agent.jobs.attempt import now, supervise
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 
 folder = Path(sys.argv[1]) / "one-1"

@@ -18,11 +18,10 @@ from infra.components.identity import JOBS_OBJECTS
 from localcloud.core import enablement
 from tests.unit.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
-from tpu_agent.jobs.attempt import Attempt
+from tpu_agent.jobs.attempt import Attempt, Supervisor
 from tpu_agent.jobs.environment import SetupError
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.jobs.record import Spec
-from tpu_agent.jobs.supervisor import Supervisor
 from tpustack.jobs.waiting import log
 
 JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"

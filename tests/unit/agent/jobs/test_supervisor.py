@@ -8,9 +8,8 @@ import pytest
 
 from tests.unit.agent.jobs.conftest import until
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
-from tpu_agent.jobs.attempt import Attempt, any_running
+from tpu_agent.jobs.attempt import Attempt, Supervisor, any_running, now
 from tpu_agent.jobs.record import Outcome, Spec
-from tpu_agent.jobs.supervisor import Supervisor, now
 from tpu_core.bucket import Bucket as Store
 from tpu_core.lease import SURE
 
