@@ -10,7 +10,7 @@ from tpustack.ci.settings import FILE
 from tpustack.errors import TpustackError, UsageError
 
 # All stacks are made of these. Other files (docs, tests, workflows) change no stack.
-_ALL = ("infra/", "policy/", "training/")
+_ALL = ("agent/", "core/", "infra/", "policy/", "training/")
 _ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(FILE)}
 
 
