@@ -22,8 +22,7 @@ from bench.result import Result
 from bench.sandbox import PROJECT, session
 from infra.names import names_of
 from infra.settings.parse import parse
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand

@@ -19,8 +19,7 @@ import requests
 
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, session, write_stack
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import QUEUED, RUNNING, Job, Spec
+from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google

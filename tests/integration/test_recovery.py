@@ -16,9 +16,8 @@ from urllib.parse import quote
 import pytest
 import requests
 from click.testing import CliRunner
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
 
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import File, Ledger, read
 from tpu_training.goodput.tpus import Span

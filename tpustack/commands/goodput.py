@@ -13,7 +13,7 @@ from tpustack import options
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
-    from tpu_agent.jobs.record import Try
+    from tpu_agent.jobs.queue import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput.money import Money

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import ON_EACH_HOST
+from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack.cloud.google import Google

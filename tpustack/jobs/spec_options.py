@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tpu_agent.jobs.record import FRAMEWORKS, Spec
+from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 from tpustack.errors import UsageError
 from tpustack.jobs import arguments
 from tpustack.jobs.source import Source, source_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 from tpustack.jobs import waiting
 from tpustack.jobs.submit import who
 from tpustack.jobs.vertex import follow as vertex

@@ -12,8 +12,7 @@ import time
 import uuid
 from dataclasses import asdict, replace
 
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import QUEUED, RUNNING, SUCCEEDED, Job, Spec
+from tpu_agent.jobs.queue import QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Conflict
 from tpustack.errors import UsageError

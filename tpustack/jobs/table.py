@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from tpu_agent.jobs import queue
-from tpu_agent.jobs.record import ENDED, RUNNING, Job
+from tpu_agent.jobs.queue import ENDED, RUNNING, Job
 from tpustack import inert
 
 if TYPE_CHECKING:

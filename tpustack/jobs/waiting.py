@@ -6,8 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths
 from tpu_core.bucket import Item
 from tpustack.errors import TpustackError, UsageError

@@ -36,7 +36,7 @@ from typing import Any
 from tpu_agent.child import Child
 from tpu_agent.jobs.environment import Environment, Harmful, SetupError
 from tpu_agent.jobs.identity import Identity, kill_all
-from tpu_agent.jobs.record import Outcome, Spec
+from tpu_agent.jobs.queue import Outcome, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import GoogleError

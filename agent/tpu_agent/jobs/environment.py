@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.contract import Environment as Variables

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu, content_of
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import ON_EACH_HOST, RUNNING, Job, Outcome, Spec
+from tpu_agent.jobs.queue import ON_EACH_HOST, RUNNING, Job, Outcome, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError

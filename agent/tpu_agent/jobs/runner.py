@@ -16,8 +16,7 @@ from typing import Protocol
 from tpu_agent.jobs import hosts, queue
 from tpu_agent.jobs.attempt import Attempt, Shipping, why_full
 from tpu_agent.jobs.environment import Tpu, content_of
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Outcome
+from tpu_agent.jobs.queue import FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Outcome, Queue
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Call, Json, message

@@ -22,8 +22,7 @@ from pathlib import Path
 from tpu_agent.jobs import environment as variables
 from tpu_agent.jobs.environment import Tpu
 from tpu_agent.jobs.hosts import Follower, World
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import FAILED, QUEUED, RUNNING, Job, Outcome
+from tpu_agent.jobs.queue import FAILED, QUEUED, RUNNING, Job, Outcome, Queue
 from tpu_agent.jobs.runner import Current
 from tpu_core.bucket import Bucket
 from tpu_core.contract import Environment

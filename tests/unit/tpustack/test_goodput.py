@@ -17,7 +17,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
-from tpu_agent.jobs.record import Job, Outcome, Spec
+from tpu_agent.jobs.queue import Job, Outcome, Spec
 from tpu_training.goodput.entry import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google

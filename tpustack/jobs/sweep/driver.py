@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import QUEUED, SUCCEEDED, Job, Spec
+from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
 from tpustack.jobs.stop import stop
 from tpustack.jobs.submit import submit
 from tpustack.jobs.sweep import tuner

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.records import Unreadable, dump, load
 from tpustack.errors import TpustackError, UsageError

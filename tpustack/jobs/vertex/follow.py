@@ -11,8 +11,7 @@ import time
 from typing import Any
 
 from infra.names import JOB_ID_LABEL
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job
+from tpu_agent.jobs.queue import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Queue
 from tpu_core import paths
 from tpustack.jobs.place import google
 from tpustack.jobs.vertex.api import CustomJobs, why_failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 from tpustack.cloud.google import Forbidden
 from tpustack.errors import UsageError
 from tpustack.jobs.place import google

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.names import JOB_ID_LABEL, JOB_LABEL
 from tpu_agent.bundle import program
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths
 from tpu_core.google import GoogleError
 from tpustack.errors import TpustackError

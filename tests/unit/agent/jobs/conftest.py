@@ -18,8 +18,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.machines import conftest as machines
 from tests.unit.localcloud.machines.conftest import spec
 from tpu_agent.bundle import program
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import ENDED, RUNNING, STOPPED, Job, Spec, parse
+from tpu_agent.jobs.queue import ENDED, RUNNING, STOPPED, Job, Queue, Spec, parse
 from tpu_core import paths
 from tpu_core.google import GoogleError
 

@@ -13,8 +13,7 @@ import pytest
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore, Thing
 from tpu_agent.jobs.attempt import Attempt
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import ENDED, QUEUED, Job, Spec, parse
+from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec, parse
 from tpu_core import paths as layout
 from tpu_core.lease import Holder, Lease
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tpu_agent.jobs.environment import Environment
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 from tpu_core.contract import Environment as Variables
 from tpu_training import __version__
 

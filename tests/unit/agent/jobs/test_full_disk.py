@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Machine, MemoryStore
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import ENDED, QUEUED, Job, Spec
+from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec
 
 ROOT = Path(__file__).parents[4]
 # In a name space of its own, whose disk has 32 MiB.
@@ -21,7 +20,7 @@ from pathlib import Path
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Environment
 from tpu_agent.jobs.identity import Identity
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 from tpu_agent.jobs.attempt import now, supervise
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 

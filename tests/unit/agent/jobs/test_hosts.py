@@ -16,8 +16,7 @@ from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu
 from tpu_agent.jobs.hosts import Host
 from tpu_agent.jobs.hosts import World as HostWorld
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Outcome, Spec
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_agent.jobs.runner import Runner, World
 from tpu_core.google import Client, GoogleError
 from tpu_core.lease import DURATION, Holder

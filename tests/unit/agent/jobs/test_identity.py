@@ -21,7 +21,7 @@ from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.attempt import Attempt, Supervisor
 from tpu_agent.jobs.environment import SetupError
 from tpu_agent.jobs.identity import Identity, JobMetadata
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 from tpustack.jobs.waiting import log
 
 JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"

@@ -15,8 +15,7 @@ from localcloud.testing import Client
 from tests.unit.agent.jobs.test_managed import ENVIRONMENT, WHERE, Running
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.hosts import World
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import RUNNING, Job, Outcome, Spec
+from tpu_agent.jobs.queue import RUNNING, Job, Outcome, Queue, Spec
 from tpu_agent.jobs.vertex import Managed
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import Answer, Body, Send

@@ -13,8 +13,7 @@ import pytest
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.hosts import Follower, World
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Outcome, Spec
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_agent.jobs.vertex import Managed, content_of, tpu_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.agent.jobs.conftest import until
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.attempt import Attempt, Supervisor, any_running, now
-from tpu_agent.jobs.record import Outcome, Spec
+from tpu_agent.jobs.queue import Outcome, Spec
 from tpu_core.bucket import Bucket as Store
 from tpu_core.lease import SURE
 

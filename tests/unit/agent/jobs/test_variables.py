@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tpu_agent.jobs.environment import Tpu, variables
-from tpu_agent.jobs.record import Spec
+from tpu_agent.jobs.queue import Spec
 
 BESIDE = Tpu("t", "us-central1-b", "p", ("10.0.0.2", "10.0.0.3"), "2026-01-01T00:00:00Z")
 HERE = dataclasses.replace(BESIDE, hosts=("10.0.0.2",), is_here=True)

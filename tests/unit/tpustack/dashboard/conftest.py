@@ -17,8 +17,7 @@ from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google

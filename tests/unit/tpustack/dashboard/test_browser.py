@@ -21,8 +21,7 @@ from infra.names import names_of
 from localcloud.admin.breakage import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.export import write as export

@@ -9,8 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Outcome
+from tpu_agent.jobs.queue import Outcome, Queue
 from tpustack.dashboard.assets import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"

@@ -10,8 +10,7 @@ import pytest
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Outcome, Spec
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.jobs import command

@@ -13,8 +13,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.records import stamped
 from tpustack.cloud.google import Google

@@ -17,8 +17,7 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import JOBS
 from tests.unit.tpustack.jobs.test_hostile_bucket import PLACE
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import QUEUED, Spec
+from tpu_agent.jobs.queue import QUEUED, Queue, Spec
 from tpustack.jobs import waiting
 from tpustack.jobs.stop import stop
 from tpustack.jobs.submit import submit

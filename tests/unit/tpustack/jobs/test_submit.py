@@ -13,8 +13,7 @@ import pytest
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError

@@ -19,8 +19,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 from tpustack.cloud.google import Google
 
 

@@ -9,8 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from tpu_agent.jobs import queue
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Outcome
+from tpu_agent.jobs.queue import Outcome, Queue
 from tpu_core import paths
 
 STEPS = 5

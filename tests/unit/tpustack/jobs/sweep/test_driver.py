@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import STOPPED, Job, Outcome, Spec
+from tpu_agent.jobs.queue import STOPPED, Job, Outcome, Queue, Spec
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.sweep import tuner
 from tpustack.jobs.sweep.driver import Driver

@@ -16,8 +16,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import BUCKET, EMAIL, JOBS, stack
-from tpu_agent.jobs.queue import Queue
-from tpu_agent.jobs.record import Job, Outcome, Spec
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpustack.jobs.sweep import driver
 from tpustack.jobs.sweep.driver import Driver
 from tpustack.jobs.sweep.record import FAILED, PRUNED, Record, Sweep, Trial
