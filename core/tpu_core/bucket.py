@@ -74,9 +74,15 @@ class Bucket:
     def read_json(self, path: str) -> tuple[Json | None, int]:
         """Return a JSON object and its generation; None and 0 if there is no object.
 
-        Content that is no JSON object becomes `{"garbage": true}`. Raises GoogleError.
+        Content that is no JSON object becomes `{"garbage": true}`. A missing bucket has no objects.
+        Raises GoogleError.
         """
-        found = self.read(path)
+        try:
+            found = self.read(path)
+        except GoogleError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            found = None
         return (parse(found[0]), found[1]) if found else (None, 0)
 
     def look(self, path: str) -> Item | None:
