@@ -208,11 +208,6 @@ class Keeper:
 
     `keep` and `recover` have a thread each, so that no failure of recovery stops the limits.
     Other threads use the rest.
-
-    Args:
-        machine: that this runs on.
-        place: where the TPUs are.
-        say: writes a line to the journal and the serial port.
     """
 
     enforcer: LimitEnforcer

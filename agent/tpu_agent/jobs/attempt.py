@@ -44,7 +44,7 @@ from tpu_core.lease import SURE
 from tpu_core.records import Unreadable, dump, load, replace_file
 
 MARK = "TPU_STACK_TRY"
-"""A variable of each process of a try, by which all of them are found."""
+"""A variable of each process of an attempt, by which all of them are found."""
 _PROC = Path("/proc")
 _PAUSE = 0.02
 _PLACE = 4096
@@ -53,7 +53,7 @@ _FULL = 16 << 20
 
 
 class Attempt:
-    """The folder of a try."""
+    """The folder of an attempt."""
 
     def __init__(self, folder: Path) -> None:
         """Use a folder, which need not be there yet."""
@@ -88,7 +88,7 @@ class Attempt:
             time.sleep(_PAUSE)
 
     def claim(self) -> bool:
-        """Return whether this process is the try's first supervisor."""
+        """Return whether this process is the attempt's first supervisor."""
         try:
             (self.folder / "started").touch(exist_ok=False)
         except FileExistsError:
@@ -121,12 +121,12 @@ class Attempt:
             return None
 
     def end(self, why: str, said: str = "", code: int | None = None) -> None:
-        """Have the supervisor end the try; the first reason counts."""
+        """Have the supervisor end the attempt; the first reason counts."""
         if self.is_to_end() is None:
             self._put("end", dump(Outcome(why, code, said[:_MOST_SAID])))
 
     def is_to_end(self) -> Outcome | None:
-        """Return why the try is to end, or None."""
+        """Return why the attempt is to end, or None."""
         return self._outcome("end")
 
     def finish(self, outcome: Outcome) -> None:
@@ -148,13 +148,13 @@ class Attempt:
         return self.ended() or Outcome("preempted", None, "its machine was restarted")
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to every process of the try but this one."""
+        """Send SIGTERM to every process of the attempt but this one."""
         for process in self._others():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
 
     def kill(self, seconds: float = 5.0) -> bool:
-        """Kill every process of the try, also what has left its session.
+        """Kill every process of the attempt, also what has left its session.
 
         Returns:
             False if one is left after that time: the kernel ends none that waits for a driver.
@@ -175,7 +175,7 @@ class Attempt:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _others(self) -> set[int]:
-        """Return the try's processes but this one and the shell that keeps its exit code."""
+        """Return the attempt's processes but this one and the shell that keeps its exit code."""
         return _marked(self.content()["mark"]) - {os.getpid(), os.getppid()}
 
     def _supervisor(self) -> Child:
@@ -196,7 +196,7 @@ class Attempt:
 
 
 def any_running(folder: Path) -> bool:
-    """Return whether any try runs whose folder is in `folder`."""
+    """Return whether any attempt runs whose folder is in `folder`."""
     return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
 
 
@@ -330,7 +330,7 @@ def now() -> float:
 
 
 def supervise(folder: Path, store: Callable[[str], Bucket], who: Identity) -> None:
-    """Run the try in a folder as `who`, unless a supervisor has done so; `store` opens a bucket."""
+    """Run the attempt in a folder as `who`, unless it was run; `store` opens a bucket."""
     attempt = Attempt(folder)
     if not attempt.claim():
         return
@@ -358,7 +358,7 @@ def say(text: str) -> None:
 
 
 class Supervisor:
-    """Runs the commands of a try."""
+    """Runs the commands of an attempt."""
 
     def __init__(
         self, attempt: Attempt, store: Callable[[str], Bucket], who: Identity | None = None
@@ -396,7 +396,7 @@ class Supervisor:
         return Outcome("exited", code, said)
 
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
-        """Run a command to its end; return its exit code. Raises Ended if the try is to end."""
+        """Run a command to its end; return its exit code. Raises Ended if the attempt is to end."""
         self._check()
         folder = self._attempt.folder
         process = subprocess.Popen(
@@ -422,7 +422,7 @@ class Supervisor:
         return code
 
     def _check(self) -> None:
-        """Raise Ended if the try is to end."""
+        """Raise Ended if the attempt is to end."""
         if outcome := self._why_to_end():
             raise Ended(outcome)
 

@@ -1,4 +1,4 @@
-"""The environment of one try: its files, a Python environment of its own, its variables."""
+"""The environment of one attempt: its files, a Python environment of its own, its variables."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class SetupError(Exception):
 
 
 class Environment:
-    """Makes what a try runs in.
+    """Makes what an attempt runs in.
 
     Args:
-        folder: the try's.
+        folder: the attempt's.
         spec: what to run.
         content: what the runner knows of it: `variables`, `job`, and whether it `sees_packages` of
             the machine's Python whatever its framework.
@@ -171,7 +171,7 @@ class Tpu:
 
 
 def content_of(job: Job, bucket: str, tpu: Tpu) -> dict[str, Any]:
-    """Return what a supervisor has to know of a job's last try."""
+    """Return what a supervisor has to know of a job's last attempt."""
     number = job.tries[-1].number
     return {
         "job": job.name,

@@ -24,8 +24,8 @@ from tpu_core.lease import DURATION
 from tpu_core.records import Unreadable, sound, stamped
 
 _LOOK = 2.0
-# How often a host says that the try runs there, and for how long it may say nothing: its machine
-# may still be coming up.
+# How often a host says that the attempt runs there, and for how long it may be silent: its machine
+# may still be starting.
 _BEAT = 60.0
 _SILENCE = 600.0
 _RUNS = "runs"
@@ -48,13 +48,13 @@ def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
 
 
 def announce(store: Bucket, tpu: str, job: Job) -> None:
-    """Have the other hosts run a job's last try. Raises GoogleError."""
+    """Have the other hosts run a job's last attempt. Raises GoogleError."""
     what = stamped(vars(Announced(job.name, len(job.tries))))
     store.write(paths.on_all_hosts(tpu), b"", summary=what)
 
 
 def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | None:
-    """Return how a job's last try failed on another host, if it did. Raises GoogleError.
+    """Return how a job's last attempt failed on another host, if it did. Raises GoogleError.
 
     Args:
         store: the bucket.
@@ -97,16 +97,7 @@ def _lost(told: Outcome | None, silence: float) -> Outcome | None:
 
 
 class Host:
-    """Another host of a slice than worker 0, which runs what that has all hosts run.
-
-    Args:
-        store: the bucket.
-        tpu: the TPU's name.
-        number: the host's.
-        ready: returns the TPU if it can be used.
-        folder: of the attempts on this host.
-        world: the host.
-    """
+    """Another host of a slice than worker 0, which runs what that has all hosts run."""
 
     def __init__(
         self,
@@ -138,7 +129,7 @@ class Host:
         ).run_try(job)
 
     def _beat(self, job: Job) -> None:
-        """Write that a try runs here, from time to time."""
+        """Write that an attempt runs here, from time to time."""
         now = self._world.time()
         # The clock may be set.
         if abs(now - self._beaten) < _BEAT:
@@ -151,7 +142,7 @@ class Host:
             self._beaten = now
 
     def _tell(self, job: Job, attempt: Attempt, outcome: Outcome) -> None:
-        """Write how a try has ended here, again and again until it is written."""
+        """Write how an attempt has ended here, again and again until it is written."""
         while True:
             try:
                 with attempt.log.open("rb") as file:
@@ -167,7 +158,7 @@ class Host:
                 return
 
     def _announced(self) -> Job | None:
-        """Return the job whose last try is to run on this host now."""
+        """Return the job whose last attempt is to run on this host now."""
         found = _told(Announced, self._store.look(paths.on_all_hosts(self._tpu)))
         job = self._queue.read(found.job) if found else None
         if found is None or job is None or job.state != RUNNING or job.stop:
@@ -194,7 +185,7 @@ class Follower:
     """Runs a job on another host of a slice than worker 0, attempt by attempt, until it is over.
 
     The record is worker 0's: this host runs the same program while an attempt runs there.
-    What it writes goes into the log of this process (Vertex AI's, or the machine's journal), and its
+    Its output goes into the log of this process (Vertex AI's, or the machine's journal), its
     artifacts into a folder of its own.
 
     Args:
@@ -202,9 +193,9 @@ class Follower:
         folder: of the attempts on this host.
         world: the host.
         worker: its number.
-        content_of: returns what this host runs of a job's last try.
-        tell: is told how a try has ended here, while its folder is still there.
-        beat: is told every two seconds that a try runs here.
+        content_of: returns what this host runs of a job's last attempt.
+        tell: is told how an attempt has ended here, while its folder is still there.
+        beat: is told every two seconds that an attempt runs here.
     """
 
     def __init__(
@@ -269,7 +260,7 @@ class Follower:
         attempt.remove()
 
     def _tell(self, attempt: Attempt, told: int) -> int:
-        """Bring what the try wrote since into this log; return how much that is by now."""
+        """Bring what the attempt wrote since into this log; return how much that is by now."""
         with attempt.log.open("rb") as file:
             file.seek(told)
             new = file.read()
@@ -279,7 +270,7 @@ class Follower:
 
 
 def _goes_on(there: Job, job: Job) -> bool:
-    """Return whether the try that `job` began is the one that runs."""
+    """Return whether the attempt that `job` began is the one that runs."""
     return there.state == RUNNING and not there.stop and len(there.tries) == len(job.tries)
 
 
@@ -289,7 +280,7 @@ class World:
 
     Attributes:
         environment: of this process.
-        start: starts a try's supervisor.
+        start: starts an attempt's supervisor.
         sleep: lets time pass.
         time: seconds since the epoch.
         say: writes a line to Vertex AI's log or the machine's journal.

@@ -48,7 +48,7 @@ table inet tpu_stack_jobs {{
 
 
 class Identity:
-    """The user of one try, with a server in place of the machine's; without it this process's."""
+    """The user of one attempt, with its own metadata server; without one, this process's user."""
 
     def __init__(self, metadata: JobMetadata | None = None) -> None:
         self._metadata, self._server = metadata, ""
@@ -99,7 +99,7 @@ class Identity:
 
 
 def kill_all() -> None:
-    """Kill every process of the user, also those that have hidden that they are a try's."""
+    """Kill every process of the user, also those that have hidden that they are an attempt's."""
     # There may be no such user, or no room for another process.
     with contextlib.suppress(KeyError, OSError):
         user = pwd.getpwnam(USER).pw_uid

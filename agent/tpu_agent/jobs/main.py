@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _run_try(folder: Path) -> None:
-    """Run one try, as the process that `Attempt.start` starts."""
+    """Run one attempt, as the process that `Attempt.start` starts."""
     machine, account = Machine(), os.environ.get(Environment.JOB_ACCOUNT, AS_ROOT)
     server = (
         JobMetadata(account, machine.client.call, machine.metadata) if account != AS_ROOT else None

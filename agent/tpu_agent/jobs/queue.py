@@ -43,7 +43,7 @@ class Spec:
         requirements: the text of a requirements file; empty without one.
         framework: one of FRAMEWORKS.
         after: the jobs that must have succeeded before.
-        timeout: seconds that a try may take; None for any time.
+        timeout: seconds that an attempt may take; None for any time.
         failures: how often it is started again after a failure.
         preemptions: how often after its TPU or its machine went.
         vertex: where Vertex AI runs it (`project`, `region`, `tpu`, `image`, `account`, `network`,
@@ -81,7 +81,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a try ended.
+    """How an attempt ended.
 
     Attributes:
         why: `exited`, `stopped`, `timed-out`, `preempted` or `setup`: what the job needs could not
@@ -137,7 +137,7 @@ class Job:
         return dataclasses.replace(self, state=state, reason=reason, code=code, ended=now)
 
     def after_try(self, outcome: Outcome, now: float) -> Job:
-        """Return the job after its last try has ended: over, or queued once more."""
+        """Return the job after its last attempt has ended: over, or queued once more."""
         last = dataclasses.replace(self.tries[-1], ended=now, why=_why(outcome), code=outcome.code)
         job = dataclasses.replace(self, tries=(*self.tries[:-1], last))
         if last.why == "exited" and outcome.code == 0:
@@ -242,12 +242,7 @@ _LARGEST = 4 << 20
 
 
 class Queue:
-    """The queue of a bucket.
-
-    Args:
-        store: the bucket.
-        say: gets a line, once, about each object that is no record.
-    """
+    """The queue of a bucket."""
 
     def __init__(self, store: Bucket, say: Callable[[str], None]) -> None:
         self.store, self._say = store, say

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from tpu_agent.jobs import hosts, queue
 from tpu_agent.jobs.attempt import Attempt, Shipping, why_full
@@ -30,21 +29,6 @@ _BELL = 1.0
 _TPU_LOOK = 10.0
 
 
-class TpuLook(Protocol):
-    """What the runner asks of its TPU."""
-
-    why_not: str
-
-    def ready(self) -> Tpu | None:
-        """Return it if it can be used."""
-
-    def why_lost(self, created: str) -> str | None:
-        """Return why it is gone."""
-
-    def wake(self) -> None:
-        """Start it if it was stopped."""
-
-
 @dataclass(frozen=True)
 class World:
     """What the runner needs besides the bucket, which tests replace.
@@ -53,7 +37,7 @@ class World:
         now: seconds, also those in which the machine was suspended.
         time: seconds since the epoch, for people.
         say: writes a line to the journal and the serial port.
-        start: starts a try's supervisor.
+        start: starts an attempt's supervisor.
         tell: reports how a job has ended; it never fails.
     """
 
@@ -65,19 +49,10 @@ class World:
 
 
 class Runner:
-    """Runs the jobs of one TPU on this machine.
-
-    Args:
-        store: the bucket.
-        me: this machine.
-        tpu: the TPU's name.
-        tpus: looks it up.
-        folder: of the attempts.
-        world: the clock and the rest.
-    """
+    """Runs the jobs of one TPU on this machine."""
 
     def __init__(
-        self, store: Bucket, me: Holder, tpu: str, tpus: TpuLook, folder: Path, world: World
+        self, store: Bucket, me: Holder, tpu: str, tpus: Tpus, folder: Path, world: World
     ) -> None:
         self._store, self._me, self._tpu, self._tpus = store, me, tpu, tpus
         self._folder, self._world = folder, world
@@ -155,7 +130,7 @@ class Runner:
             return False
 
     def _take_over(self, name: str) -> bool:
-        """Go on with a try of this machine; give up one whose machine is gone.
+        """Go on with an attempt of this machine; give up one whose machine is gone.
 
         Returns:
             False if nothing can be done for it.
@@ -233,7 +208,7 @@ class Runner:
         current.follow_hosts(self._world.now())
 
     def _finish(self, current: Current, outcome: Outcome) -> None:
-        """Bring everything to the bucket, then say that the try is over."""
+        """Bring everything to the bucket, then say that the attempt is over."""
         if not current.attempt.kill():
             # It has the TPU. The lease is kept, so that no other job fails for that.
             self._say_once(
@@ -291,7 +266,7 @@ def _report(job: Job, bucket: str) -> str:
     state = "has succeeded" if job.state == SUCCEEDED else f"is {job.state} (exit code {job.code})"
     last = job.tries[-1].started if job.tries else None
     ran = f" after {((job.ended or last) - last) / 60:.1f} min" if last is not None else ""
-    ran += f" in its try {len(job.tries)}" if len(job.tries) > 1 else ""
+    ran += f" in its attempt {len(job.tries)}" if len(job.tries) > 1 else ""
     reason = f": {job.reason}" if job.reason else ""
     return f"{job.name} {state}{ran}{reason}\ngs://{bucket}/{paths.folder(job.name)}"
 

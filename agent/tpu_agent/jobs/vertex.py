@@ -1,8 +1,8 @@
-"""Run one job in a container of Vertex AI, which has a TPU of its own for it.
+"""Runs one job in a container of Vertex AI, which has a TPU of its own for it.
 
 Vertex AI makes one container and, if its machine goes, another one, so that there is no lease:
-each try is written into the job's record, on the condition that it has not changed. Each
-host of a slice has a container; the record is that of worker 0, and follower.py is for the others.
+each attempt is written into the job's record, on the condition that it has not changed. Each host
+of a slice has a container; the record is worker 0's, and the others follow it (hosts.Follower).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tpu_core.google import GoogleError
 WORKER = "TPU_WORKER_ID"
 """The variable with the number of a host within its slice."""
 PLACE = "vertex"
-"""What stands for a TPU's name in a try that ran on Vertex AI."""
+"""What stands for a TPU's name in an attempt that ran on Vertex AI."""
 _LOOK = 2.0
 _STEP = 0.1
 _GONE = Outcome("preempted", None, "Vertex AI has replaced its machine")
@@ -40,13 +40,7 @@ _NO_NUMBER = f"Vertex AI does not tell this host of the slice its number ({WORKE
 
 
 class Managed:
-    """Runs a job, try by try, until it is over.
-
-    Args:
-        store: the bucket.
-        folder: of the attempts in this container.
-        world: the container.
-    """
+    """Runs a job, try by try, until it is over."""
 
     def __init__(self, store: Bucket, folder: Path, world: World) -> None:
         self._store, self._folder, self._world = store, folder, world
@@ -116,7 +110,7 @@ class Managed:
         current.attempt.remove()
 
     def _watch(self, current: Current) -> Outcome:
-        """Bring the log to the bucket until the try has ended; return how."""
+        """Bring the log to the bucket until the attempt has ended; return how."""
         looked = 0.0
         while (outcome := current.attempt.outcome()) is None:
             now = time.monotonic()
@@ -164,7 +158,7 @@ _NOT_OURS = (WORKER, "TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL", "XRT_TPU_CONFIG")
 
 
 def content_of(job: Job, bucket: str, environment: Mapping[str, str]) -> dict[str, object]:
-    """Return what a container with these variables runs of a job's last try."""
+    """Return what a container with these variables runs of a job's last attempt."""
     content = variables.content_of(job, bucket, tpu_of(environment))
     made = content["variables"]
     kept = {name: made[name] for name in made if name in job.spec.env or name not in _NOT_OURS}

@@ -83,7 +83,7 @@ def ended(state: str, code: int, reason: str = "", tries: int = 1) -> Job:
         ),
         (
             ended(FAILED, 1, "the TPU is gone", tries=11),
-            "j is failed (exit code 1) after 1.0 min in its try 11: the TPU is gone",
+            "j is failed (exit code 1) after 1.0 min in its attempt 11: the TPU is gone",
         ),
         (ended(STOPPED, 143, "it was stopped", 0), "j is stopped (exit code 143): it was stopped"),
     ],

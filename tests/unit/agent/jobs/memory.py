@@ -229,7 +229,8 @@ class Machine:
         world = World(clock.now, clock.now, self.said.append, self._start)
         me = Holder(self.name, self.name)
         store = MemoryStore(self.bucket, self._before)
-        return Runner(store, me, "t", Tpus(), self._disk, world)
+        tpus: Any = Tpus()
+        return Runner(store, me, "t", tpus, self._disk, world)
 
     def _start(self, attempt: Attempt) -> None:
         if not attempt.claim():

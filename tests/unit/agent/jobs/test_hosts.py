@@ -51,7 +51,8 @@ class Site:
         )
         clock = self.bucket.clock
         world = World(clock.now, clock.now, lambda _: None, self._start_on_worker_0)
-        self.runner = Runner(self.store, Holder("42", "w-0"), "t", self.tpus, disk / "0", world)
+        tpus: Any = self.tpus
+        self.runner = Runner(self.store, Holder("42", "w-0"), "t", tpus, disk / "0", world)
         self.said: list[str] = []
         self.host = self.new_host()
 
