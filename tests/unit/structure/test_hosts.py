@@ -228,7 +228,16 @@ def test_a_host_from_data_is_found(tmp_path: Path, text: str) -> None:
 
 
 def files_with(what: Callable[[Path], bool]) -> set[str]:
-    rooms = ("tpu_core", "tpu_agent", "infra", "tpu_training", "tpustack", "policy", "bootstrap", "tools")
+    rooms = (
+        "tpu_core",
+        "tpu_agent",
+        "infra",
+        "tpu_training",
+        "tpustack",
+        "policy",
+        "bootstrap",
+        "tools",
+    )
     found = (path for room in rooms for path in sources(room) if what(path))
     return {str(path.relative_to(ROOT)) for path in found}
 

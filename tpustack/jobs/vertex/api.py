@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tpu_core.google import message
-from tpu_core.google import vertex_root
+from tpu_core.google import message, vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
 
