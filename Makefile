@@ -68,7 +68,7 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 	@# Those tests that need no local cloud and do not go by chance: their libraries are not here.
 	@PYTHONPATH=core .venv-next/bin/python -m pytest \
 	  $$(grep -rLE 'localcloud|tests.compiled|\.replay|hypothesis' --include='test_*.py' \
-	  --exclude-dir=agent tests/unit/infra)
+	  tests/unit/infra)
 	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
 
 frameworks: setup  ## Run the examples of all frameworks (their environments take 8 GB, once)
@@ -122,12 +122,12 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 	@mkdir -p dist
 	@$(BOM) pyproject.toml --output-file dist/deployment.cdx.json requirements-deploy.txt
 	@$(BOM) training/pyproject.toml --output-file dist/machine.cdx.json \
-	  infra/startup/locks/tensorflow-cpu-2.19.1.txt
+	  agent/tpu_agent/locks/tensorflow-cpu-2.19.1.txt
 
 # Older releases of TensorFlow are somebody's choice, and only their successors cure their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
-  requirements-release infra/startup/locks/tensorflow-cpu-2.19.1 \
-  infra/startup/locks/tensorflow-tpu-2.19.1,$(lock).txt) $(wildcard examples/*/requirements.txt)
+  requirements-release agent/tpu_agent/locks/tensorflow-cpu-2.19.1 \
+  agent/tpu_agent/locks/tensorflow-tpu-2.19.1,$(lock).txt) $(wildcard examples/*/requirements.txt)
 
 # Each exception has its reason in .pip-audit.txt.
 audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 import requests
+from tpu_agent.bundle import program
 
 from bench.measure import Result
 from infra.components.machine import startup_script
-from infra.startup.agent.bundle import program
 from tests.agents import kill_agents
 from tests.sandbox import session
 from tpustack.local import LocalCloudCommand

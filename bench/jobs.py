@@ -21,16 +21,15 @@ from statistics import median
 import psutil
 import requests
 from starlette.types import ASGIApp
+from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 
 from bench.measure import Result
 from infra.names import names_of
 from infra.settings.parse import parse
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, RUNNING, Job, Spec
-from infra.startup.agent.jobs.store import Store
 from tests.browser import Page, browsing, find_browser
 from tests.sandbox import PROJECT, make_project, make_trainer, session, write_stack
+from tpu_core import paths
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
@@ -107,7 +106,7 @@ def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
     environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
     outputs = Backend(environment, project).select("local").up(lambda _: None).outputs
     google = session(cloud)
-    store = Store(str(outputs["bucket_name"]), Google(google).exchange)
+    store = Bucket(str(outputs["bucket_name"]), Google(google).exchange)
     return Site(cloud, google, Queue(store, print))
 
 
@@ -166,7 +165,7 @@ def _ended_once(site: Site, number: int) -> bool:
     job = site.queue.read(f"short-{number}")
     if job is None or [one.why for one in job.tries].count("exited") != 1:
         return False
-    pieces = site.queue.store.items(layout.logs(job.name, len(job.tries)))
+    pieces = site.queue.store.items(paths.logs(job.name, len(job.tries)))
     found = [site.queue.store.read(item.path) for item in pieces]
     text = b"".join(one[0] for one in found if one)
     return job.code == 0 and text == f"1\n2\n3\nend {number}\n".encode()
@@ -288,7 +287,7 @@ def _fast_log(page: Page, queue: Queue) -> list[Result]:
         last = f"line {(number + 1) * _LINES - 1}."
         lines = (f"line {number * _LINES + each}." for each in range(_LINES))
         text = ("\n".join(lines) + "\n").encode()
-        queue.store.write(layout.piece("writes", 1, offset), text)
+        queue.store.write(paths.piece("writes", 1, offset), text)
         offset, written = offset + len(text), time.monotonic()
         page.wait(f"document.querySelector('#log').textContent.includes('{last}')")
         delays.append(time.monotonic() - written)

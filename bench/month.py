@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
+from tpu_agent.recovery import Recovery, World
+
 from bench.measure import Result
-from infra.startup.agent.declaration import PATH
-from infra.startup.agent.google import STORAGE, Json, Place, parse
-from infra.startup.agent.recovery import Recovery
-from infra.startup.agent.world import World
+from tpu_core.google import STORAGE, Json, parse
+from tpu_core.paths import DECLARATION
+from tpu_core.tpu import Place
 from tpu_training.checkpoints.reader import History
 from tpu_training.loop.train import CheckpointSchedule
 
@@ -163,7 +164,7 @@ class Strategy:
 
 def _agent(cloud: Cloud) -> Callable[[], None]:
     """Return a look of the agent's real code."""
-    cloud.objects[PATH] = json.dumps({"tpus": {"t": BODY}}).encode()
+    cloud.objects[DECLARATION] = json.dumps({"tpus": {"t": BODY}}).encode()
     world = World(lambda: cloud.now, lambda text: None, lambda host, port: None, lambda: 0.5)
     recovery = Recovery(Place("p", "z", "b"), cloud.call, world)
     return lambda: recovery.look(["t"], _BUDGETS)

@@ -21,8 +21,8 @@ _LONGEST = 0.25
 _AGENT = """
 import sys, time
 from pathlib import Path
-from infra.startup.agent.endings import TpuState
-from infra.startup.agent.trainer import Surroundings, Trainer
+from tpu_agent.trainer import TpuState
+from tpu_agent.trainer import Surroundings, Trainer
 folder = Path(sys.argv[1])
 trainer = Trainer(folder, Surroundings(
     now=lambda: time.time() * 100, say=lambda text: None, chance=lambda: 0.0,

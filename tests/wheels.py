@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What each distribution is made of, beside its pyproject.toml and README.md.
 PACKAGES = {
-    ".": ("bootstrap", "infra", "policy", "tpustack"),
+    ".": ("agent/tpu_agent", "bootstrap", "infra", "policy", "tpustack"),
+    "core": ("tpu_core",),
     "training": ("tpu_training",),
     "localcloud": ("localcloud",),
 }

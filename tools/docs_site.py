@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "*.md",
     "docs/**/*.md",
+    "agent/README.md",
+    "core/README.md",
     "infra/README.md",
     "localcloud/README.md",
     "tools/README.md",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pulumi
+from tpu_agent.bundle import program
 
 from infra.catalog import lock_of
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
@@ -16,7 +17,6 @@ from infra.components.bucket import Bucket
 from infra.components.network import Network
 from infra.cost import without_price
 from infra.settings.machines import RunOn, Timeouts
-from infra.startup.agent.bundle import program
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"

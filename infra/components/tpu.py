@@ -33,9 +33,9 @@ from infra.settings.machines import (
     TpuDiskType,
     Workload,
 )
-from infra.startup.agent.versioned import stamped
 from tpu_core.contract import Metadata
 from tpu_core.paths import DECLARATION
+from tpu_core.records import stamped
 
 _HOUR = 3600
 _WORKLOADS = {

@@ -51,7 +51,7 @@ class QueuedNodeProvider(ApiResourceProvider):
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read the TPU VMs; there are none if Google has taken one away.
 
-        The agent may have queued again meanwhile (infra/startup/agent): they come from that request
+        The agent may have queued again meanwhile (agent/): they come from that request
         now, and are no reason for others.
         """
         api = TpuApi()

@@ -20,9 +20,9 @@ from pulumi import dynamic
 
 from infra import credentials
 from infra.google import ATTEMPTS, Api, ApiError, Json, say
-from infra.startup.agent.causes import cause_of
-from infra.startup.agent.forms import SHORTAGES, in_zone, labels_of
+from tpu_core.causes import SHORTAGES, cause_of
 from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
+from tpu_core.tpu import in_zone, labels_of
 
 _ROOT = "https://tpu.googleapis.com/v2alpha1/"
 

@@ -179,7 +179,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path])
     folder = tmp_path_factory.mktemp("installed")
     training = f"tpu-stack-training[cpu,digits] @ {wheels['training'].as_uri()}"
     pins = constraints(folder, "requirements.txt")
-    return Installed(folder, ["--constraint", pins, wheels["."], wheels["localcloud"], training])
+    return Installed(
+        folder, ["--constraint", pins, wheels["."], wheels["core"], wheels["localcloud"], training]
+    )
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,9 @@ from urllib.parse import quote
 import pytest
 import requests
 from click.testing import CliRunner
+from tpu_agent.jobs.queue import Job, Queue, Spec
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
-from infra.startup.agent.jobs.store import Store
+from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google
 from tpustack.commands import recovery
@@ -178,7 +177,7 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
     stack.shorten(idleMinutes=0.01)
     wait(lambda: not google.get(NODES).json().get("nodes"), "that the idle TPU is deleted")
     stack.shorten(idleMinutes=600.0)
-    queue = Queue(Store(made["bucket_name"], Google(google).exchange), print)
+    queue = Queue(Bucket(made["bucket_name"], Google(google).exchange), print)
     queue.add(Job("wakes", "1", Spec("true"), time.time()))
     queue.ring()
     wait(lambda: queue.summaries()["wakes"]["state"] == "succeeded", "the job's end")

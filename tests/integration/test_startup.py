@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import requests
 from rich.console import Console
+from tpu_agent.bundle import program, startup_script
 
-from infra.components.machine import startup_script
-from infra.startup.agent.bundle import program
 from localcloud.testing import machine
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError

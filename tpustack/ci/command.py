@@ -351,8 +351,10 @@ def _limits(stack: str) -> None:
 
     For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
     """
-    from infra.startup.agent.google import Json, Place, parse
-    from infra.startup.agent.limits import LimitEnforcer
+    from tpu_agent.limits import LimitEnforcer
+
+    from tpu_core.google import Json, parse
+    from tpu_core.tpu import Place
 
     require_file(stack)
     settings, google = load(stack), Google()

@@ -16,7 +16,7 @@ from urllib3.util import Retry
 
 from infra import credentials
 from infra.credentials import keep_to_google
-from infra.startup.agent.jobs.store import message
+from tpu_core.google import message
 from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"

@@ -16,8 +16,9 @@ from tpustack.errors import TpustackError, UsageError
 from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
 
 if TYPE_CHECKING:
+    from tpu_agent.jobs.queue import Try
+
     from infra.settings import StackSettings
-    from infra.startup.agent.jobs.record import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput import Money
@@ -303,14 +304,14 @@ def _job_of(stack: str | None) -> str:
 
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
     """Return the model directory of a job in a stack's queue, and its tries."""
-    from infra.startup.agent.jobs import layout
+    from tpu_core import paths
     from tpustack.jobs.job import read_job
     from tpustack.jobs.queue import explained, open_queue
 
     queue = open_queue(stack, None)
     with explained(queue):
         job = read_job(queue, name, ask=False)
-    return f"gs://{queue.store.bucket}/{layout.folder(name)}model", job.tries
+    return f"gs://{queue.store.bucket}/{paths.folder(name)}model", job.tries
 
 
 def _money(stack: str | None, total: Account) -> Money:

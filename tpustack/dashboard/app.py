@@ -21,10 +21,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tpu_agent.jobs.queue import Queue
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Item
+from tpu_core import paths
+from tpu_core.bucket import Item
 from tpustack.cloud.google import Google
 from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.sources import Source, drift, sources
@@ -270,7 +270,7 @@ class Follower:
         """
         # All of its log is in the bucket before it is said to be over.
         job = jobs.read_job(self._queue, self._name, ask=False)
-        items = self._queue.store.items(layout.logs(self._name), behind=self._behind)
+        items = self._queue.store.items(paths.logs(self._name), behind=self._behind)
         # Other jobs may have written anything there.
         pieces = [one for one in items if _PIECE.search(one.path)]
         found = list(self._texts(pieces))

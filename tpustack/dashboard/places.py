@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_agent.jobs.queue import Queue
+
 from infra.names import names_of
 from infra.settings import StackSettings
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import bucket_of

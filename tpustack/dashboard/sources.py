@@ -14,8 +14,8 @@ import click
 from infra.catalog import Catalog
 from infra.cost import of_stack
 from infra.names import names_of
-from infra.startup.agent.jobs.lease import DURATION
-from infra.startup.agent.jobs.store import Store
+from tpu_core.bucket import Bucket
+from tpu_core.lease import DURATION
 from tpustack.cloud.google import Google, Nodes
 from tpustack.console import plain
 from tpustack.dashboard.places import Json, Place
@@ -155,7 +155,7 @@ def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> lis
     return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
 
 
-def tpus_of_bucket(store: Store) -> list[Json]:
+def tpus_of_bucket(store: Bucket) -> list[Json]:
     """Return the TPUs on which machines run jobs, as their leases say. Raises StoreError."""
     return [
         {

@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from infra.startup.agent.jobs import layout, order
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
-from infra.startup.agent.jobs.store import Item
+from tpu_agent.jobs import queue
+from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue
+
+from tpu_core import paths
+from tpu_core.bucket import Item
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
@@ -32,7 +33,7 @@ _ASK_EVERY = 10
 
 def read_job(queue: Queue, name: str, *, ask: bool = True) -> Job:
     """Return a job; `ask` Vertex AI about one that it runs. Raises UsageError if there is none."""
-    if not layout.NAME.fullmatch(name):
+    if not paths.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
     job = queue.read(name)
     if job is None:
@@ -61,7 +62,7 @@ def wait_for(
 
 def job_log(queue: Queue, name: str) -> Iterator[bytes]:
     """Yield what a job has written so far, in pieces."""
-    for item in queue.store.items(layout.logs(name)):
+    for item in queue.store.items(paths.logs(name)):
         yield _content(queue, item)
 
 
@@ -73,7 +74,7 @@ def follow_log(
     for look in itertools.count():
         # All of its log is in the bucket before it is said to be over.
         is_over = read_job(queue, name, ask=look % _ASK_EVERY == 0).is_over
-        for item in queue.store.items(layout.logs(name), behind=seen):
+        for item in queue.store.items(paths.logs(name), behind=seen):
             seen = item.path
             yield _content(queue, item)
         if is_over:
@@ -123,7 +124,7 @@ class Artifact:
 
 def artifacts_of(queue: Queue, job: str) -> list[Artifact]:
     """Return the files in a job's folder, without its logs. Raises StoreError."""
-    folder, logs = layout.folder(job), layout.logs(job)
+    folder, logs = paths.folder(job), paths.logs(job)
     bucket = queue.store.bucket
     return [
         Artifact(item.path.removeprefix(folder), f"gs://{bucket}/{item.path}", item.size)
@@ -161,7 +162,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return all jobs as rows: those that run, those that wait in their order, the others."""
-    next_ones = order.waiting(jobs)
+    next_ones = queue.waiting(jobs)
     places = {name: place for place, name in enumerate(next_ones, 1)}
 
     def rank(name: str) -> tuple[int, float, str]:

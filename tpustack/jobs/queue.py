@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 
-from infra.startup.agent.jobs.lease import DURATION
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import ON_EACH_HOST
-from infra.startup.agent.jobs.store import Store, StoreError
+from tpu_core.bucket import Bucket
+from tpu_core.google import GoogleError
+from tpu_core.lease import DURATION
 from tpustack.cloud.google import Google
 from tpustack.console import plain
 from tpustack.errors import TpustackError, UsageError
@@ -47,7 +47,7 @@ def open_queue(
         if stack is not None
         else bucket_of(str(bucket))
     )
-    return Queue(Store(name, Google().exchange), lambda line: click.echo(plain(line), err=True))
+    return Queue(Bucket(name, Google().exchange), lambda line: click.echo(plain(line), err=True))
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def explained(queue: Queue) -> Iterator[None]:
     """Turn what the bucket refuses in this block into a message that says what to do."""
     try:
         yield
-    except StoreError as error:
+    except GoogleError as error:
         place = f"{_SCHEME}{queue.store.bucket}"
         if error.status == 404:
             raise UsageError(

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 
-from infra.startup.agent.jobs.layout import NAME
-from infra.startup.agent.jobs.record import FRAMEWORKS, Spec
+from tpu_core.paths import NAME
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.queue import explained, open_queue

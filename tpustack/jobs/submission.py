@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, RUNNING, SUCCEEDED, Job, Spec
-from infra.startup.agent.jobs.store import Conflict, StoreError
-from infra.startup.agent.versioned import dump
+from tpu_agent.jobs.queue import QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec
+
+from tpu_core import paths
+from tpu_core.bucket import Conflict
+from tpu_core.google import GoogleError
+from tpu_core.records import dump
 from tpustack.cloud.google import Google, Nodes
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import why_waiting
@@ -110,7 +111,7 @@ def _refuse_twice(known: Job | None, job: Job, *, named: bool) -> None:
 
 def upload(queue: Queue, archive: Archive) -> None:
     """Upload an archive unless the bucket has it."""
-    path = layout.archive(archive.sha256)
+    path = paths.archive(archive.sha256)
     if queue.store.look(path) is not None:
         return
     try:
@@ -170,7 +171,7 @@ class OnDemand:
     def finish(self, queue: Queue) -> str | None:
         """Write when to delete the TPU; return a warning if nothing will. Raises StoreError."""
         if self._idle_stop is not None:
-            queue.store.write(layout.IDLE_STOP, dump({"minutes": self._idle_stop}))
+            queue.store.write(paths.IDLE_STOP, dump({"minutes": self._idle_stop}))
         elif self._settings is not None and not self._settings.limits.any:
             return (
                 f"nothing takes the TPU of the stack {self._stack} down after the job: give "
@@ -196,7 +197,7 @@ class OnDemand:
     def _why_down(self, queue: Queue) -> str | None:
         try:
             return why_waiting(queue) or self._why_without_tpu()
-        except StoreError as error:
+        except GoogleError as error:
             if error.status != _NOT_FOUND:
                 raise
             return _NEW

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, SUCCEEDED, Job, Spec
-from infra.startup.agent.jobs.store import Conflict, Store
-from infra.startup.agent.versioned import Unreadable, dump, load
+from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
+
+from tpu_core import paths
+from tpu_core.bucket import Bucket, Conflict
+from tpu_core.records import Unreadable, dump, load
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
 from tpustack.jobs.job import stop_job
@@ -231,7 +231,7 @@ class Sweep:
 class Record:
     """A sweep's record in a bucket; it notices if another command writes it."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Bucket, name: str) -> None:
         self._store, self._path = store, f"sweeps/{name}.json"
         self._name, self._generation = name, 0
 
@@ -301,7 +301,7 @@ class Reports:
 
     def read(self) -> tuple[tuple[int, float], ...]:
         """Return step and metric, as far as the bucket has them. Raises StoreError."""
-        for item in self._queue.store.items(layout.logs(self._job), behind=self._behind):
+        for item in self._queue.store.items(paths.logs(self._job), behind=self._behind):
             found = self._queue.store.read(item.path)
             self._behind = item.path
             *lines, rest = (self._rest + (found[0] if found else b"")).split(b"\n")
@@ -312,7 +312,7 @@ class Reports:
 
     def final(self) -> float | None:
         """Return the metric at the end of the job; None if it never wrote one."""
-        kept = self._queue.store.read(f"{layout.folder(self._job)}model/metrics.json")
+        kept = self._queue.store.read(f"{paths.folder(self._job)}model/metrics.json")
         value = _number(_object(kept[0]).get(self._metric)) if kept else None
         if value is not None:
             return value

@@ -16,9 +16,9 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tpu_agent.jobs.queue import Queue
 
-from infra.startup.agent.jobs.layout import NAME
-from infra.startup.agent.jobs.queue import Queue
+from tpu_core.paths import NAME
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tpu_agent.bundle import program
+from tpu_agent.jobs.queue import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Queue, Spec
+
 from infra.google import vertex_root
 from infra.names import JOB_ID_LABEL, JOB_LABEL
-from infra.startup.agent.bundle import program
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Spec
-from infra.startup.agent.jobs.store import StoreError, message
+from tpu_core import paths
+from tpu_core.google import GoogleError, message
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.source import Archive
@@ -171,7 +171,7 @@ def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
             f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
             f"show {job.name}` tells within ten minutes"
         ) from None
-    except (TpustackError, StoreError):
+    except (TpustackError, GoogleError):
         _withdraw(queue, job)
         raise
     named = queue.change(job.name, lambda one: dataclasses.replace(one, custom_job=name))
@@ -196,7 +196,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
     spec: dict[str, Any] = {
         "workerPoolSpecs": [pool],
         "serviceAccount": where["account"],
-        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{layout.folder(job.name)}"},
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{paths.folder(job.name)}"},
         "scheduling": {
             "disableRetries": job.spec.preemptions == 0,
             **({"strategy": where["strategy"]} if "strategy" in where else {}),
@@ -226,9 +226,9 @@ def _upload_agent(queue: Queue) -> str:
 
 def _withdraw(queue: Queue, job: Job) -> None:
     """Delete the record of a job that Vertex AI refused."""
-    found = queue.store.look(layout.record(job.name))
+    found = queue.store.look(paths.record(job.name))
     if found is not None:
-        queue.store.delete(layout.record(job.name), found.generation)
+        queue.store.delete(paths.record(job.name), found.generation)
 
 
 _ENDED = {
@@ -282,7 +282,7 @@ def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
         TpustackError: Vertex AI refuses, or the job's record names no place there.
     """
     found = _jobs(job).called(job.name)
-    folder = f"gs://{queue.store.bucket}/{layout.folder(job.name)}"
+    folder = f"gs://{queue.store.bucket}/{paths.folder(job.name)}"
     return found and [
         one
         for one in found

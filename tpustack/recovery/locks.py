@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from infra.names import backend
-from infra.startup.agent.jobs.store import Store
+from tpu_core.bucket import Bucket
 from tpu_training.checkpoints.lease import Holder, parse_holder
 from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
@@ -239,7 +239,7 @@ class StateBucket:
     """Files next to the state in a bucket. Unreachable: TpustackError; refused: OSError."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
-        self._store = Store(bucket, Google().exchange)
+        self._store = Bucket(bucket, Google().exchange)
         self._prefix = f"{prefix}/" if prefix else ""
 
     def write(self, name: str, text: str) -> None:

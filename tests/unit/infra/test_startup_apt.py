@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tpu_agent
 
-import infra
-
-COMMON = Path(infra.__file__).parent / "startup" / "common.sh"
+COMMON = Path(tpu_agent.__file__).parent / "startup" / "common.sh"
 HELD = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 2023 (apt-get)"
 # Fails for as long as the clock, which `sleep` moves, shows less than HELD_FOR.
 APT = f"""

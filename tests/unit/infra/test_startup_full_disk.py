@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import infra
+import tpu_agent
 
-STARTUP = Path(infra.__file__).parent / "startup"
+STARTUP = Path(tpu_agent.__file__).parent / "startup"
 # Nothing can be written below HOME, as on a full disk; systemd-run says what it is to run.
 FAKES = """
 attribute() { echo "# the $1"; }

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from infra.components.machine import startup_script
+from tpu_agent.bundle import startup_script
 
 QUIET = {"preempted": "FALSE", "maintenanceEvent": "NONE", "attributes": {"a": "TRUE"}}
 

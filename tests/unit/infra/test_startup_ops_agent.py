@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from infra.components.machine import startup_script
+from tpu_agent.bundle import startup_script
 
 KEY = "usr/share/keyrings/cloud.google.gpg"
 SUITE = "https://packages.cloud.google.com/apt google-cloud-ops-agent-bookworm-all main"

@@ -5,10 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tpu_agent
 
-import infra
-
-COMMON = Path(infra.__file__).parent / "startup" / "common.sh"
+COMMON = Path(tpu_agent.__file__).parent / "startup" / "common.sh"
 PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 

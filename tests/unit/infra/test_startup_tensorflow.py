@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from infra.components.machine import startup_script
+from tpu_agent.bundle import startup_script
 
 LIST = "https://storage.googleapis.com/libtpu-tf-releases/index.html"
 IN_IMAGE = "/lib/libtpu.so"

@@ -9,9 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-import infra
-from infra.components.machine import startup_script
+import tpu_agent
+from tpu_agent.bundle import startup_script
 
 _OF_THE_UNIT = ("StartLimitIntervalSec",)
 
@@ -79,7 +78,7 @@ start_jobs t
 
 def jobs(home: Path, account: str, broken: str = "") -> subprocess.CompletedProcess[str]:
     home.chmod(0o700)
-    common = Path(infra.__file__).parent / "startup" / "common.sh"
+    common = Path(tpu_agent.__file__).parent / "startup" / "common.sh"
     return subprocess.run(
         ["bash", "-c", JOBS.format(common=common)],
         env={**os.environ, "HOME": str(home), "ACCOUNT": account, "BROKEN": broken},

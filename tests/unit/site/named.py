@@ -26,7 +26,12 @@ _SHOWN = re.compile(r"^ {2,}(?=\S)", re.M)
 _SOURCES = ("bootstrap", "infra", "localcloud/localcloud", "policy", "tools", "tpustack")
 _PACKAGE = "training/tpu_training"
 _TEXTS = ("infra/catalog/*.yaml", "training/tpu_training/errors/*.json", "stacks/*.yaml")
-_SCRIPTS = (".github/workflows/*.yml", "ci/*.yml", "operator/*.yaml", "infra/startup/*.sh")
+_SCRIPTS = (
+    ".github/workflows/*.yml",
+    "ci/*.yml",
+    "operator/*.yaml",
+    "agent/tpu_agent/startup/*.sh",
+)
 # What a message puts in when it is written.
 _FILLED = "X"
 

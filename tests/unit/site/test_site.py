@@ -42,7 +42,7 @@ def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
 
 
 def test_sources_that_pages_link_to_are_shown_and_stay_out_of_the_search(site: Path) -> None:
-    page = site / "infra" / "startup" / "agent" / "limits.py.html"
+    page = site / "agent" / "tpu_agent" / "limits.py.html"
     assert "timeToLive" in page.read_text("utf-8")
     assert "limits.py.html" not in (site / "search" / "search_index.json").read_text("utf-8")
 

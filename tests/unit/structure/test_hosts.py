@@ -17,13 +17,13 @@ from urllib.response import addinfourl
 import pytest
 import requests
 from requests.adapters import HTTPAdapter
+from tpu_agent.machine import Machine
 
 from infra import credentials
 from infra.credentials import Given
 from infra.google import Api, vertex_root
-from infra.startup.agent.jobs.transport import Transport
-from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
+from tpu_core.google import Transport
 from tpu_training.cluster.cloud_tpu import CloudTpuApi
 from tpu_training.cluster.google import BucketObject
 from tpustack.ci.forge import forge_of
@@ -70,13 +70,13 @@ def as_another_account(url: str) -> None:
 def of_the_agent(url: str) -> None:
     machine: Any = Machine()
     machine.metadata = lambda path: (f'{{"access_token": "{TOKEN}"}}', "")
-    status, _ = machine.call("GET", url, None)
+    status, _ = machine.client.call("GET", url, None)
     assert status >= 300
 
 
 def of_the_jobs(url: str) -> None:
     answer = f'{{"access_token": "{TOKEN}", "expires_in": 3600}}'
-    assert Transport(lambda path: answer)("GET", url, {}, None)[0] >= 300
+    assert Transport(MachineToken(lambda path: answer))("GET", url, {}, None)[0] >= 300
 
 
 CLIENTS: list[Callable[[str], object]] = [
@@ -228,7 +228,16 @@ def test_a_host_from_data_is_found(tmp_path: Path, text: str) -> None:
 
 
 def files_with(what: Callable[[Path], bool]) -> set[str]:
-    rooms = ("infra", "tpu_training", "tpustack", "policy", "bootstrap", "tools")
+    rooms = (
+        "tpu_core",
+        "tpu_agent",
+        "infra",
+        "tpu_training",
+        "tpustack",
+        "policy",
+        "bootstrap",
+        "tools",
+    )
     found = (path for room in rooms for path in sources(room) if what(path))
     return {str(path.relative_to(ROOT)) for path in found}
 
@@ -240,7 +249,7 @@ def test_no_host_is_built_from_data() -> None:
 # Those that send credentials, each of which the tests above attack.
 SENDERS = {
     "infra/credentials.py",
-    "infra/startup/agent/jobs/transport.py",
+    "core/tpu_core/google.py",
     "training/tpu_training/cluster/google.py",
     "tpustack/ci/forge.py",
     "tpustack/jobs/vertex.py",

@@ -52,12 +52,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.names",
         "infra.resources.provider",
         # The agent and the command line know a job by the same words.
-        "infra.startup.agent.bundle",
+        "tpu_agent.bundle",
         # The pipeline keeps limits by the agent's own code.
-        "infra.startup.agent.google",
-        "infra.startup.agent.limits",
-        "infra.startup.agent.jobs",
-        "infra.startup.agent.versioned",
+        "tpu_core.google",
+        "tpu_agent.limits",
+        "tpu_agent.jobs",
+        "tpu_core.records",
         "tpu_training.checkpoints.lease",
         "tpu_training.compile",
         "tpu_training.errors",

@@ -10,10 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from tpu_agent.jobs.queue import Job, Outcome, Spec
 
 from infra.catalog import Catalog
 from infra.cost import of_stack
-from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client

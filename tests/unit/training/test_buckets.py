@@ -33,7 +33,7 @@ def test_fit_and_the_worker_of_a_tpu_vm_have_the_same_settings(
     monkeypatch.setattr(os, "environ", environ)
     prepare_tensorflow(None, trains=False)
     assert {name: environ[name] for name in SETTINGS} == SETTINGS
-    script = (ROOT / "infra" / "startup" / "tpu_vm.sh").read_text(encoding="utf-8")
+    script = (ROOT / "agent" / "tpu_agent" / "startup" / "tpu_vm.sh").read_text(encoding="utf-8")
     assert dict(re.findall(r"^  (GCS_\w+)=(\d+)$", script, re.M)) == SETTINGS
 
 

@@ -15,7 +15,7 @@ RELEASE: dict[str, Any] = yaml.safe_load(
     (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
 )
 JOBS = RELEASE["jobs"]
-FOLDERS = ("requirements*.txt", "infra/startup/locks/*.txt", "examples/*/requirements.txt")
+FOLDERS = ("requirements*.txt", "agent/tpu_agent/locks/*.txt", "examples/*/requirements.txt")
 LOCKS = [lock for names in FOLDERS for lock in root().glob(names)]
 
 
@@ -83,7 +83,7 @@ def test_every_installation_by_the_makefile_the_tools_and_the_vm_asks_for_hashes
         for line in text.splitlines():
             if re.search(r"pip install .*(-r|--requirement)\b", line):
                 assert "--require-hashes" in line, f"{file.name}: {line.strip()}"
-    script = (root() / "infra" / "startup" / "common.sh").read_text(encoding="utf-8")
+    script = (root() / "agent" / "tpu_agent" / "startup" / "common.sh").read_text(encoding="utf-8")
     assert "hashed=(--require-hashes --only-binary :all:)" in script
     for line in script.splitlines():
         if '--requirement "$lock"' in line:

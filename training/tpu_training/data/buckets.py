@@ -6,7 +6,7 @@ in all. With libtpu it keeps blocks of 512 MiB, up to 160 GiB, in the host's mem
 2.19.1, xla/tsl/platform/cloud/gcs_file_system.h, read 2026-11-24). A file of a data set is read
 once, so nothing is kept here, and one request reads it.
 
-infra/startup/tpu_vm.sh sets the same for the worker that it starts.
+agent/tpu_agent/startup/tpu_vm.sh sets the same for the worker that it starts.
 """
 
 from collections.abc import MutableMapping

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from infra.components.machine import startup_script
 from localcloud.core import projects
 from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines

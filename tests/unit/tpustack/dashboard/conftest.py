@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tpu_agent.jobs.queue import Job, Queue, Spec
 
 from infra.names import names_of
 from infra.settings.parse import parse
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
-from infra.startup.agent.jobs.store import Store
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
+from tpu_core import paths
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
@@ -57,7 +56,7 @@ def queue(client: Client, google: Google) -> Iterator[Queue]:
     client.post(
         buckets, {"name": BUCKET, "location": "US-CENTRAL1"}, project=projects.DEFAULT_PROJECT
     )
-    made = Queue(Store(BUCKET, google.exchange), print)
+    made = Queue(Bucket(BUCKET, google.exchange), print)
     made.add(Job("waits", "1", Spec("echo waits", env={"KEY": "secret"}), time.time() - 60))
     made.add(Job("runs", "2", Spec("python main.py"), time.time() - 90, by="ada@here"))
     made.change("runs", lambda job: job.started("42", "vm", "a-tpu", time.time() - 30))
@@ -94,7 +93,7 @@ def write(queue: Queue) -> Write:
 
     def piece(job: str, text: bytes) -> None:
         offset = offsets.get(job, 0)
-        queue.store.write(layout.piece(job, 1, offset), text)
+        queue.store.write(paths.piece(job, 1, offset), text)
         offsets[job] = offset + len(text)
 
     return piece

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Spec
+from tpu_agent.jobs.queue import Job, Queue, Spec
 
 from bench.jobs import serving
 from infra.names import names_of
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
 from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from infra.startup.agent.jobs.queue import Queue
+from tpu_agent.jobs.queue import Queue
+
 from localcloud.core import projects
 from localcloud.faults import preemptions
 from localcloud.testing import Client

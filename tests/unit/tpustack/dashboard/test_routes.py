@@ -8,8 +8,6 @@ import time
 import pytest
 from starlette.testclient import TestClient
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Outcome
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
 from tpustack.dashboard.app import assets
 

@@ -14,7 +14,6 @@ from starlette.testclient import TestClient
 from infra.catalog import Catalog
 from infra.cost import of_stack
 from infra.settings.parse import parse
-from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.dashboard.conftest import BUCKET
 from tpu_training.goodput.account import Segment
 from tpu_training.goodput.ledger import PARTS, Entry, File, read

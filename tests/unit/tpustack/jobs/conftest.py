@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tpu_agent.jobs.queue import Queue
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.store import Store
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client

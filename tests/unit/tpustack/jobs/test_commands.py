@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.jobs import command
 from tpustack.jobs.job import job_log
@@ -66,7 +65,7 @@ def test_a_job_that_waits_is_stopped_at_once_and_one_that_runs_is_asked(
     running = filled.read("runs")
     assert running is not None
     assert running.stop
-    assert (filled.store.look(layout.BELL)) is not None
+    assert (filled.store.look(paths.BELL)) is not None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_a_log_comes_byte_by_byte_over_all_tries(queue: Queue) -> None:
 def test_a_log_as_json_has_an_object_for_each_line(job: Run, queue: Queue) -> None:
     queue.add(Job("one", "one", Spec("true"), 1.0))
     for offset, data in ((0, b"a\xff"), (2, b"b\nla"), (6, b"st")):
-        queue.store.write(layout.piece("one", 1, offset), data, generation=0)
+        queue.store.write(paths.piece("one", 1, offset), data, generation=0)
     lines = job("logs", "one", "--json").out.splitlines()
     assert [json.loads(line)["line"] for line in lines] == ["a\\xffb", "last"]
 
@@ -116,7 +115,7 @@ def test_artifacts_are_listed_and_downloaded_but_not_out_of_the_folder(
     job: Run, queue: Queue, tmp_path: Path
 ) -> None:
     queue.add(Job("one", "one", Spec("true"), 1.0))
-    queue.store.write(layout.piece("one", 1, 0), b"log")
+    queue.store.write(paths.piece("one", 1, 0), b"log")
     queue.store.write("jobs/one/artifacts/sub/a.bin", b"\0\1")
     queue.store.write("jobs/one/model/x", b"m")
     listed = json.loads(job("artifacts", "one", "--json").out)
@@ -142,7 +141,7 @@ def test_a_job_that_is_not_there_is_named(job: Run, queue: Queue, verb: str) -> 
 
 
 def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
-    filled.store.write(layout.record("torn"), b"{", summary={"state": "queued"})
+    filled.store.write(paths.record("torn"), b"{", summary={"state": "queued"})
     listed = job("list")
     assert "queue/torn.json is set aside: its format is None" in listed.err
     assert "first" in listed.out
@@ -170,7 +169,7 @@ def test_a_log_of_bytes_and_of_a_line_of_a_megabyte_is_whole_in_both_forms(
 ) -> None:
     text = b"\xff\x00\n" + b"x" * (1 << 20) + b"\nend"
     for offset in range(0, len(text), 400_000):
-        piece = layout.piece("bad", 1, offset)
+        piece = paths.piece("bad", 1, offset)
         filled.store.write(piece, text[offset : offset + 400_000])
     assert b"".join(job_log(filled, "bad")) == text
     lines = [json.loads(line)["line"] for line in command._as_lines(job_log(filled, "bad"))]

@@ -8,15 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from tpu_agent.jobs.queue import Job, Queue, Spec
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
-from infra.startup.agent.jobs.store import Store
-from infra.startup.agent.versioned import stamped
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
+from tpu_core.bucket import Bucket
+from tpu_core.records import stamped
 from tpustack.cloud.google import Google
 from tpustack.jobs.sweep import Sweep
 
@@ -98,7 +97,7 @@ def test_a_stop_cancels_the_custom_job_of_that_job_only(
     # Another bucket's job of the same name and number is not this one either.
     bucket = {"name": "other", "location": "US-CENTRAL1"}
     client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
-    other = Queue(Store("other", Google(client.session).exchange), print)
+    other = Queue(Bucket("other", Google(client.session).exchange), print)
     other.add(one)
     run("job", "stop", "one", "--bucket", "gs://other")
     (there,) = client.get(JOBS)["customJobs"]

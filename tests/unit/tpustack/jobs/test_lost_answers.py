@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import QUEUED, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.cloud import Fault
 from localcloud.testing import Client
@@ -119,7 +117,6 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
     before: bool, other: Callable[[Queue], None], monkeypatch: pytest.MonkeyPatch,
     later: Callable[[], None],
 ) -> None:  # fmt: skip
-    from infra.startup.agent.jobs.store import Store
     from tpustack.cloud.google import Google
 
     google = Google(killed_at(client, number, before=before, other=lambda: other(queue)))

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tpu_agent.jobs.queue import Queue
 
 from infra.names import names_of
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Done, Run
+from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.submission import OnDemand
@@ -74,7 +74,7 @@ def submit(
 @pytest.fixture
 def machine(queue: Queue) -> None:
     """One that looks after the queue."""
-    queue.store.write(layout.lease("t"), b"", summary={"name": "m"})
+    queue.store.write(paths.lease("t"), b"", summary={"name": "m"})
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_when_to_take_the_tpu_down_goes_along(
     submit: Callable[..., Done], queue: Queue, machine: None
 ) -> None:
     assert submit("--idle-stop", "15").code == 0
-    found = queue.store.read(layout.IDLE_STOP)
+    found = queue.store.read(paths.IDLE_STOP)
     assert found is not None
     assert json.loads(found[0]) == {"format": 1, "minutes": 15}
 

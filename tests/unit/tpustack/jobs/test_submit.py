@@ -10,12 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tpu_agent.jobs.queue import Job, Queue
 
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.source import pack
@@ -29,7 +28,7 @@ def only(queue: Queue) -> Job:
 
 
 def names(queue: Queue, job: Job) -> list[str]:
-    found = queue.store.read(layout.archive(job.spec.archive))
+    found = queue.store.read(paths.archive(job.spec.archive))
     assert found is not None
     with tarfile.open(fileobj=io.BytesIO(found[0])) as tar:
         return tar.getnames()
@@ -85,7 +84,7 @@ def test_the_same_files_are_uploaded_once_whatever_their_times(
     job: Run, queue: Queue, folder: Path
 ) -> None:
     job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "a")
-    before = queue.store.look(layout.archive(only(queue).spec.archive))
+    before = queue.store.look(paths.archive(only(queue).spec.archive))
     os.utime(folder / "main.py", (1, 1))
     assert job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "b").code == 0
     assert before is not None

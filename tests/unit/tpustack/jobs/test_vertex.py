@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from tpu_agent.jobs.queue import Job, Queue
 
 from infra import credentials
 from infra.credentials import Given
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects

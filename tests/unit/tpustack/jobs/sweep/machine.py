@@ -8,9 +8,10 @@ import re
 import time
 from dataclasses import dataclass, field
 
-from infra.startup.agent.jobs import layout, order
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Outcome
+from tpu_agent.jobs import queue
+from tpu_agent.jobs.queue import Outcome, Queue
+
+from tpu_core import paths
 
 STEPS = 5
 
@@ -26,7 +27,7 @@ class Machine:
 
     def turn(self, _: float = 0.0) -> None:
         if not self.current:
-            waiting = order.waiting(self.queue.summaries())
+            waiting = queue.waiting(self.queue.summaries())
             if not waiting:
                 return
             self.current, self.step = waiting[0], 0
@@ -42,7 +43,7 @@ class Machine:
         assert job is not None
         self.step += 1
         line = json.dumps({"step": self.step, "loss": loss(job.spec.command) / self.step})
-        piece = layout.piece(job.name, 1, self.step * 1000)
+        piece = paths.piece(job.name, 1, self.step * 1000)
         self.queue.store.write(piece, f"{line}\n".encode())
         outcome = Outcome("stopped") if job.stop else Outcome("exited", 0)
         if job.stop or self.step == STEPS:

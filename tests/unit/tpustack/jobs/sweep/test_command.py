@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.conftest import Run
 from tpustack.jobs import sweep
 from tpustack.jobs.sweep_command import command_of

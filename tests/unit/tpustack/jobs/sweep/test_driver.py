@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tpu_agent.jobs.queue import STOPPED, Job, Outcome, Queue, Spec
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import STOPPED, Job, Outcome, Spec
-from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
+from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import sweep as tuner
 from tpustack.jobs.sweep import COMPLETE, FAILED, PRUNED, Driver, Record, Sweep, Trial, Value

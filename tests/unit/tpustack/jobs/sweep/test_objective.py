@@ -6,10 +6,10 @@ import json
 import math
 
 import pytest
-
-from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.queue import Queue
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpu_agent.jobs.queue import Queue
+
+from tpu_core import paths
 from tpustack.jobs.sweep import Reports
 
 
@@ -21,7 +21,7 @@ def queue() -> Queue:
 def written(queue: Queue, *pieces: bytes) -> Reports:
     offset = 0
     for piece in pieces:
-        queue.store.write(layout.piece("j", 1, offset), piece)
+        queue.store.write(paths.piece("j", 1, offset), piece)
         offset += len(piece)
     return Reports(queue, "j", "loss")
 
@@ -53,7 +53,7 @@ def test_a_hostile_line_is_no_report_that_a_record_can_not_have(queue: Queue) ->
 def test_each_piece_is_read_once_and_a_step_that_is_done_again_counts_anew(queue: Queue) -> None:
     reports = written(queue, b'{"step": 1, "loss": 1}\n')
     reports.read()
-    queue.store.write(layout.piece("j", 2, 0), b'{"step": 1, "loss": 2}\n')
+    queue.store.write(paths.piece("j", 2, 0), b'{"step": 1, "loss": 2}\n')
     assert reports.read() == ((1, 2.0),)
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.app import LocalCloud
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines

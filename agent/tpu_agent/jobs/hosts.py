@@ -1,0 +1,293 @@
+"""Have all hosts of a slice run the same try, where the framework needs a process on each.
+
+Worker 0 has the job, its lease, its record and its log. It writes into the bucket which try runs
+on all hosts; the others follow that, and write that it runs there and how it has ended. A try that
+fails on one of them, or of which one tells nothing, ends on all: libtpu and the frameworks would
+wait for that host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tpu_agent.jobs.attempt import Attempt
+from tpu_agent.jobs.environment import Tpu, content_of
+from tpu_agent.jobs.queue import ON_EACH_HOST, RUNNING, Job, Outcome, Queue, Spec
+from tpu_core import paths
+from tpu_core.bucket import Bucket, Item
+from tpu_core.google import GoogleError
+from tpu_core.lease import DURATION
+from tpu_core.records import Unreadable, sound, stamped
+
+_LOOK = 2.0
+# How often a host says that the attempt runs there, and for how long it may be silent: its machine
+# may still be starting.
+_BEAT = 60.0
+_SILENCE = 600.0
+_RUNS = "runs"
+_STILL = stamped(vars(Outcome(_RUNS)))
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Which try is to run on all hosts."""
+
+    job: str
+    number: int
+
+
+def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
+    """Return whether a job runs on other hosts than worker 0, too."""
+    return tpu.is_here and len(tpu.hosts) > 1 and spec.framework in ON_EACH_HOST
+
+
+def announce(store: Bucket, tpu: str, job: Job) -> None:
+    """Have the other hosts run a job's last attempt. Raises GoogleError."""
+    what = stamped(vars(Announced(job.name, len(job.tries))))
+    store.write(paths.on_all_hosts(tpu), b"", summary=what)
+
+
+def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | None:
+    """Return how a job's last attempt failed on another host, if it did. Raises GoogleError.
+
+    Args:
+        store: the bucket.
+        job: the job.
+        hosts: how many hosts the TPU has.
+        followed: for how many seconds this has been asked.
+    """
+    folder = paths.hosts(job.name, job.tries[-1].number)
+    reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
+    for host in range(1, hosts):
+        report = reports.get(f"{host}.json")
+        told = _told(Outcome, report)
+        silence = report.age if report and told else followed
+        outcome = _failed(told) if told and told.why != _RUNS else _lost(told, silence)
+        if outcome is not None:
+            said = f"host {host} of the TPU: {outcome.said}"
+            return Outcome(outcome.why, outcome.code, said)
+    return None
+
+
+def _told(kind: type[_T], item: Item | None) -> _T | None:
+    """Return what an object's metadata tells; None if that is nothing or damaged."""
+    with contextlib.suppress(Unreadable):
+        return sound(kind, item.summary) if item else None
+    return None
+
+
+def _failed(told: Outcome) -> Outcome | None:
+    if told.why == "stopped" or (told.why, told.code) == ("exited", 0):
+        return None
+    return replace(told, said=told.said or f"exit code {told.code}")
+
+
+def _lost(told: Outcome | None, silence: float) -> Outcome | None:
+    if silence < _SILENCE:
+        return None
+    what = "has said nothing more" if told else "has not begun"
+    where = "see `journalctl --unit jobs` there, or its serial port"
+    return Outcome("preempted", None, f"it {what} for {_SILENCE / 60:g} minutes; {where}")
+
+
+class Host:
+    """Another host of a slice than worker 0, which runs what that has all hosts run."""
+
+    def __init__(
+        self,
+        store: Bucket,
+        tpu: str,
+        number: int,
+        ready: Callable[[], Tpu | None],
+        folder: Path,
+        world: World,
+    ) -> None:
+        self._store, self._tpu, self._number, self._ready = store, tpu, number, ready
+        self._folder, self._world = folder, world
+        self._queue = Queue(store, world.say)
+        self._beaten = -_SILENCE
+
+    def step(self) -> None:
+        """Run what is to run now, to its end here. Raises OSError if that can't be asked."""
+        job = self._announced()
+        tpu = self._ready() if job is not None else None
+        if job is None or tpu is None:
+            self._world.sleep(_LOOK)
+            return
+        content = content_of(job, self._store.bucket, replace(tpu, worker=self._number))
+        host = str(self._number)
+        self._world.say(f"{job.name} runs on host {host} (try {job.tries[-1].number})")
+        self._beaten = -_SILENCE
+        Follower(
+            self._store, self._folder, self._world, host, lambda _: content, self._tell, self._beat
+        ).run_try(job)
+
+    def _beat(self, job: Job) -> None:
+        """Write that an attempt runs here, from time to time."""
+        now = self._world.time()
+        # The clock may be set.
+        if abs(now - self._beaten) < _BEAT:
+            return
+        try:
+            self._store.write(self._path(job, "json"), b"", summary=_STILL)
+        except GoogleError as error:
+            self._world.say(f"trying again: {error}")
+        else:
+            self._beaten = now
+
+    def _tell(self, job: Job, attempt: Attempt, outcome: Outcome) -> None:
+        """Write how an attempt has ended here, again and again until it is written."""
+        while True:
+            try:
+                with attempt.log.open("rb") as file:
+                    self._store.upload(self._path(job, "log"), file, attempt.log.stat().st_size)
+                report = stamped(vars(outcome))
+                self._store.write(self._path(job, "json"), b"", summary=report)
+            except GoogleError as error:
+                self._world.say(f"trying again: {error}")
+                self._world.sleep(_LOOK)
+            else:
+                how = outcome.said or outcome.why
+                self._world.say(f"{job.name} has ended on host {self._number} ({how})")
+                return
+
+    def _announced(self) -> Job | None:
+        """Return the job whose last attempt is to run on this host now."""
+        found = _told(Announced, self._store.look(paths.on_all_hosts(self._tpu)))
+        job = self._queue.read(found.job) if found else None
+        if found is None or job is None or job.state != RUNNING or job.stop:
+            return None
+        if len(job.tries) != found.number or self._has_ended(job):
+            return None
+        return job if self._is_alive(job) else None
+
+    def _is_alive(self, job: Job) -> bool:
+        """Return whether it is worker 0 of this TPU that runs it, not one that is gone with it."""
+        lease = self._store.look(paths.lease(self._tpu))
+        holder = lease.summary.get("id") if lease and lease.age <= DURATION else None
+        return holder == job.tries[-1].runner
+
+    def _has_ended(self, job: Job) -> bool:
+        report = _told(Outcome, self._store.look(self._path(job, "json")))
+        return report is not None and report.why != _RUNS
+
+    def _path(self, job: Job, kind: str) -> str:
+        return f"{paths.hosts(job.name, job.tries[-1].number)}{self._number}.{kind}"
+
+
+class Follower:
+    """Runs a job on another host of a slice than worker 0, attempt by attempt, until it is over.
+
+    The record is worker 0's: this host runs the same program while an attempt runs there.
+    Its output goes into the log of this process (Vertex AI's, or the machine's journal), its
+    artifacts into a folder of its own.
+
+    Args:
+        store: the bucket.
+        folder: of the attempts on this host.
+        world: the host.
+        worker: its number.
+        content_of: returns what this host runs of a job's last attempt.
+        tell: is told how an attempt has ended here, while its folder is still there.
+        beat: is told every two seconds that an attempt runs here.
+    """
+
+    def __init__(
+        self,
+        store: Bucket,
+        folder: Path,
+        world: World,
+        worker: str,
+        content_of: Callable[[Job], Mapping[str, Any]],
+        tell: Callable[[Job, Attempt, Outcome], None] = lambda job, attempt, outcome: None,
+        beat: Callable[[Job], None] = lambda job: None,
+    ) -> None:
+        self._folder, self._world, self._worker = folder, world, worker
+        self._content_of, self._report, self._beat = content_of, tell, beat
+        self._queue = Queue(store, world.say)
+        self._taken = False
+
+    def take_away(self) -> None:
+        """Know that the container ends."""
+        self._taken = True
+
+    def run(self, name: str) -> int:
+        """Run the tries of the job of that name; return the container's exit code."""
+        ran = 0
+        while not self._taken and (job := self._read(name)) is not None and not job.is_over:
+            if job.state == RUNNING and len(job.tries) > ran:
+                ran = len(job.tries)
+                self.run_try(job)
+            else:
+                self._world.sleep(_LOOK)
+        ended = self._read(name)
+        return ended.code if ended is not None and ended.code is not None else 1
+
+    def _read(self, name: str) -> Job | None:
+        while not self._taken:
+            try:
+                return self._queue.read(name)
+            except GoogleError as error:
+                self._world.say(f"trying again: {error}")
+                self._world.sleep(_LOOK)
+        return None
+
+    def run_try(self, job: Job) -> None:
+        """Run a job's last attempt, or continue it, until it has ended here."""
+        attempt = Attempt(self._folder / f"{job.name}-{job.tries[-1].number}")
+        attempt.prepare({**self._content_of(job), "artifacts": f"host-{self._worker}/"})
+        told = 0
+        if attempt.was_started:
+            told = attempt.log.stat().st_size
+        else:
+            self._world.start(attempt)
+        while (outcome := attempt.outcome()) is None:
+            self._beat(job)
+            told = self._tell(attempt, told)
+            there = self._read(job.name)
+            if self._taken or there is None or not _goes_on(there, job):
+                attempt.end("stopped")
+            self._world.sleep(_LOOK)
+        attempt.kill()
+        self._tell(attempt, told)
+        self._report(job, attempt, outcome)
+        attempt.remove()
+
+    def _tell(self, attempt: Attempt, told: int) -> int:
+        """Bring what the attempt wrote since into this log; return how much that is by now."""
+        with attempt.log.open("rb") as file:
+            file.seek(told)
+            new = file.read()
+        if new:
+            self._world.say(new.decode(errors="replace").rstrip("\n"))
+        return told + len(new)
+
+
+def _goes_on(there: Job, job: Job) -> bool:
+    """Return whether the attempt that `job` began is the one that runs."""
+    return there.state == RUNNING and not there.stop and len(there.tries) == len(job.tries)
+
+
+@dataclass(frozen=True)
+class World:
+    """What a container or a host gives, which tests replace.
+
+    Attributes:
+        environment: of this process.
+        start: starts an attempt's supervisor.
+        sleep: lets time pass.
+        time: seconds since the epoch.
+        say: writes a line to Vertex AI's log or the machine's journal.
+    """
+
+    environment: Mapping[str, str]
+    start: Callable[[Attempt], None]
+    sleep: Callable[[float], None]
+    time: Callable[[], float]
+    say: Callable[[str], None]

@@ -1,0 +1,369 @@
+"""The agent's program.
+
+`agent.py` enforces limits, recreates lost TPUs and runs the trainer, each in a thread of its own,
+until it is told to end. `agent.py wake` starts stopped TPUs. `agent.py jobs`, `try FOLDER` and
+`managed BUCKET JOB` run jobs: see jobs/main.py.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from tpu_agent.events import Ceiling, Events
+from tpu_agent.jobs import main as jobs
+from tpu_agent.jobs.attempt import any_running
+from tpu_agent.ledger import Ledger
+from tpu_agent.limits import LimitEnforcer
+from tpu_agent.machine import BASE, Machine, oom_kills
+from tpu_agent.recovery import Recovery, World
+from tpu_agent.tpus import find_node, why_ill, why_silent
+from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
+from tpu_core.bucket import Bucket
+from tpu_core.causes import cause_of
+from tpu_core.contract import Limits, Metadata
+from tpu_core.google import Call
+from tpu_core.times import backoff
+from tpu_core.tpu import Place, look_up, state_of
+
+_COST_SECONDS, _TRAINER_RETRY_SECONDS = 60.0, 5.0
+
+
+def say(text: str) -> None:
+    """Write a line to the journal and the serial port."""
+    print(f"tpu-stack agent: {text}", flush=True)
+
+
+def say_of_trainer(text: str) -> None:
+    """Write a line about the trainer to the journal and the serial port."""
+    print(f"tpu-stack: {text}", flush=True)
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    if sys.argv[1:2] in (["jobs"], ["try"], ["managed"]):
+        jobs.run(sys.argv)
+        return
+    machine = Machine()
+    events = Events(machine.optional, machine.client.call, say)
+    keeper = _keeper(machine, events)
+    if sys.argv[1:] == ["wake"]:
+        keeper.wake()
+        return
+    # First, whatever happens to the rest, what ends costs.
+    threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
+    threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
+    add = partial(_add_costs, machine, keeper, events)
+    threading.Thread(target=add, name="cost", daemon=True).start()
+    if machine.optional(Metadata.RUNS_TRAINING) is None:
+        world = World(
+            time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
+        )
+        about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
+        threading.Thread(target=watch_port, args=about, daemon=True).start()
+    _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
+
+
+def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
+    """Add up what the stack costs forever, if the stack has a ceiling for it."""
+    name = keeper.place.bucket
+
+    def tell(text: str) -> None:
+        events.report("cost", f"{text}\ngs://{name}")
+
+    ceiling = Ceiling(Bucket(name, machine.client.send), keeper.stands, time.time, tell)
+    while True:
+        try:
+            if cost := events.settings.get("cost"):
+                ceiling.look(cost)
+        except Exception as error:  # Whatever it is: a sum is not worth an agent.
+            say(f"costs are not added up: {error}")
+        time.sleep(_COST_SECONDS)
+
+
+def _keeper(machine: Machine, events: Events) -> Keeper:
+    place = machine.place()
+    bucket = Bucket(place.bucket, machine.client.send)
+    ledger = Ledger(bucket, machine.attribute(Metadata.JOB), time.time, say)
+    tell = partial(events.report, "recovery")
+    world = World(time.time, say, why_silent, random.random, tell)
+    keeper = Keeper(machine, place, say)
+    keeper.enforcer = LimitEnforcer(
+        place,
+        machine.client,
+        lambda: keeper.trains(),
+        time.time,
+        say,
+        partial(events.report, "limits"),
+        keeper.sleep,
+        ledger,
+    )
+    keeper.recovery = Recovery(place, machine.client, world, ledger)
+    return keeper
+
+
+def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
+    bucket = Bucket(keeper.place.bucket, machine.client.send)
+
+    def finish(path: str) -> None:
+        bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
+
+    job = machine.attribute(Metadata.JOB)
+
+    def tell(text: str) -> None:
+        events.report(
+            "training", f"the training {job} {text}\ngs://{keeper.place.bucket}/jobs/{job}"
+        )
+
+    around = Surroundings(
+        now=time.time,
+        say=say_of_trainer,
+        tell=tell,
+        chance=random.random,
+        tpu=keeper.tpu_state,
+        renew=keeper.renew,
+        going_down=lambda: machine.entry("preempted") == "TRUE",
+        budgets=keeper.budgets,
+        finish=finish,
+        environment=machine.trainer_environment,
+        arguments=machine.trainer_arguments,
+        oom_kills=oom_kills,
+    )
+    trainer = Trainer(BASE / "trainer", around)
+    keeper.trains = lambda: trainer.running or _runs_jobs()
+    return trainer
+
+
+def _run(trainer: Trainer) -> None:
+    """Look after the trainer in this thread, which gets signals, until the agent is to end."""
+    wake = _Alarm()
+    while not wake.told_to_end(_look(trainer)):
+        pass
+    trainer.stop()
+
+
+def _look(trainer: Trainer) -> float:
+    """Look after the trainer; return the pause. No failure, such as a full disk, ends limits."""
+    try:
+        return trainer.look()
+    except Exception:
+        traceback.print_exc()
+        return _TRAINER_RETRY_SECONDS
+
+
+def _or_die(work: Callable[[], None]) -> None:
+    """End the whole agent if a thread fails: systemd restarts it."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _runs_jobs() -> bool:
+    return any_running(BASE / "jobs")
+
+
+class _Alarm:
+    """Wakes the main thread when a child ends, and when the machine goes down."""
+
+    def __init__(self) -> None:
+        self._bell, ringer = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(ringer, False)
+        signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def told_to_end(self, seconds: float) -> bool:
+        """Wait for a signal at most so long; return whether the agent is to end."""
+        select.select([self._bell], [], [], seconds)
+        try:
+            heard = os.read(self._bell, 4096)
+        except BlockingIOError:
+            return False
+        return bool({signal.SIGTERM, signal.SIGINT} & set(heard))
+
+
+_LOOK_SECONDS = 60
+# A kill of a TPU is noticed within 3 s, at a quarter of what the agent may cost.
+_RECOVERY_SECONDS = 2.5
+# While Google deletes or creates a TPU, for which the trainer waits.
+_MAKING_SECONDS = 1.0
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 15.0, 120.0
+_T = TypeVar("_T")
+
+
+class Keeper:
+    """Enforces limits and recreates lost TPUs, as the metadata says.
+
+    `keep` and `recover` have a thread each, so that no failure of recovery stops the limits.
+    Other threads use the rest.
+    """
+
+    enforcer: LimitEnforcer
+    recovery: Recovery
+
+    def __init__(self, machine: Machine, place: Place, say: Callable[[str], None]) -> None:
+        self.place = place
+        self.trains: Callable[[], bool] = _runs_jobs
+        """Whether the trainer or a job of the queue runs on this machine."""
+        self._machine, self._say = machine, say
+        self._limits: Limits = {}
+        self._recovering = threading.Lock()
+        self._bell = threading.Event()
+        self._found = TpuState(None)
+
+    def stands(self) -> bool:
+        """Return whether a TPU is READY, which costs its price. Raises OSError."""
+        found = (
+            look_up(self.place, self._machine.client.call, name) for name in self._machine.tpus()
+        )
+        return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
+
+    def budgets(self) -> Mapping[str, int] | None:
+        """Return failures and preemptions a day; None if lost TPUs are not recreated."""
+        return self._limits.get("recovery")
+
+    def wake(self) -> None:
+        """Start stopped TPUs: there is something to train."""
+        self.until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
+
+    def keep(self) -> None:
+        """Keep limits until the time is up; return at once where none are set."""
+        if not self.until_it_works(self._machine.has_limits):
+            return
+        while not self.until_it_works(self._enforce):
+            pass
+        self._say("turning this machine off")
+        self.until_it_works(self._machine.turn_off)
+
+    def recover(self) -> None:
+        """Recreate lost TPUs forever, while the metadata asks for it."""
+        while True:
+            self._bell.wait(self.until_it_works(self._recover))
+            self._bell.clear()
+
+    def _enforce(self) -> bool:
+        """Wait for other limits or for the next look's time, and look."""
+        limits = self._machine.limits(_LOOK_SECONDS)
+        if limits != self._limits:
+            self._limits = limits
+            self._bell.set()
+        ended = self.enforcer.look(limits) or self.recovery.ended
+        return ended and bool(limits.get("turnOff"))
+
+    def _recover(self) -> float:
+        """Look once; return the seconds until the next look."""
+        limits = self._limits
+        if "recovery" not in limits:
+            return _LOOK_SECONDS
+        with self._recovering:
+            self.recovery.look(
+                limits["tpus"],
+                limits["recovery"],
+                limits.get("request"),
+                limits.get("zoneMinutes", 0.0),
+                limits.get("timeToLiveHours", float("inf")),
+            )
+            return _MAKING_SECONDS if self.recovery.hurries else _RECOVERY_SECONDS
+
+    def renew(self, why: str) -> None:
+        """Recreate the trainer's TPUs, which look healthy and are not. Raises OSError."""
+        limits = self._limits
+        if "recovery" in limits:
+            with self._recovering:
+                self.recovery.renew(limits["tpus"], limits["recovery"], limits.get("request"), why)
+            self._bell.set()
+
+    def sleep(self) -> None:
+        """Let TPUs that a limit is about to delete come back for the next job. Raises OSError."""
+        limits = self._limits
+        if "recovery" in limits:
+            with self._recovering:
+                self.recovery.sleep(limits["tpus"], limits.get("request"))
+
+    def tpu_state(self) -> TpuState:
+        """Return what keeps the trainer's TPUs from work, and ring if that is new. Raises OSError.
+
+        A trainer that has lost its TPU is the first to know.
+        """
+        found = self._tpu_state()
+        if found != self._found:
+            self._found = found
+            self._bell.set()
+        return found
+
+    def _tpu_state(self) -> TpuState:
+        recovered = self.budgets() is not None
+        for name in self._machine.tpus():
+            _, status, node = look_up(self.place, self._machine.client.call, name)
+            if status not in (200, 404):
+                raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
+            state = state_of(node) if status == 200 else None
+            found = tpu_state(name, state, str(node.get("health", "")), recovered=recovered)
+            if found.ending is not None:
+                return found
+        return TpuState(None)
+
+    def until_it_works(self, step: Callable[[], _T]) -> _T:
+        """Repeat a step until it works: grants may not count yet, a service may be unavailable.
+
+        Whatever goes wrong, a machine that costs is not left alone.
+        """
+        tries, said = 0, ""
+        while True:
+            try:
+                return step()
+            except Exception as error:
+                if said != (text := str(error) or repr(error)):
+                    said = text
+                    self._say(f"trying again: {said}")
+                time.sleep(backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
+                tries += 1
+
+
+_PORT_LOOK_SECONDS = 5.0
+# A -pod runtime serves when it is READY; other TPU VMs install their worker first.
+_PORT_PATIENCE, _PATIENCE_WITH_SCRIPT = 110.0, 900.0
+
+
+def watch_port(
+    place: Place, call: Call, name: str, world: World, sleep: Callable[[float], None]
+) -> None:
+    """Say at once if this VM can't reach a READY TPU: both cost, and set-up is long.
+
+    Google documents no client of a TPU VM's port 8470 on another machine. Returns once the TPU
+    answers, or it was said that it does not.
+    """
+    ready: float | None = None
+    while True:
+        try:
+            found = (find_node(here, call, name) for here in place.everywhere())
+            seen = next((one for one in found if one and one.phase == "ready"), None)
+        except OSError:  # Its grants may not count yet; the trainer says what is wrong.
+            seen = None
+        why = why_ill(seen, world.silent) if seen else None
+        if seen and not why:
+            return
+        ready = (ready or world.now()) if seen else None
+        script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
+        if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
+            said = (
+                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
+                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
+                "firewall rules if network.create is false"
+            )
+            world.say(said)
+            world.tell(said)
+            return
+        sleep(_PORT_LOOK_SECONDS)

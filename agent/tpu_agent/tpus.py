@@ -1,0 +1,238 @@
+"""The forms of a TPU: how each is looked up, deleted and created, and what its state means.
+
+A plain TPU VM and a classic node are lost one by one. A request in the queue is lost as a whole,
+with all its TPU VMs: Google gives all of them or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpu_core.bucket import Bucket
+from tpu_core.causes import SHORTAGES, cause_of
+from tpu_core.contract import MARK, Port
+from tpu_core.google import Call, Json, is_missing, message
+from tpu_core.paths import DECLARATION
+from tpu_core.records import FORMAT
+from tpu_core.tpu import (
+    TPU,
+    Phase,
+    Place,
+    in_zone,
+    labels_of,
+    phase_of,
+    phase_of_request,
+    state_of,
+    version,
+)
+
+# The provider of the queue's resources asks by the same version (infra/resources/request.py).
+_QUEUE = "v2alpha1"
+# By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
+_ADDED_LABELS = ("goog-pulumi-provisioned",)
+_WORST_FIRST = {"lost": 0, "unknown": 1, "ready": 3}
+_ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A TPU or a queued resource as Google shows it.
+
+    Attributes:
+        phase: what the state means.
+        state: Google's own word for it, and why, if Google says so.
+        kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
+        created: when it was created.
+        labels: with the mark of the stack that has made it.
+        nodes: the TPUs whose workers have to answer.
+        address: what the call that deletes it names.
+        zone: where it is.
+    """
+
+    phase: Phase
+    state: str
+    kind: str
+    created: str | None
+    labels: Json
+    nodes: tuple[Json, ...]
+    address: str
+    zone: str
+
+
+def find_node(place: Place, call: Call, name: str) -> Seen | None:
+    """Return a plain TPU VM or a classic node; None if there is none. Raises OSError."""
+    found = _get(call, f"v2/{place.node(name)}", name)
+    if found is None:
+        return None
+    state = state_of(found)
+    return Seen(
+        phase=phase_of(state),
+        state=state,
+        kind="preemption",
+        created=found.get("createTime"),
+        labels=found.get("labels", {}),
+        nodes=(found,),
+        address=f"{TPU}{version(found)}/{place.node(name)}",
+        zone=place.zone,
+    )
+
+
+def find_request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
+    """Return a queued resource; None if there is none. Raises OSError."""
+    path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
+    found = _get(call, path, name)
+    if found is None:
+        return None
+    state, phase, kind = _state_of(found)
+    nodes: tuple[Json, ...] = ()
+    if phase == "ready":
+        each = {tpu: _get(call, f"v2/{place.node(tpu)}", tpu) for tpu in tpus}
+        nodes = tuple(one for one in each.values() if one)
+        state, phase = _worst(state, each)
+    return Seen(
+        phase=phase,
+        state=state,
+        kind=kind,
+        created=found.get("createTime"),
+        labels=labels_of(found),
+        nodes=nodes,
+        address=f"{TPU}{path}?force=true",
+        zone=place.zone,
+    )
+
+
+def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Json]:
+    """Return the address and the body of the call that creates what is declared.
+
+    Args:
+        place: where.
+        name: what it is called.
+        body: as it is declared.
+        labels: those of the one before. Google's provider adds its own, which only that one knew;
+            no other counts.
+    """
+    if "tpu" in body:
+        url = f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
+        return url, in_zone(body, place.parent)
+    api = "v1" if "tensorflowVersion" in body else "v2"
+    added = {label: "true" for label in _ADDED_LABELS if label in labels}
+    labelled = {**body, "labels": {**labels_of(body), **added}}
+    return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
+
+
+def operation_address(place: Place, name: str) -> str:
+    """Return the address of an operation, of whose name jobs can write all: only its end counts."""
+    number = re.sub(r"[^\w-]", "", name.rpartition("/")[2])
+    return f"{TPU}v2/{place.parent}/operations/{number}"
+
+
+def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
+    """Return why a READY TPU does not work; its health may be missing (tensorflow/tpu#590).
+
+    Args:
+        seen: what is there.
+        silent: why no gRPC server answers at (host, port); None if one does.
+    """
+    for node in seen.nodes:
+        if node.get("health") in _ILL:
+            return f"its health is {node['health']}"
+        for worker in node.get("networkEndpoints", ()):
+            host, port = worker.get("ipAddress"), int(worker.get("port") or Port.GRPC)
+            if host and (why := silent(host, port)):
+                return f"{host}:{port} does not answer ({why})"
+    return None
+
+
+def _state_of(found: Json) -> tuple[str, Phase, str]:
+    """Return the state of a request, its phase, and what its loss counts as."""
+    said = found.get("state") or {}
+    state = state_of(said)
+    failed = said.get("failedData", {}).get("error")
+    shown = f"{state} ({message({'error': failed})})" if failed else state
+    kind = "failure" if state == "FAILED" else "preemption"
+    if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:
+        kind = "shortage"
+    return shown, phase_of_request(state), kind
+
+
+def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, Phase]:
+    """Return the state and the phase of an ACTIVE request by those of its TPU VMs."""
+    # One that is gone while its request is ACTIVE: someone deleted it, or it is coming.
+    phases = {name: phase_of(state_of(tpu)) if tpu else "coming" for name, tpu in tpus.items()}
+    order = sorted(phases, key=lambda name: _WORST_FIRST.get(phases[name], 2))
+    if not order or phases[order[0]] == "ready":
+        return state, "ready"
+    name = order[0]
+    tpu = tpus[name]
+    return f"{state}, its TPU VM {name} {state_of(tpu) if tpu else 'gone'}", phases[name]
+
+
+def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
+    status, found = call("GET", TPU + path, None)
+    if is_missing(status, found):
+        return None
+    if status != 200:
+        raise OSError(f"HTTP status {status} for {name}: {cause_of(status, found)}")
+    return found
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The body of the API's call that creates each TPU, or the request for all of them, by name."""
+
+    tpus: dict[str, Json]
+
+    def digest(self, name: str) -> str:
+        """Return what changes with what is declared of a TPU."""
+        text = json.dumps(self.tpus[name], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def owns(self, name: str, labels: Json) -> bool:
+        """Return whether something with these labels is this stack's, by its mark."""
+        mark = labels_of(self.tpus[name]).get(MARK)
+        return bool(mark) and labels.get(MARK) == mark
+
+
+def read_declaration(bucket: Bucket) -> Declaration | None:
+    """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
+    content, _ = bucket.read_json(DECLARATION)
+    tpus = content.get("tpus") if content and content.get("format", FORMAT) == FORMAT else None
+    if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
+        return None
+    return Declaration(tpus)
+
+
+def _is_sound(body: object) -> bool:
+    try:
+        if not isinstance(body, dict):
+            return False
+        if "tpu" in body:
+            in_zone(body, "")
+        return isinstance(labels_of(body), dict)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+
+
+# RFC 9113, section 3.4: a client starts with this and a SETTINGS frame, and a server answers with
+# its own SETTINGS.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_FRAME_HEADER_BYTES = 9
+_TIMEOUT_SECONDS = 3.0
+
+
+def why_silent(host: str, port: int) -> str | None:
+    """Return None if a gRPC server answers, else the reason: the API calls dead TPUs READY."""
+    try:
+        with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as connection:
+            connection.sendall(_HELLO)
+            return None if connection.recv(_FRAME_HEADER_BYTES) else "closes the connection"
+    except TimeoutError:
+        return f"no answer in {_TIMEOUT_SECONDS:g} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()

@@ -1,0 +1,73 @@
+"""Tell apart why Google does not give a TPU, and what helps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tpu_core.google import HIDDEN, Json, message
+
+_INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
+_DENIED, _UNAUTHENTICATED = (7, 403), (16, 401)
+# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877); nobody here has
+# seen what Google says of an unknown runtime.
+_VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
+# "Maximum number of CreateNode requests per minute" (marin-community/marin, pull 6198), and the
+# reason that Google's APIs have for it (google/api/error_reason.proto).
+_RATE = ("per minute", "rate_limit_exceeded")
+_OTHER_ZONE = (
+    "switch AI zones on (docs/tpu.md), or take the zone out of the stack and run `pulumi up`"
+)
+_OTHER_VERSION = (
+    "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "
+    "--live` finds, and run `pulumi up`"
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a TPU could not be made.
+
+    Attributes:
+        name: such as `stock-out`.
+        said: Google's own words.
+        cure: what a person can do; empty where waiting helps.
+        passes: whether to try again.
+    """
+
+    name: str
+    said: str
+    cure: str = ""
+    passes: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.said}){f': {self.cure}' if self.cure else ''}"
+
+
+def cause_of(code: int, answer: Json) -> Cause:
+    """Return what a refusal means; `code` is an HTTP status or that of an operation's error."""
+    said = message(answer)
+    low, whole = said.lower(), str(answer).lower()
+    if code in _EXHAUSTED and any(word in whole for word in _RATE):
+        return Cause("too many calls", said)
+    if "quota" in low and code in _EXHAUSTED:
+        return Cause("quota", said, "ask Google for more, or delete what holds it")
+    if "capacity" in low or code in _EXHAUSTED:
+        return Cause("stock-out", said)
+    if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
+        return Cause("disabled API", said, "run `gcloud services enable tpu.googleapis.com`")
+    if code in _DENIED and HIDDEN in said:
+        return Cause("zone", said, _OTHER_ZONE, passes=False)
+    if code in _DENIED:
+        return Cause("permission", said, "run `pulumi up`, which grants what the agent needs")
+    if code in _UNAUTHENTICATED:
+        return Cause("credentials", said)
+    if code in _INVALID and _VERSION.search(low):
+        return Cause("version", said, _OTHER_VERSION, passes=False)
+    if code in _INVALID:
+        return Cause("invalid", said, "correct the stack and run `pulumi up`", passes=False)
+    return Cause("unavailable", said)
+
+
+SHORTAGES = ("stock-out", "quota")
+"""Causes that another zone may not have."""

@@ -1,0 +1,192 @@
+"""HTTP calls to Google's APIs with the standard library alone.
+
+A `Send` sends one request; `Transport` is the real one. `Client` makes JSON calls of it, and
+`tpu_core.bucket.Bucket` a bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import IO, Any
+
+from tpu_core.times import backoff
+
+Json = dict[str, Any]
+Body = bytes | IO[bytes] | None
+Answer = tuple[int, Mapping[str, str], bytes]
+Send = Callable[[str, str, dict[str, str], Body], Answer]
+"""(method, URL, headers, body) -> (HTTP status, headers, content). Raises OSError if no answer."""
+Call = Callable[[str, str, "str | None"], tuple[int, Json]]
+"""(method, URL, JSON text to send) -> (HTTP status, JSON object). Raises OSError if no answer."""
+
+HIDDEN = "is not found or access is unauthorized"
+"""What the TPU API says of a zone that it does not have, or does not show to the project."""
+# A match of the text itself: URL parsers disagree about the host of an odd one.
+_GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
+_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+# Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): a number that differs each time.
+_ERROR_NUMBER = re.compile(r" ?\[EID: \w+\]")
+_TIMEOUT_SECONDS = 60
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 32.0
+# A token is replaced this long before it expires.
+_EARLY_SECONDS = 120.0
+# 401: the token expired on the way; the next one is another.
+_TRANSIENT = {HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+class GoogleError(OSError):
+    """Google refuses a call or can't be reached; `status` is HTTP's, 0 without an answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Client:
+    """JSON calls to Google's APIs by `send`."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+
+    def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
+        """Return status and JSON object of an answer; it may be a refusal. Raises OSError.
+
+        Anything but a JSON object, such as the page of some proxy, counts as a bad gateway.
+        """
+        data = None if body is None else body.encode()
+        status, _, content = self.send(method, url, {"Content-Type": "application/json"}, data)
+        answer = parse(content)
+        if status == HTTPStatus.OK and answer.get("garbage"):
+            return HTTPStatus.BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
+        return status, answer
+
+
+class MachineToken:
+    """Access tokens of the machine's service account.
+
+    Args:
+        metadata: returns an entry of the metadata server below `instance/`. Raises OSError.
+    """
+
+    def __init__(self, metadata: Callable[[str], str]) -> None:
+        self._metadata = metadata
+        self._token, self._until = "", 0.0
+
+    def __call__(self) -> str:
+        """Return a token that is valid for another two minutes. Raises OSError."""
+        if time.monotonic() > self._until:
+            answer = json.loads(self._metadata("service-accounts/default/token"))
+            self._token = str(answer["access_token"])
+            lifetime = float(answer.get("expires_in", 0))
+            self._until = time.monotonic() + lifetime - _EARLY_SECONDS
+        return self._token
+
+    def expire(self) -> None:
+        """Have the next call ask for another token."""
+        self._until = 0.0
+
+
+class Transport:
+    """The real `Send`: it sends requests to https://*.googleapis.com/ alone.
+
+    Args:
+        token: where the access tokens come from.
+        patience: for how many seconds a request is repeated that may work later.
+    """
+
+    def __init__(self, token: MachineToken, patience: float = 0.0) -> None:
+        self._token, self._patience = token, patience
+        # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
+        https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        self._opener = urllib.request.build_opener(https, _NoRedirects)
+
+    def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        """Send a request and return the answer. Raises GoogleError if there is none."""
+        deadline, tries = time.monotonic() + self._patience, 0
+        while True:
+            failed: OSError | None = None
+            try:
+                answer = self._send(method, url, headers, body)
+                if answer[0] not in _TRANSIENT and answer[0] < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    return answer
+            except OSError as error:
+                failed = error
+            pause = backoff(tries, _FIRST_PAUSE, _LONGEST_PAUSE)
+            if time.monotonic() + pause > deadline:
+                if failed:
+                    raise GoogleError(0, f"{url} can't be reached: {failed}") from None
+                return answer
+            time.sleep(pause)
+            tries += 1
+            self._token.expire()
+            if body is not None and not isinstance(body, bytes):
+                body.seek(0)
+
+    def _send(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        if not is_google(url):
+            raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
+        sent = {**headers, "Authorization": f"Bearer {self._token()}"}
+        request = urllib.request.Request(url, data=body, headers=sent, method=method)
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                return response.status, dict(response.headers), response.read()
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.UNAUTHORIZED:
+                self._token.expire()
+            return error.code, dict(error.headers), error.read()
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Return a redirection as the answer: urllib would take the token along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def is_google(url: str) -> bool:
+    """Return whether credentials may be sent to a URL: to Google's APIs alone."""
+    return bool(_GOOGLE.match(url))
+
+
+def vertex_root(region: str) -> str:
+    """Return the address of a region's custom jobs, which only its own host knows.
+
+    Raises:
+        ValueError: it is no region. Records and states name it, and others may write those.
+    """
+    if not _REGION.fullmatch(region):
+        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
+    return f"https://{region}-aiplatform.googleapis.com/v1"
+
+
+def parse(content: bytes) -> Json:
+    """Return an answer's JSON object; `{"garbage": true}` for anything else."""
+    try:
+        answer = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        answer = None
+    return answer if isinstance(answer, dict) else {"garbage": True}
+
+
+def message(answer: Json | bytes) -> str:
+    """Return what a refusal says, without the number that differs each time."""
+    if isinstance(answer, bytes):
+        found = parse(answer)
+        if "error" not in found:
+            return answer[:300].decode(errors="replace").strip() or "no message"
+        answer = found
+    error = answer.get("error", {})
+    text = str(error.get("message", "no message")) if isinstance(error, dict) else str(error)
+    return _ERROR_NUMBER.sub("", text)
+
+
+def is_missing(status: int, answer: Json) -> bool:
+    """Return whether nothing is there: Google answers 403 in a zone that it hides, an AI zone."""
+    return status == 404 or (status == 403 and HIDDEN in message(answer))

@@ -1,0 +1,34 @@
+"""Times as Google writes them, and how long to wait before another try."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+
+def seconds(timestamp: str) -> float:
+    """Return the seconds since the epoch of an RFC 3339 time in UTC, without fractions.
+
+    Raises ValueError.
+    """
+    # Python 3.10 reads neither Z nor the nanoseconds that Google writes.
+    moment = datetime.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
+    return moment.replace(tzinfo=timezone.utc).timestamp()
+
+
+def timestamp(now: float) -> str:
+    """Return a time for the name of an object: names sort like times."""
+    return f"{datetime.fromtimestamp(now, tz=timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+def backoff(
+    tries: int, first: float, longest: float, chance: Callable[[], float] = random.random
+) -> float:
+    """Return the pause after so many failed tries, in seconds.
+
+    It doubles with each try. Half of it is random, so that clients which failed together do not
+    come back together.
+    """
+    pause = min(longest, first * 2.0 ** min(tries, 30))
+    return pause * (0.5 + 0.5 * chance())

@@ -1,0 +1,40 @@
+"""What the machine makes of what comes back from an address of Google's."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, ClassVar
+
+import pytest
+from tpu_agent.machine import Machine
+
+from tpu_core.google import Json
+from tpu_core.tpu import TPU
+
+FAILURE = (502, {"error": {"message": "the answer is no JSON object"}})
+
+
+class Answer(io.BytesIO):
+    """An answer of this content."""
+
+    status = 200
+    headers: ClassVar[dict[str, str]] = {}
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "expected"),
+    [
+        (TPU, b"<html>Log in to the network first</html>", FAILURE),
+        (TPU, b"[1]", FAILURE),
+        (TPU, b'{"state": "READY"}', (200, {"state": "READY"})),
+    ],
+)
+def test_a_page_in_place_of_an_apis_answer_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, url: str, text: bytes, expected: tuple[int, Json]
+) -> None:
+    machine = Machine()
+    transport: Any = machine.client.send
+    opener = transport._opener
+    monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
+    monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
+    assert machine.client.call("GET", f"{url}v2/x", None) == expected

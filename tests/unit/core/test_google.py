@@ -1,0 +1,67 @@
+"""Requests that may work later are repeated, for as long as the caller has patience."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any, ClassVar
+
+import pytest
+
+from tpu_core.google import GoogleError, MachineToken, Transport, message
+from tpu_core.times import backoff
+
+URL = "https://storage.googleapis.com/storage/v1/b/x"
+
+
+class Answer(io.BytesIO):
+    headers: ClassVar[dict[str, str]] = {}
+    status = 200
+
+
+def transport(monkeypatch: pytest.MonkeyPatch, patience: float, failures: int) -> tuple[Any, Any]:
+    """A transport whose first calls fail, and the pauses that it made."""
+    pauses = list[float]()
+    made: Any = Transport(MachineToken(lambda _: '{"access_token": "t"}'), patience)
+    left = [OSError("connection lost")] * failures
+
+    def opened(*_: Any, **__: Any) -> Answer:
+        if left:
+            raise left.pop()
+        return Answer(b"done")
+
+    monkeypatch.setattr(made._opener, "open", opened)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    return made, pauses
+
+
+def test_a_request_is_repeated_after_pauses_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, pauses = transport(monkeypatch, 60.0, 3)
+    assert send("GET", URL, {}, None)[2] == b"done"
+    assert len(pauses) == 3
+    assert all(2.0**n <= pause <= 2.0 ** (n + 1) for n, pause in enumerate(pauses))
+
+
+def test_without_patience_the_first_failure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, pauses = transport(monkeypatch, 0.0, 1)
+    with pytest.raises(GoogleError, match="can't be reached: connection lost") as raised:
+        send("GET", URL, {}, None)
+    assert (raised.value.status, pauses) == (0, [])
+
+
+def test_a_pause_doubles_up_to_the_longest_and_half_of_it_is_random() -> None:
+    assert [backoff(n, 2.0, 10.0, lambda: 1.0) for n in range(4)] == [2.0, 4.0, 8.0, 10.0]
+    assert backoff(0, 2.0, 10.0, lambda: 0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b'{"error": {"message": "denied [EID: 0x90df]"}}', "denied"),
+        (b'{"error": "invalid_grant"}', "invalid_grant"),
+        (b"<html>proxy</html>", "<html>proxy</html>"),
+        (b"", "no message"),
+    ],
+)
+def test_an_error_is_read_in_all_of_googles_forms(content: bytes, text: str) -> None:
+    assert message(content) == text
