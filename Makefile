@@ -8,7 +8,7 @@ SOAK ?=
 SEED ?=
 STEPS ?=
 PY := .venv/bin/python
-SOURCES := core/tpu_core infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
+SOURCES := core/tpu_core agent/tpu_agent infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,7 +66,7 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 	@.venv/bin/uv pip install --quiet --python .venv-next --require-hashes \
 	  -r requirements-next.txt
 	@# Those tests that need no local cloud and do not go by chance: their libraries are not here.
-	@PYTHONPATH=core .venv-next/bin/python -m pytest \
+	@PYTHONPATH=core:agent .venv-next/bin/python -m pytest \
 	  $$(grep -rLE 'localcloud|tests.compiled|\.replay|hypothesis' --include='test_*.py' \
 	  tests/unit/infra)
 	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra

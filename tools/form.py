@@ -1,6 +1,6 @@
 """Measure the form of the code: files, their lines, who imports whom, duplicates.
 
-`python -m tools.form` prints the figures next to their bars, `--json` prints them for a program.
+`python tools/form.py` prints the figures next to their bars, `--json` prints them for a program.
 The structure test refuses a form worse than `form.yaml` allows.
 """
 
@@ -203,7 +203,7 @@ def worse(figures: dict[str, Any], bars: dict[str, Any]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the figures; the exit code is 1 if one is worse than its bar."""
-    parser = argparse.ArgumentParser(prog="python -m tools.form", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tools/form.py", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--list", action="store_true", help="list duplicates and single importers")
     options = parser.parse_args(arguments)

@@ -21,7 +21,8 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from infra.catalog import LOCKS, Catalog
+from infra.catalog import Catalog
+from tpu_agent.bundle import LOCKS
 
 _UV = Path(sys.executable).with_name("uv")
 _OLDEST = 10

@@ -15,7 +15,6 @@ import psutil
 import pytest
 import requests
 import yaml
-from tpustack.cloud.local import LocalCloudCommand
 
 from infra.deployer import Permissions
 from tests.sandbox import make_project, make_trainer, session, write_stack

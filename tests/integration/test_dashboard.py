@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import requests
-from tpustack.cloud.local import LocalCloudCommand
 
 from tests.browser import Page, browsing, find_browser
 from tpustack.engine.stack import Stack

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.jobs.environment import Tpu, variables
 from tpu_agent.jobs.queue import Spec
-
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 from tpustack.project import cache_folder

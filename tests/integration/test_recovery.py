@@ -16,8 +16,8 @@ from urllib.parse import quote
 import pytest
 import requests
 from click.testing import CliRunner
-from tpu_agent.jobs.queue import Job, Queue, Spec
 
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google

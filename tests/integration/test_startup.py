@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 from rich.console import Console
-from tpu_agent.bundle import program, startup_script
 
 from localcloud.testing import machine
+from tpu_agent.bundle import program, startup_script
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tpustack.cloud.local import LocalCloudCommand
 
 from tests.killer import Killer
 from tpustack.engine.stack import Stack

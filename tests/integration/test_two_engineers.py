@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import requests
-from tpustack.cloud.local import LocalCloudCommand
 
 from infra.deployer import permissions_of
 from infra.settings.parse import parse

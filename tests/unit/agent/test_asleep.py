@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from tpu_agent.jobs.runner import Tpus
-from tpu_agent.limits import LimitEnforcer
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.jobs.runner import Tpus
+from tpu_agent.limits import LimitEnforcer
 from tpu_core.google import Json
 from tpu_core.paths import WANTED
 from tpu_core.tpu import Place

@@ -6,9 +6,9 @@ import json
 from datetime import datetime, timezone
 
 import pytest
-from tpu_agent.events import Ceiling
 
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.events import Ceiling
 from tpu_core.bucket import Bucket
 from tpu_core.contract import Ceiling as Limit
 from tpu_core.google import Json

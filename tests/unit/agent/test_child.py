@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.child import Child, Ended
 
 SECONDS = 20.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from tpu_agent.events import Events
 from tpu_agent.jobs.queue import FAILED, STOPPED, SUCCEEDED, Job, Spec, Try
 from tpu_agent.jobs.runner import _report
-
 from tpu_core.google import Json
 
 LOG = "projects/p/logs/x-messages"

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tpu_agent.ledger import Ledger
-from tpu_agent.limits import LimitEnforcer
-from tpu_agent.recovery import Recovery, World
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
@@ -19,6 +16,9 @@ from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.ledger import Ledger
+from tpu_agent.limits import LimitEnforcer
+from tpu_agent.recovery import Recovery, World
 from tpu_core.bucket import Bucket
 from tpu_core.google import Call, Json
 from tpu_core.paths import WANTED

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from tpu_agent import main
-from tpu_agent.main import Keeper
 
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent import main
+from tpu_agent.main import Keeper
 from tpu_core.contract import Limits
 from tpu_core.google import Json
 from tpu_core.tpu import Place

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from tpu_agent.limits import LimitEnforcer
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
@@ -15,6 +14,7 @@ from localcloud.core.cloud import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.limits import LimitEnforcer
 from tpu_core.google import Call
 from tpu_core.tpu import Place
 

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from tpu_agent.limits import LimitEnforcer
-from tpu_agent.memory import birth
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
@@ -15,6 +13,8 @@ from localcloud.core.cloud import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.limits import LimitEnforcer
+from tpu_agent.memory import birth
 from tpu_core.google import Json
 from tpu_core.tpu import Place
 

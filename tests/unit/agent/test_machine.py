@@ -6,8 +6,8 @@ import io
 from typing import Any, ClassVar
 
 import pytest
-from tpu_agent.machine import Machine
 
+from tpu_agent.machine import Machine
 from tpu_core.google import Json
 from tpu_core.tpu import TPU
 

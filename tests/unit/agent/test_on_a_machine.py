@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tpu_agent.bundle import program
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -16,6 +15,7 @@ from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import spec, until
+from tpu_agent.bundle import program
 
 pytestmark = pytest.mark.server
 

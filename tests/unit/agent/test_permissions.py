@@ -7,16 +7,16 @@ import json
 import pulumi
 import pulumi_gcp as gcp
 import pytest
-from infra.components.limits import permissions_of_role
-from tpu_agent.recovery import Recovery, World
 
 from infra.components.identity import _PROJECT_ROLES
+from infra.deployer import permissions_of_role
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Json, parse
 from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from tpu_agent import main
 from tpu_agent.recovery import World
-
 from tpu_core.tpu import Place
 
 PLACE = Place("p", "us-central1-a", "a-bucket")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tpu_agent.recovery import Recovery, World
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
@@ -16,6 +15,7 @@ from localcloud.core.cloud import Fault, Latency
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Call, Json
 from tpu_core.tpu import Place
 

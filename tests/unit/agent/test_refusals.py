@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from tpu_agent.recovery import Recovery, World
 
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.recovery import Recovery, World
 from tpu_core.causes import cause_of
 from tpu_core.google import Json
 from tpu_core.tpu import Place

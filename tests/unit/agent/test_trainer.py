@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 
 SECONDS = 20.0

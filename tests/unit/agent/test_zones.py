@@ -10,11 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tpu_agent.jobs.runner import Tpus
-from tpu_agent.ledger import Ledger
-from tpu_agent.limits import LimitEnforcer
-from tpu_agent.main import Keeper
-from tpu_agent.recovery import Recovery, World
 
 from infra.resources import node, request
 from infra.resources.node import QueuedNodeProvider
@@ -27,6 +22,11 @@ from localcloud.services.tpu.api import NODE as NODE_KIND
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client, session
 from tests.unit.agent.fake_google import FakeClient
+from tpu_agent.jobs.runner import Tpus
+from tpu_agent.ledger import Ledger
+from tpu_agent.limits import LimitEnforcer
+from tpu_agent.main import Keeper
+from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Call, Json
 from tpu_core.tpu import Place, in_zone, look_up
 

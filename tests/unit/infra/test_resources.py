@@ -11,14 +11,14 @@ from typing import Any
 
 import pulumi_gcp as gcp
 import pytest
-from tpu_agent import machine
-from tpu_agent.bundle import program
 
 from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.resources.request import body_of
 from infra.settings.base import SettingsError
+from tpu_agent import machine
+from tpu_agent.bundle import program
 
 from .conftest import REPOSITORY, Engine, Run, config
 

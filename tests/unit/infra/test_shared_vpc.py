@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from localcloud.admin.reach import answer
-from localcloud.reach import answer
 
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
+from localcloud.services.reach import answer
 from localcloud.testing import Client, UnexpectedStatus
 from tests.unit.localcloud.fake_machines import FakeMachines
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.bundle import startup_script
 
 QUIET = {"preempted": "FALSE", "maintenanceEvent": "NONE", "attributes": {"a": "TRUE"}}

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 import tpu_agent
 
 COMMON = Path(tpu_agent.__file__).parent / "startup" / "common.sh"

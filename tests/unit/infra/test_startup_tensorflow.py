@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.bundle import startup_script
 
 LIST = "https://storage.googleapis.com/libtpu-tf-releases/index.html"

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 import tpu_agent
 from tpu_agent.bundle import startup_script
 

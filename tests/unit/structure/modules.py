@@ -10,6 +10,7 @@ from typing import TypeAlias
 ROOT = Path(__file__).parents[3]
 # Rooms that are distributions of their own lie in a folder with their pyproject.toml.
 FOLDERS = {
+    "tpu_agent": "agent/tpu_agent",
     "tpu_core": "core/tpu_core",
     "tpu_training": "training/tpu_training",
     "localcloud": "localcloud/localcloud",

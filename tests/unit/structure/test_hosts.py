@@ -17,13 +17,13 @@ from urllib.response import addinfourl
 import pytest
 import requests
 from requests.adapters import HTTPAdapter
-from tpu_agent.machine import Machine
 
 from infra import credentials
 from infra.credentials import Given
-from infra.google import Api, vertex_root
+from infra.google import Api
 from tests.unit.structure.modules import ROOT, sources
-from tpu_core.google import Transport
+from tpu_agent.machine import Machine
+from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster.cloud_tpu import CloudTpuApi
 from tpu_training.cluster.google import BucketObject
 from tpustack.ci.forge import forge_of
@@ -188,7 +188,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
-    "infra/google.py": "a region that matches a pattern",
+    "core/tpu_core/google.py": "a region that matches a pattern",
     "training/tpu_training/cluster/google.py": "the machine's environment; no token",
     "tpustack/dashboard/server.py": "the names of this machine, to compare with",
     "tpustack/dashboard/server.py": "a line that is printed",

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.structure.modules import ROOT, folder, import_statements, sources
 
 OURS = {
+    "tpu_agent",
     "tpu_core",
     "infra",
     "tpu_training",
@@ -25,7 +26,9 @@ OURS = {
 # What a room may import of the others, and which libraries are not for it.
 MAY_IMPORT: dict[str, set[str]] = {
     "tpu_core": set(),
-    "infra": {"tpu_core"},
+    "tpu_agent": {"tpu_core"},
+    # The bundle is all that it knows of the agent: bytes for the machines.
+    "infra": {"tpu_core", "tpu_agent.bundle"},
     "tpu_training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
@@ -51,13 +54,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.resources.vertex",
         "infra.names",
         "infra.resources.provider",
-        # The agent and the command line know a job by the same words.
+        # What Vertex AI's containers run.
         "tpu_agent.bundle",
-        # The pipeline keeps limits by the agent's own code.
-        "tpu_core.google",
+        # The pipeline enforces limits with the agent's own code.
         "tpu_agent.limits",
+        # The job records.
         "tpu_agent.jobs",
-        "tpu_core.records",
         "tpu_training.checkpoints.lease",
         "tpu_training.compile",
         "tpu_training.errors",
@@ -66,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 NOT_FOR = {
     # The standard library alone.
+    "tpu_agent": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
     "tpu_core": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
     "infra": {"tensorflow", "google", "googleapiclient"},
     "tpu_training": {"pulumi", "pulumi_gcp"},

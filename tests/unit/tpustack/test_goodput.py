@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import Job, Outcome, Spec
 
 from infra.catalog import Catalog
 from infra.cost import of_stack
@@ -18,6 +17,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.queue import Job, Outcome, Spec
 from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from tpu_agent.jobs.queue import Job, Spec
 
+from tpu_agent.jobs.queue import Job, Spec
 from tpu_training.goodput.account import Account
 from tpustack import __main__, console
 from tpustack.errors import TpustackError

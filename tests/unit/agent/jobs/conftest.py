@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tpu_agent.bundle import program
-from tpu_agent.jobs.queue import Job, Queue, Spec
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -19,6 +17,8 @@ from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tests.unit.localcloud.machines import conftest as machines
 from tests.unit.localcloud.machines.conftest import spec
+from tpu_agent.bundle import program
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tpu_agent.jobs.queue import ENDED, RUNNING, STOPPED, Job, Queue, Spec, parse
-
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore
+from tpu_agent.jobs.queue import ENDED, RUNNING, STOPPED, Job, Queue, Spec, parse
 from tpu_core import paths
 from tpu_core.google import GoogleError
 

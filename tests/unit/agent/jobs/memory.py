@@ -14,7 +14,6 @@ from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu
 from tpu_agent.jobs.queue import Outcome, parse
 from tpu_agent.jobs.runner import Runner, World
-
 from tpu_core import paths
 from tpu_core.bucket import Bucket as Store
 from tpu_core.bucket import Conflict, Item

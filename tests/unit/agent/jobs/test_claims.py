@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tpu_agent.jobs.attempt import Attempt
-from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec, parse
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore, Thing
+from tpu_agent.jobs.attempt import Attempt
+from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec, parse
 from tpu_core import paths as layout
 from tpu_core.lease import Holder, Lease
 

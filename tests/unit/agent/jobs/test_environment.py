@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
 from tpu_agent.jobs.environment import Environment
 from tpu_agent.jobs.queue import Spec
-
 from tpu_core.contract import Environment as Variables
 from tpu_training import __version__
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Machine, MemoryStore
+from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec
 
 ROOT = Path(__file__).parents[4]
 # In a name space of its own, whose disk has 32 MiB.

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Program, Tpus
 from tpu_agent.jobs import main
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu
@@ -16,8 +18,6 @@ from tpu_agent.jobs.hosts import Host
 from tpu_agent.jobs.hosts import World as HostWorld
 from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_agent.jobs.runner import Runner, World
-
-from tests.unit.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Program, Tpus
 from tpu_core.google import Client, GoogleError
 from tpu_core.lease import DURATION, Holder
 from tpu_core.tpu import Place

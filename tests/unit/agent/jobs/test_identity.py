@@ -13,15 +13,15 @@ from threading import active_count as count
 from typing import Any
 
 import pytest
-from tpu_agent.jobs.attempt import Attempt, Supervisor
-from tpu_agent.jobs.environment import SetupError
-from tpu_agent.jobs.identity import Identity, JobMetadata
-from tpu_agent.jobs.queue import Spec
 
 from infra.components.identity import JOBS_OBJECTS
 from localcloud.core import projects
 from tests.unit.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpu_agent.jobs.attempt import Attempt, Supervisor
+from tpu_agent.jobs.environment import SetupError
+from tpu_agent.jobs.identity import Identity, JobMetadata
+from tpu_agent.jobs.queue import Spec
 from tpustack.jobs.job import job_log
 
 JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"

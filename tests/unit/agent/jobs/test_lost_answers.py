@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.attempt import Attempt
-from tpu_agent.jobs.hosts import World
-from tpu_agent.jobs.queue import RUNNING, Job, Outcome, Queue, Spec
-from tpu_agent.jobs.vertex import Managed
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.agent.jobs.test_managed import ENVIRONMENT, WHERE, Running
+from tpu_agent.jobs.attempt import Attempt
+from tpu_agent.jobs.hosts import World
+from tpu_agent.jobs.queue import RUNNING, Job, Outcome, Queue, Spec
+from tpu_agent.jobs.vertex import Managed
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import Answer, Body, Send
 from tpustack.cloud.google import Google

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
+from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.hosts import Follower, World
 from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_agent.jobs.vertex import Managed, content_of, tpu_of
-
-from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
 WHERE = {"tpu": "v2-8", "region": "us-central1"}

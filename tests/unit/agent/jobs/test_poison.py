@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue, Spec, Summary, Try, parse
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Machine, MemoryStore, Thing
+from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue, Spec, Summary, Try, parse
 from tpu_core.records import FORMAT, Unreadable, sound
 
 TRY = Try(1, "m", "m", "t", 5.0, 6.0, "exited", 1)

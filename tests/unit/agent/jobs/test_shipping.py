@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.attempt import Shipping
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpu_agent.jobs.attempt import Shipping
 from tpu_core import paths
 
 DAY = 86400

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.attempt import Attempt, Supervisor, any_running, now
-from tpu_agent.jobs.queue import Outcome, Spec
 
 from tests.unit.agent.jobs.conftest import until
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpu_agent.jobs.attempt import Attempt, Supervisor, any_running, now
+from tpu_agent.jobs.queue import Outcome, Spec
 from tpu_core.bucket import Bucket as Store
 from tpu_core.lease import SURE
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpu_agent.jobs.environment import Harmful, check_digest, unpack
 
 Change = Callable[[tarfile.TarInfo], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from tpu_agent.jobs.environment import Tpu, variables
 from tpu_agent.jobs.queue import Spec
 

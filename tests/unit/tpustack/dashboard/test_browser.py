@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
-from tpu_agent.jobs.queue import Job, Queue, Spec
 
 from bench.jobs import serving
 from infra.names import names_of
@@ -24,6 +23,7 @@ from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application, export
 from tpustack.dashboard.places import Place

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from infra.startup.agent.jobs.queue import Queue
-from tpu_agent.jobs.queue import Queue
 
 from localcloud.core import projects
 from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
+from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import export, feed, take_snapshot
 from tpustack.dashboard.places import Place, places

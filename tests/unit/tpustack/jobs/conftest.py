@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import Queue
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
+from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
 
 BUCKET = "a-bucket"

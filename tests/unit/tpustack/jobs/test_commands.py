@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.jobs import command

@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from tpu_agent.jobs.queue import Job, Queue, Spec
 
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
+from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.records import stamped
 from tpustack.cloud.google import Google

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import Queue
 
 from infra.names import names_of
 from localcloud.app import LocalCloud
@@ -15,6 +14,7 @@ from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Done, Run
+from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError

@@ -10,10 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tpu_agent.jobs.queue import Job, Queue
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError

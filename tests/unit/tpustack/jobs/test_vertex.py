@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from tpu_agent.jobs.queue import Job, Queue
 
 from infra import credentials
 from infra.credentials import Given
@@ -22,6 +21,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
+from tpu_agent.jobs.queue import Job, Queue
 from tpustack.cloud.google import Google
 
 

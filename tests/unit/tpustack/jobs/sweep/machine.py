@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from tpu_agent.jobs import queue
 from tpu_agent.jobs.queue import Outcome, Queue
-
 from tpu_core import paths
 
 STEPS = 5

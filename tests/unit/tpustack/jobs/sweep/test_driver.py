@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tpu_agent.jobs.queue import STOPPED, Job, Outcome, Queue, Spec
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
+from tpu_agent.jobs.queue import STOPPED, Job, Outcome, Queue, Spec
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import sweep as tuner
 from tpustack.jobs.sweep import COMPLETE, FAILED, PRUNED, Driver, Record, Sweep, Trial, Value

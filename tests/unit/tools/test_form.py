@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import yaml
-
-from tools.form import BARS, File, duplicates, measure, single_importers, tracked, worse
+from form import BARS, File, duplicates, measure, single_importers, tracked, worse
 
 SIX_LINES = "\n".join(f"value_{number} = {number}" for number in range(6))
 
