@@ -14,12 +14,11 @@ from pathlib import Path
 
 import psutil
 import requests
-from tpu_agent.bundle import program
 
 from bench.measure import Result
-from infra.components.machine import startup_script
 from tests.agents import kill_agents
 from tests.sandbox import session
+from tpu_agent.bundle import program, startup_script
 from tpustack.local import LocalCloudCommand
 
 _KILLS = 100

@@ -21,13 +21,13 @@ from statistics import median
 import psutil
 import requests
 from starlette.types import ASGIApp
-from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 
 from bench.measure import Result
 from infra.names import names_of
 from infra.settings.parse import parse
 from tests.browser import Page, browsing, find_browser
 from tests.sandbox import PROJECT, make_project, make_trainer, session, write_stack
+from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
-from tpu_agent.recovery import Recovery, World
-
 from bench.measure import Result
-from tpu_core.google import STORAGE, Json, parse
+from tpu_agent.recovery import Recovery, World
+from tpu_core.google import Answer, Body, Client, Json
 from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
-from tpu_training.checkpoints.reader import History
+from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.loop.train import CheckpointSchedule
 
 # The rhythm of a table that SkyPilot published for spot TPUs, taken over from notes: a preemption
@@ -112,10 +111,16 @@ class Cloud:
         """Start to delete the TPU."""
         self.deleted = min(self.deleted, self.now)
 
+    def send(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        """Answer a request of the agent's."""
+        sent = b"" if body is None else bytes(body)  # type: ignore[arg-type]
+        if "/storage/v1/" in url:
+            return self._object(method, url, sent)
+        status, answer = self.call(method, url, sent.decode())
+        return status, {}, json.dumps(answer).encode()
+
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         """Answer a call of the agent's."""
-        if url.startswith(STORAGE):
-            return self._object(method, url, body)
         state = self.state()
         if "/operations/" in url:
             return 200, {"done": state != "CREATING"}
@@ -133,13 +138,17 @@ class Cloud:
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", asked)
         return 200, {"state": state, "createTime": created, **BODY}
 
-    def _object(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
-        parts = urllib.parse.urlsplit(url)
+    def _object(self, method: str, url: str, body: bytes) -> Answer:
+        head = {"x-goog-generation": "1"}
         if method == "POST":
-            self.objects[urllib.parse.parse_qs(parts.query)["name"][0]] = (body or "").encode()
-            return 200, {}
-        content = self.objects.get(urllib.parse.unquote(parts.path.rpartition("/o/")[2]))
-        return (404, {}) if content is None else (200, parse(content))
+            _, about, content, _ = body.split(body.partition(b"\r\n")[0])
+            name = json.loads(about.partition(b"\r\n\r\n")[2])["name"]
+            self.objects[name] = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+            return 200, head, b'{"generation": "1"}'
+        found = self.objects.get(
+            urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/o/")[2])
+        )
+        return (404, {}, b"{}") if found is None else (200, head, found)
 
 
 # --- Who brings a lost TPU back: this project's agent, and others as their sources say they do.
@@ -166,7 +175,7 @@ def _agent(cloud: Cloud) -> Callable[[], None]:
     """Return a look of the agent's real code."""
     cloud.objects[DECLARATION] = json.dumps({"tpus": {"t": BODY}}).encode()
     world = World(lambda: cloud.now, lambda text: None, lambda host, port: None, lambda: 0.5)
-    recovery = Recovery(Place("p", "z", "b"), cloud.call, world)
+    recovery = Recovery(Place("p", "z", "b"), Client(cloud.send), world)
     return lambda: recovery.look(["t"], _BUDGETS)
 
 
@@ -256,7 +265,7 @@ def simulate(strategy: Strategy, trace: Iterator[Tpu]) -> Month:
 
 
 def _account(lives: list[Life], strategy: Strategy) -> Month:
-    month, history, since = Month(), History(), 0.0
+    month, history, since = Month(), JobHistory(), 0.0
     for life in lives:
         asked, ready = max(0.0, life.asked), min(life.ready, MONTH_SECONDS)
         month.recovering += asked - since
@@ -270,7 +279,7 @@ def _account(lives: list[Life], strategy: Strategy) -> Month:
 
 
 def _train(
-    month: Month, begin: float, end: float, interval: float | None, history: History
+    month: Month, begin: float, end: float, interval: float | None, history: JobHistory
 ) -> None:
     """Train on a TPU that is READY from `begin` to `end`, when it goes without notice."""
     now = min(begin + START_SECONDS, end)

@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 import requests
 from rich.console import Console
-from tpustack.local import LocalCloudCommand
 
 from bench.measure import Result, write_mnist
 from tests.killer import Killer, Life

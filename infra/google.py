@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,9 +10,6 @@ from typing import Any, ClassVar
 import requests
 
 from infra import credentials
-
-_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
-
 
 Json = dict[str, Any]
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
@@ -171,14 +167,3 @@ def _session(configured: Mapping[str, str]) -> requests.Session:
             "no credentials for Google Cloud: run `gcloud auth application-default login`, or set "
             f"GOOGLE_OAUTH_ACCESS_TOKEN ({error})",
         ) from None
-
-
-def vertex_root(region: str) -> str:
-    """Return the address of a region's custom jobs, which are known at its own host only.
-
-    Raises:
-        ValueError: it is no region. Records and states name it, and others may write those.
-    """
-    if not _REGION.fullmatch(region):
-        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
-    return f"https://{region}-aiplatform.googleapis.com/v1"

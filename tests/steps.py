@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tpu_training.compile.compiler import compile_program
+from tpu_training.compile.request import versions
 from tpu_training.compile.result import Compiled
 from tpu_training.compile.session import topology_of
 from tpu_training.compile.tpus import Tpu, tpus

@@ -272,18 +272,6 @@ def is_machine_type_name(name: str, series: Collection[str], kinds: Collection[s
     return found is not None and found["series"] not in series and found["kind"] in kinds
 
 
-# --- Locks of what the start-up scripts install: pip takes only wheels with these hashes
-
-LOCKS = Path(__file__).parent.parent / "startup" / "locks"
-"""One file per release, PACKAGE-VERSION.txt, written by tools/lock_machines.py."""
-
-
-def lock_of(package: str, version: str) -> str | None:
-    """Return the requirements of a release with the hashes of their wheels, if they are known."""
-    path = LOCKS / f"{package}-{version}.txt"
-    return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
 # --- What Vertex AI offers for custom jobs: its TPUs, their quotas, its containers
 
 _VERTEX = Path(__file__).parent / "vertex.yaml"

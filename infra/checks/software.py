@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.catalog import lock_of
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE, Packages, Release, Runtime, numbers
 from infra.checks import bucket
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
 from infra.settings.machines import Architecture, RunOn
+from tpu_agent.bundle import lock_of
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
@@ -322,7 +322,7 @@ def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]
         if lock_of(wanted.package, wanted.version) is None:
             yield (
                 f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
-                "root without checking hashes: infra/startup/locks has none for it "
+                "root without checking hashes: agent/tpu_agent/locks has none for it "
                 "(docs/vm.md#packages)."
             )
         elif release and release.wheels:

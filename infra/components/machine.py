@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pulumi
-from tpu_agent.bundle import program
 
-from infra.catalog import lock_of
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.network import Network
 from infra.cost import without_price
 from infra.settings.machines import RunOn, Timeouts
+from tpu_agent.bundle import lock_of, program, startup_script
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-_STARTUP = Path(__file__).parent.parent / "startup"
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
 
@@ -95,15 +92,10 @@ def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
     return pulumi.CustomTimeouts(**spans) if spans else None
 
 
-def startup_script(name: str) -> str:
-    """Return a start-up script, preceded by the functions that all of them share."""
-    return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", name))
-
-
 def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.Input[str]]:
     """Return the metadata of a machine that installs TensorFlow as `package`.
 
-    `startup/common.sh` names each key.
+    The start-up script `common.sh` reads each key.
     """
     settings, tpus = stack.settings, stack.names.tpus(stack.settings.tpu.slices)
     return {

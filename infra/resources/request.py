@@ -120,7 +120,7 @@ def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
 # --- The zones of a request: the stack's own first, then its fallback zones
 #
 # Its ID always names the first one: so the state stays the same when the agent moves it
-# (infra/startup/agent), and an older state still knows what to delete.
+# (agent/), and an older state still knows what to delete.
 
 Props = Mapping[str, Any]
 

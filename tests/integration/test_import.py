@@ -10,8 +10,8 @@ from typing import Any
 
 import requests
 
-from infra.components.machine import Job, job_metadata
 from localcloud.testing import machine
+from tpu_core.contract import Metadata
 from tpustack.engine.stack import Stack
 
 from .imports import BUCKET, PROJECT, carry_out, documented, enable
@@ -34,17 +34,17 @@ def metadata_of_the_job(wheel: Path) -> dict[str, str]:
     """What `pulumi preview` would show."""
     bucket = f"gs://{BUCKET}"
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    job = Job(
-        name="train",
-        args=(),
-        tensorflow="2.19.1",
-        wheels=None,
-        bucket_url=bucket,
-        wheel_url=f"{bucket}/wheels/{digest[:12]}/{wheel.name}",
-        wheel_sha256=digest,
-    )
-    found = job_metadata(job, ("tpu-stack-local-tpu",), "us-central1-b", PROJECT)
-    return {key: str(value) for key, value in found.items()}
+    return {
+        Metadata.TPU_NAME: "tpu-stack-local-tpu",
+        Metadata.TPU_ZONE: "us-central1-b",
+        Metadata.TPU_PROJECT: PROJECT,
+        Metadata.BUCKET_URL: bucket,
+        Metadata.WHEEL: f"{bucket}/wheels/{digest[:12]}/{wheel.name}",
+        Metadata.WHEEL_SHA256: digest,
+        Metadata.ARGUMENTS: "[]",
+        Metadata.TENSORFLOW: "2.19.1",
+        Metadata.JOB: "train",
+    }
 
 
 def make_all(google: requests.Session, wheel: Path) -> None:

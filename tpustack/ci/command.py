@@ -352,8 +352,7 @@ def _limits(stack: str) -> None:
     For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
     """
     from tpu_agent.limits import LimitEnforcer
-
-    from tpu_core.google import Json, parse
+    from tpu_core.google import Answer, Body, Client
     from tpu_core.tpu import Place
 
     require_file(stack)
@@ -363,18 +362,18 @@ def _limits(stack: str) -> None:
         click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
         return
 
-    def call(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        headers = {"Content-Type": "text/plain"} if body else {}
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         try:
-            status, _, content = google.exchange(method, url, headers, (body or "").encode())
+            return google.exchange(method, url, headers, body)
         except TpustackError as error:
             raise OSError(str(error)) from None
-        return status, parse(content)
 
     further = settings.tpu_zones[1:]
     place = Place(settings.project, settings.zone, names.bucket, lambda: further)
     # Only the machine itself can tell whether nothing trains.
-    enforcer = LimitEnforcer(place, call, lambda: True, time.time, lambda s: click.echo(line(s)))
+    enforcer = LimitEnforcer(
+        place, Client(send), lambda: True, time.time, lambda text: click.echo(line(text))
+    )
     limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))

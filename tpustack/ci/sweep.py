@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote
 
 from infra.catalog import vertex_regions
-from infra.google import vertex_root
 from infra.names import MADE_FOR, MARK, VERTEX, mark_of
 from infra.resources.vertex import UNENDED, account_of
+from tpu_core.google import vertex_root
 from tpustack.ci.deployment import result_of
 from tpustack.ci.forge import has_ended
 from tpustack.ci.pipeline import REQUEST, reason_to_sweep, tags_are_complete

@@ -16,9 +16,8 @@ from tpustack.errors import TpustackError, UsageError
 from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
 
 if TYPE_CHECKING:
-    from tpu_agent.jobs.queue import Try
-
     from infra.settings import StackSettings
+    from tpu_agent.jobs.queue import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput import Money

@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from tpu_agent.jobs.queue import Queue
 
+from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpu_core.bucket import Item
 from tpustack.cloud.google import Google

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_agent.jobs.queue import Queue
-
 from infra.names import names_of
 from infra.settings import StackSettings
+from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import bucket_of
@@ -36,7 +36,7 @@ class Place:
 
     def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
         """Return its jobs. `say` hears of damaged records, which are left out."""
-        return Queue(Store(self.bucket, google.exchange), say)
+        return Queue(Bucket(self.bucket, google.exchange), say)
 
 
 def places(stacks: Sequence[str], buckets: Sequence[str]) -> list[Place]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpu_agent.jobs import queue
 from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue
-
 from tpu_core import paths
 from tpu_core.bucket import Item
 from tpustack import console

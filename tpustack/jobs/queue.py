@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
-from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 
+from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpu_core.lease import DURATION

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 
+from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 from tpu_core.paths import NAME
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError

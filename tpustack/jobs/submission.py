@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from tpu_agent.jobs.queue import QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec
-
 from tpu_core import paths
 from tpu_core.bucket import Conflict
 from tpu_core.google import GoogleError

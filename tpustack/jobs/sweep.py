@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
-
 from tpu_core import paths
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.records import Unreadable, dump, load

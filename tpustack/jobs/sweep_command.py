@@ -16,8 +16,8 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tpu_agent.jobs.queue import Queue
 
+from tpu_agent.jobs.queue import Queue
 from tpu_core.paths import NAME
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError

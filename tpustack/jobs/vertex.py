@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from infra.names import JOB_ID_LABEL, JOB_LABEL
 from tpu_agent.bundle import program
 from tpu_agent.jobs.queue import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Queue, Spec
-
-from infra.google import vertex_root
-from infra.names import JOB_ID_LABEL, JOB_LABEL
 from tpu_core import paths
-from tpu_core.google import GoogleError, message
+from tpu_core.google import GoogleError, message, vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.source import Archive
@@ -107,8 +105,8 @@ def _problems(
     found = vertex_tpus().get(kind)
     if found is None:
         yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_on_vertex(kind)}. Give one of "
-            f"{', '.join(vertex_tpus())}"
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_on_vertex(kind)}. Give "
+            f"one of {', '.join(vertex_tpus())}"
         )
         return
     if image is None:

@@ -133,7 +133,8 @@ _FAILED = re.compile(r"training failed(.*)")
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
 _NEXT = "set training.job to run another one"
 # systemd leaves a unit alone after an exit code that the unit names, and after too many starts. The
-# first is what the runner writes (infra/startup/common.sh); not every image shows the others here.
+# first is what the runner writes (agent/tpu_agent/startup/common.sh); not every image shows the
+# others here.
 _GAVE_UP = re.compile(
     r"tpu-stack: the trainer is not started again"
     r"|training\.service: (Start request repeated too quickly|Failed with result 'start-limit-hit'"
@@ -218,7 +219,7 @@ class Story:
         return None
 
 
-# As infra/startup/common.sh says it.
+# As agent/tpu_agent/startup/common.sh says it.
 _BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 

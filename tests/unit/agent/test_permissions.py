@@ -8,8 +8,8 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
-from infra.components.identity import _PROJECT_ROLES
-from infra.deployer import permissions_of_role
+from infra.components.identity import _PROJECT_ROLES, bucket_grants
+from infra.deployer import TPU_PERMISSIONS, permissions_of_role
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock

@@ -9,6 +9,7 @@ import pytest
 
 from infra import cures
 from localcloud.app import LocalCloud
+from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import session
@@ -20,7 +21,7 @@ TPU = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b/nodes/a-tpu"
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
-    enablement.enable(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
     monkeypatch.setattr(cures, "users_session", lambda: session(cloud))
     yield cloud
     cloud.stop()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import LOCKS, lock_of
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
-from infra.components.machine import startup_script
+from tpu_agent.bundle import LOCKS, lock_of, startup_script
 
 from .conftest import CATALOG, Run, config
 

@@ -10,6 +10,7 @@ from infra.google import Api
 from infra.resources import vertex
 from infra.resources.vertex import VertexJobsProvider
 from localcloud.app import LocalCloud
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client
@@ -136,8 +137,8 @@ def test_one_that_does_not_end_is_named(
 
 
 def test_a_project_whose_api_was_disabled_has_no_jobs(cloud: Cloud) -> None:  # noqa: F811
-    key = enablement.key(PROJECT, "aiplatform.googleapis.com")
-    cloud.store.delete(enablement.ENABLED, key)
+    key = projects.service_key(PROJECT, "aiplatform.googleapis.com")
+    cloud.store.delete(projects.ENABLED_SERVICE, key)
     VertexJobsProvider().delete("id", DECLARED)
 
 

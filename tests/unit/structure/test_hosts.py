@@ -190,8 +190,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 REVIEWED = {
     "core/tpu_core/google.py": "a region that matches a pattern",
     "training/tpu_training/cluster/google.py": "the machine's environment; no token",
-    "tpustack/dashboard/server.py": "the names of this machine, to compare with",
-    "tpustack/dashboard/server.py": "a line that is printed",
+    "tpustack/dashboard/server.py": "the names of this machine, to compare with; a printed line",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")
 

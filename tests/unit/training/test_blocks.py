@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.loop.step import current_replica
 from tpu_training.models.layers import BatchNorm
+from tpu_training.models.networks import ConvNorm
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import DataSpec

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.models.create import create_model
 
 from tpu_training.checkpoints.initial_weights import load_initial_weights, map_names
 from tpu_training.data.data_set import DataSet, open_data

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.models.keras.params import Params as KerasParams
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import RAW, TOKENS, Manifest

@@ -12,6 +12,7 @@ from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tpu_agent.bundle import startup_script
 from tpu_training.cluster.google import BucketObject
 from tpu_training.job.supervision import _generation, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest

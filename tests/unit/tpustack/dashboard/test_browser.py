@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job, Spec
 
 from bench.jobs import serving
 from infra.names import names_of

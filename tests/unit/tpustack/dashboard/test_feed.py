@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.startup.agent.jobs.queue import Queue
 
 from localcloud.core import projects
 from localcloud.faults import preemptions

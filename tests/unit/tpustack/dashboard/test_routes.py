@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
+from tpu_agent.jobs.queue import Outcome, Queue
 from tpustack.dashboard.app import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"

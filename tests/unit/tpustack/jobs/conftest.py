@@ -15,6 +15,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 
 BUCKET = "a-bucket"
@@ -51,7 +52,7 @@ def client(cloud: LocalCloud) -> Client:
 def queue(client: Client, monkeypatch: pytest.MonkeyPatch) -> Queue:
     for module in ("queue", "vertex"):
         monkeypatch.setattr(f"tpustack.jobs.{module}.Google", lambda: Google(client.session))
-    return Queue(Store(BUCKET, Google(client.session).exchange), print)
+    return Queue(Bucket(BUCKET, Google(client.session).exchange), print)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_a_log_comes_byte_by_byte_over_all_tries(queue: Queue) -> None:
     queue.add(Job("one", "one", Spec("true"), 1.0))
     pieces = [(1, 0, b"a\xff\n"), (1, 3, b"b" * 1_000_000), (2, 0, b"\nlast")]
     for number, offset, data in reversed(pieces):
-        queue.store.write(layout.piece("one", number, offset), data, generation=0)
+        queue.store.write(paths.piece("one", number, offset), data, generation=0)
     assert b"".join(job_log(queue, "one")) == b"".join(data for _, _, data in pieces)
 
 

@@ -17,6 +17,8 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import JOBS
 from tests.unit.tpustack.jobs.test_hostile_bucket import PLACE
+from tpu_agent.jobs.queue import QUEUED, Queue, Spec
+from tpu_core.bucket import Bucket
 from tpustack.jobs import job as waiting
 from tpustack.jobs import vertex
 from tpustack.jobs.job import stop_job
@@ -120,7 +122,7 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
     from tpustack.cloud.google import Google
 
     google = Google(killed_at(client, number, before=before, other=lambda: other(queue)))
-    mine = Queue(Store(queue.store.bucket, google.exchange), print)
+    mine = Queue(Bucket(queue.store.bucket, google.exchange), print)
     monkeypatch.setattr("tpustack.jobs.vertex.Google", lambda: google)
     with contextlib.suppress(Killed):
         start(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import Job
 
 from infra import credentials
 from infra.credentials import Given

@@ -17,8 +17,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.commands import compile, tune
-from tpu_training.compile import session
-from tpu_training.compile import session as cached
+from tpu_training.compile import cached, session
 from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
 from tpu_training.compile.request import described_data, request
 from tpu_training.compile.result import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.compile import session
+from tpu_training.compile import cached
 from tpu_training.compile.request import described_data
 
 pytest.importorskip("libtpu")
@@ -68,7 +68,7 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     assert any("models/networks.py:" in one["where"] for one in memory["buffers"])
     assert 0 < answer["bound"]["seconds"] < 1e-3
     assert 0 < answer["bound"]["utilisation"] < 1
-    kept = session("v3-8", "mnist_cnn", {}, described_data("28x28x1", 10))
+    kept = cached("v3-8", "mnist_cnn", {}, described_data("28x28x1", 10))
     assert kept is not None
     assert kept.train.needed_bytes == memory["needed_bytes"]
 

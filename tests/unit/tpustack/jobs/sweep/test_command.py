@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tpustack.conftest import Run
+from tpu_agent.jobs.queue import Queue
 from tpustack.jobs import sweep
 from tpustack.jobs.sweep_command import command_of
 from tpustack.stacks import load

@@ -6,8 +6,8 @@ import json
 import math
 
 import pytest
-from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
 
+from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpustack.jobs.sweep import Reports

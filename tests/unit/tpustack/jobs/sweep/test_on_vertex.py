@@ -16,6 +16,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import BUCKET, EMAIL, JOBS, stack
+from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpustack.jobs import sweep
 from tpustack.jobs.sweep import FAILED, PRUNED, Driver, Record, Sweep, Trial
 
