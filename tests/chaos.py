@@ -585,7 +585,7 @@ _WEIGHTS: tuple[tuple[int, Draw], ...] = (
     (12, _stockout),
     (10, _hang),
     (6, _full_disk),
-    (10, lambda chance: {"kill": {"machine": VM, "process": "watchdog.py"}}),
+    (10, lambda chance: {"kill": {"machine": VM, "process": "agent.py"}}),
     (7, lambda chance: {"kill": {"machine": VM, "process": "-m tpu_training"}}),
     (1, lambda chance: {"delete-objects": "*/lease.json"}),
     (3, lambda chance: {"preempt": TPU}),
