@@ -17,6 +17,8 @@ STACKS = ("dev", "test", "staging", "prod")
         (["stacks/Pulumi.staging.yaml"], ["staging"]),
         (["stacks/Pulumi.prod.yaml", "stacks/Pulumi.dev.yaml"], ["dev", "prod"]),
         (["stacks/Pulumi.local.yaml", "docs/cost.md", "tests/e2e/test_demo.py"], []),
+        (["agent/tpu_agent/main.py"], list(STACKS)),
+        (["core/tpu_core/tpu.py"], list(STACKS)),
         (["infra/program.py"], list(STACKS)),
         (["policy/rules.py"], list(STACKS)),
         (["training/tpu_training/__main__.py"], list(STACKS)),
