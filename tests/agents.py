@@ -6,6 +6,7 @@ Each agent is a process of its own that runs the real loop; the trainer is a she
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -21,8 +22,7 @@ _LONGEST = 0.25
 _AGENT = """
 import sys, time
 from pathlib import Path
-from tpu_agent.trainer import TpuState
-from tpu_agent.trainer import Surroundings, Trainer
+from tpu_agent.trainer import Surroundings, TpuState, Trainer
 folder = Path(sys.argv[1])
 trainer = Trainer(folder, Surroundings(
     now=lambda: time.time() * 100, say=lambda text: None, chance=lambda: 0.0,
@@ -88,7 +88,9 @@ def kill_agents(folder: Path, kills: int, seed: int) -> Told:
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-S", "-c", _AGENT, str(folder)]
-    return subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE)
+    places = os.pathsep.join(str(_ROOT / room) for room in ("agent", "core"))
+    environment = {**os.environ, "PYTHONPATH": places}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
 
 def _lines(path: Path) -> int:
