@@ -65,11 +65,6 @@ class Runner:
         self._next_bell = self._next_look = 0.0
         self._said = ""
 
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a job runs."""
-        return self._current is not None
-
     def step(self) -> None:
         """Do what is to be done now. Raises OSError if the bucket or the TPU can't be asked."""
         try:
