@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tpu_training.compile.compiler import compile_program
-from tpu_training.compile.request import versions
+from tpu_training.compile.request import described_data, versions
 from tpu_training.compile.result import Compiled
 from tpu_training.compile.session import topology_of
 from tpu_training.compile.tpus import Tpu, tpus
@@ -81,8 +81,6 @@ def jobs() -> dict[str, Job]:
 
 
 def _job(name: str, described: Mapping[str, Any]) -> Job:
-    from tpu_training.compile.request import described_data
-
     config = dict(described.get("params", {}))
     if recipe := described.get("recipe"):
         config |= yaml.safe_load((RECIPES / recipe).read_text(encoding="utf-8"))

@@ -211,7 +211,7 @@ def show(queue: Queue, name: str) -> Json:
 
     Raises:
         UsageError: there is no such job.
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
     """
     job = jobs.read_job(queue, name)
     document = jobs.job_document(job, queue.store.bucket)
@@ -266,7 +266,7 @@ class Follower:
 
         Raises:
             UsageError: there is no such job.
-            StoreError: the bucket refuses.
+            GoogleError: the bucket refuses.
         """
         # All of its log is in the bucket before it is said to be over.
         job = jobs.read_job(self._queue, self._name, ask=False)

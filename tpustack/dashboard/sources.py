@@ -22,12 +22,11 @@ from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
-from tpustack.jobs.queue import explained
+from tpustack.jobs.queue import RUNNERS, explained
 
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
 _SECONDS_A_PLACE = 0.2
-_RUNNERS = "runners/"
 ABSENT = "ABSENT"
 Zone = tuple[str, str]
 """A project and a zone."""
@@ -156,14 +155,14 @@ def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> lis
 
 
 def tpus_of_bucket(store: Bucket) -> list[Json]:
-    """Return the TPUs on which machines run jobs, as their leases say. Raises StoreError."""
+    """Return the TPUs on which machines run jobs, as their leases say. Raises GoogleError."""
     return [
         {
-            "name": item.path.removeprefix(_RUNNERS).removesuffix(".json"),
+            "name": item.path.removeprefix(RUNNERS).removesuffix(".json"),
             "state": "IN USE" if item.age <= DURATION else "NO MACHINE",
             "seen": item.age,
         }
-        for item in store.items(_RUNNERS)
+        for item in store.items(RUNNERS)
     ]
 
 

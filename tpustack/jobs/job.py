@@ -11,8 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tpu_agent.jobs import queue
-from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue
+from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue, waiting
 from tpu_core import paths
 from tpu_core.bucket import Item
 from tpustack import console
@@ -91,7 +90,7 @@ def stop_job(queue: Queue, name: str) -> Job:
 
     Raises:
         UsageError: there is no such job.
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
         TpustackError: Vertex AI refuses.
     """
     before = read_job(queue, name)
@@ -122,7 +121,7 @@ class Artifact:
 
 
 def artifacts_of(queue: Queue, job: str) -> list[Artifact]:
-    """Return the files in a job's folder, without its logs. Raises StoreError."""
+    """Return the files in a job's folder, without its logs. Raises GoogleError."""
     folder, logs = paths.folder(job), paths.logs(job)
     bucket = queue.store.bucket
     return [
@@ -137,7 +136,7 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
 
     Raises:
         TpustackError: a name leads out of it, or it can't be written.
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
     """
     bucket = f"gs://{queue.store.bucket}/"
     for one in found:
@@ -161,8 +160,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return all jobs as rows: those that run, those that wait in their order, the others."""
-    next_ones = queue.waiting(jobs)
-    places = {name: place for place, name in enumerate(next_ones, 1)}
+    places = {name: place for place, name in enumerate(waiting(jobs), 1)}
 
     def rank(name: str) -> tuple[int, float, str]:
         state = jobs[name]["state"]

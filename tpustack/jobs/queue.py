@@ -159,12 +159,13 @@ def bucket_of(url: str) -> str:
     return name
 
 
-_RUNNERS = "runners/"
+RUNNERS = "runners/"
+"""The folder of the leases, one a TPU."""
 
 
 def why_waiting(queue: Queue) -> str | None:
-    """Return that no machine looks after the queue; None if one does. Raises StoreError."""
-    ages = [item.age for item in queue.store.items(_RUNNERS)]
+    """Return that no machine looks after the queue; None if one does. Raises GoogleError."""
+    ages = [item.age for item in queue.store.items(RUNNERS)]
     if any(age <= DURATION for age in ages):
         return None
     seen = f"the last one was seen {min(ages):.0f} s ago" if ages else "none has ever done so"

@@ -40,7 +40,7 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
 
     Raises:
         UsageError: there is a job of that name, or one of `spec.after` is missing or has failed.
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
     """
     _check_after(queue, spec.after)
     job = Job(name or name_of(spec), uuid.uuid4().hex, spec, time.time(), by=who())
@@ -168,7 +168,7 @@ class OnDemand:
         engine.up(say)
 
     def finish(self, queue: Queue) -> str | None:
-        """Write when to delete the TPU; return a warning if nothing will. Raises StoreError."""
+        """Write when to delete the TPU; return a warning if nothing will. Raises GoogleError."""
         if self._idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, dump({"minutes": self._idle_stop}))
         elif self._settings is not None and not self._settings.limits.any:

@@ -235,7 +235,7 @@ class Record:
         self._name, self._generation = name, 0
 
     def read(self) -> Sweep:
-        """Return the sweep. Raises UsageError if there is none, or StoreError."""
+        """Return the sweep. Raises UsageError if there is none, or GoogleError."""
         found = self._store.read(self._path)
         if found is None:
             raise UsageError(f"there is no sweep {self._name} in gs://{self._store.bucket}")
@@ -299,7 +299,7 @@ class Reports:
         self._values: dict[int, float] = {}
 
     def read(self) -> tuple[tuple[int, float], ...]:
-        """Return step and metric, as far as the bucket has them. Raises StoreError."""
+        """Return step and metric, as far as the bucket has them. Raises GoogleError."""
         for item in self._queue.store.items(paths.logs(self._job), behind=self._behind):
             found = self._queue.store.read(item.path)
             self._behind = item.path
@@ -485,7 +485,7 @@ class Driver:
         self._steps = itertools.count()
 
     def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Run until every trial has ended. Raises StoreError or TpustackError."""
+        """Run until every trial has ended. Raises GoogleError or TpustackError."""
         for trial in self.sweep.trials:
             queue = self._queues[trial.bucket]
             # The command that pruned it may have ended before it stopped the job.

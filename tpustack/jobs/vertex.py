@@ -157,7 +157,7 @@ def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
     Raises:
         TpustackError: Vertex AI refuses it, and its record is withdrawn; or its answer is lost, and
             the record stays.
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
     """
     jobs = CustomJobs(Google(), where["project"], where["region"])
     tpu = _tpu(where["tpu"])
@@ -247,7 +247,7 @@ def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
     does not have it after `patience` seconds, it ends.
 
     Raises:
-        StoreError: the bucket refuses.
+        GoogleError: the bucket refuses.
         TpustackError: Vertex AI refuses, or its record names no place there.
     """
     if job.is_over or not job.spec.vertex:

@@ -132,14 +132,8 @@ _FINISHED = re.compile(r"training finished(.*)")
 _FAILED = re.compile(r"training failed(.*)")
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
 _NEXT = "set training.job to run another one"
-# systemd leaves a unit alone after an exit code that the unit names, and after too many starts. The
-# first is what the runner writes (agent/tpu_agent/startup/common.sh); not every image shows the
-# others here.
-_GAVE_UP = re.compile(
-    r"tpu-stack: the trainer is not started again"
-    r"|training\.service: (Start request repeated too quickly|Failed with result 'start-limit-hit'"
-    r"|Main process exited, code=exited, status=2)"
-)
+# As agent/tpu_agent/trainer.py says it.
+_GAVE_UP = "tpu-stack: the trainer is not started again"
 # The guest agent, google_metadata_script_runner/main.go; then that of older images.
 _SCRIPT_FAILED = re.compile(
     r'Script "startup-script" failed with error: (.*)'
@@ -214,7 +208,7 @@ class Story:
             return Ended(
                 False, f"the start-up script failed: {self._script or 'no output'} ({why})"
             )
-        if _GAVE_UP.search(line):
+        if _GAVE_UP in line:
             return Ended(False, self._failure or line.strip())
         return None
 

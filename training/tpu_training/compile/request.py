@@ -176,7 +176,7 @@ _TENSORFLOW = ("tensorflow-cpu", "tensorflow-tpu", "tensorflow", "tf-nightly")
 _LIBTPU = ("libtpu", "libtpu-nightly")
 _PACKAGE = Path(__file__).parents[1]
 # The parts of this package that a compiled program depends on.
-_SOURCES = ("models", "loop", "compile")
+_SOURCES = ("models", "tasks", "loop", "compile")
 
 
 def versions() -> dict[str, str | None]:

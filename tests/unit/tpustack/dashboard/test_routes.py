@@ -133,7 +133,7 @@ def test_a_bucket_that_is_gone_is_a_message_that_says_what_to_do(
     page: TestClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tpustack.dashboard.places.Store", lambda _name, send: type(queue.store)("gone", send)
+        "tpustack.dashboard.places.Bucket", lambda _name, send: type(queue.store)("gone", send)
     )
     answer = page.get(f"{JOBS}/runs")
     assert answer.status_code == 400

@@ -10,6 +10,7 @@ import pytest
 from tests.compiled import keep_answer, write_data
 from tpu_training.__main__ import main
 from tpu_training.compile import cached_job, read_manifest
+from tpu_training.compile import request as asked
 
 JOB = ("--tpu=v3-8", "--shape=28x28x1", "--classes=10", "--global_batch_size=512")
 GIVEN = {"global_batch_size": "512"}
@@ -79,3 +80,14 @@ def test_the_arguments_of_a_stack_find_the_answer_of_the_same_job(
     write_data(tmp_path / "data")
     manifest = read_manifest(str(tmp_path / "data"))
     assert (cached_job("v3-8", arguments, manifest) is not None) == known
+
+
+@pytest.mark.parametrize("folder", ["models", "tasks", "loop", "compile"])
+def test_an_answer_is_of_the_sources_that_the_step_is_made_of(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(asked, "_PACKAGE", tmp_path)
+    (tmp_path / folder).mkdir()
+    before = asked.sources_digest.__wrapped__()
+    (tmp_path / folder / "one.py").write_text("", encoding="utf-8")
+    assert asked.sources_digest.__wrapped__() != before
