@@ -10,9 +10,8 @@ import json
 import math
 import shutil
 import tarfile
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -214,8 +213,6 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
     except Exception as error:  # The library has no type of its own for most of them.
         shutil.rmtree(folder, ignore_errors=True)
         reason = error.__cause__ or error
-        if isinstance(reason, UnicodeDecodeError) and suffix == _CSV:
-            raise _not_utf8(files) from error
         raise DataError(f"{path}: can't be read ({str(reason).strip()})") from error
     if empty := [split for split in files if split not in tables]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -261,10 +258,7 @@ def _silent(library: Any) -> Iterator[None]:
     library.logging.set_verbosity(library.logging.CRITICAL)
     library.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
-            # Of a first row that is longer than the header, which would lose values.
-            warnings.filterwarnings("error", "Length of header or names does not match")
-            yield
+        yield
     finally:
         library.logging.set_verbosity(level)
         if not hidden:
@@ -432,32 +426,49 @@ def _columns(files: Files) -> list[str]:
 
 
 def _header(file: Path) -> list[str]:
+    """Return the columns of a CSV file, every row of which must have as many values.
+
+    The library would fill a short row with nothing, and unpack a file that is an archive.
+    """
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            header = next(csv.reader(lines), None)
+            rows = csv.reader(_without_nul(lines, file), strict=True)
+            header = next(rows, None)
+            if not header:
+                raise DataError(
+                    f"{file}: is empty; expected a header row with the names of the columns"
+                )
+            for number, row in enumerate(filter(None, rows), 1):
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{file}: {len(row)} values in row {number}, expected {len(header)}"
+                    )
     except UnicodeDecodeError as error:
-        raise _not_utf8({_TRAIN: [file]}) from error
+        raise _not_utf8(file) from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{file}: can't be read as CSV ({error})") from error
-    if not header:
-        raise DataError(f"{file}: is empty; expected a header row with the names of the columns")
     return header
 
 
-def _not_utf8(files: Files) -> DataError:
+def _without_nul(lines: Iterable[str], file: Path) -> Iterator[str]:
+    for line in lines:
+        if "\0" in line:
+            raise DataError(f"{file}: contains NUL bytes, so it is not CSV")
+        yield line
+
+
+def _not_utf8(file: Path) -> DataError:
     """Return the error for the first line that is not UTF-8, with the command that converts it."""
-    for file in (file for each in files.values() for file in each):
-        content = file.read_bytes()
-        try:
-            content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-            line = 1 + content.count(b"\n", 0, error.start)
-            return DataError(
-                f"{file}: line {line} is not UTF-8; save the file as UTF-8, or convert it: "
-                f"`iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8 {file.name} > utf8.csv`"
-            )
-    raise AssertionError("all files are UTF-8")
+    content, line = file.read_bytes(), 1
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += content.count(b"\n", 0, error.start)
+    return DataError(
+        f"{file}: line {line} is not UTF-8; save the file as UTF-8, or convert it: "
+        f"`iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8 {file.name} > utf8.csv`"
+    )
 
 
 def _pixels(

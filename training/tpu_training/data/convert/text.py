@@ -143,7 +143,6 @@ def _useful(by_length: Sequence[Counter[str]], least: int) -> list[str]:
 
 # The text is cut into pieces that overlap by one character, so that each is predicted once.
 
-_PADDING = "[PAD]"
 # Lines such as those of text classification: a word or number, a tab, a text.
 _LABELLED, _LOOKED_AT = re.compile(r"\S{1,40}\t[^\t]+"), 20
 
@@ -190,7 +189,7 @@ def load_characters(path: Path, options: Options) -> Source:
     name = options.name or path.resolve().stem
     # A line of the vocabulary file is a token: characters that end lines are escaped.
     tokens = tuple(character.encode("unicode_escape").decode() for character in characters)
-    return Source(name, TEXT, 1, splits, (), NOTHING, len(characters) + 1, (_PADDING, *tokens))
+    return Source(name, TEXT, 1, splits, (), NOTHING, len(characters) + 1, (PADDING, *tokens))
 
 
 def _read_text(path: Path) -> str:
@@ -205,8 +204,6 @@ def _read_text(path: Path) -> str:
 # the training sentences are the tokens, in lower case, so that each has one class.
 
 _ENDINGS = (".conll", ".bio")
-_WORDS_SPECIAL = ("[PAD]", "[UNK]")
-
 
 Sentence = list[tuple[str, str]]
 
@@ -225,7 +222,7 @@ def load_words(path: Path, options: Options) -> Source:
         files = {split: path / f"{split}{_ENDINGS[0]}" for split in ("train", "test")}
     read = {split: _sentences(file) for split, file in files.items()}
     counts = Counter(word for sentence in read["train"] for word, _ in sentence)
-    words = (*_WORDS_SPECIAL, *(word for word, _ in counts.most_common(_MOST_WORDS)))
+    words = (PADDING, UNKNOWN, *(word for word, _ in counts.most_common(_MOST_WORDS)))
     names = sorted({name for sentences in read.values() for s in sentences for _, name in s})
     ids = {word: number for number, word in enumerate(words)}
     classes = {name: number for number, name in enumerate(names)}
@@ -269,6 +266,6 @@ def _arrays(
     targets = np.full((len(sentences), length), IGNORED, np.int64)
     for row, sentence in enumerate(sentences):
         for place, (word, name) in enumerate(sentence[:length]):
-            features[row, place] = ids.get(word, ids[_WORDS_SPECIAL[1]])
+            features[row, place] = ids.get(word, ids[UNKNOWN])
             targets[row, place] = classes[name]
     return features, targets
