@@ -24,8 +24,7 @@ from tests.counted import Counted, counted_bucket
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data import shards
-from tpu_training.data import shards as stream
+from tpu_training.data import shards as streams
 from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
@@ -64,7 +63,7 @@ def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> fl
     """Let each of the hosts read its rows of an epoch, after which there are no more."""
     train, before = data.manifest.split("train"), at.served
 
-    with mock.patch.object(shards, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
+    with mock.patch.object(streams, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
         for host in range(hosts):
             for _ in training_rows(data, params, 0, hosts, host):
                 pass
@@ -118,8 +117,8 @@ def read_epochs(shards: Shards, window: int, batch: int, epochs: int) -> list[_N
     What a step gets has no order: where two examples lie within a batch counts for nothing.
     """
     steps = shards.examples // batch
-    with mock.patch.object(stream, "_WINDOW_BYTES", window * shards.bytes_per_example):
-        batches = stream.batches_from_files(shards, Plan(0, batch, 0, 0, batch))
+    with mock.patch.object(streams, "_WINDOW_BYTES", window * shards.bytes_per_example):
+        batches = streams.batches_from_files(shards, Plan(0, batch, 0, 0, batch))
         read = [
             b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()
         ]

@@ -38,7 +38,6 @@ from tpu_training.job.lr_range_test import RateTrainer, Sweep, run_sweep, run_tr
 from tpu_training.job.lr_verdict import read
 from tpu_training.job.start import prepare_tensorflow
 from tpu_training.loop import train
-from tpu_training.loop import train as loop_of_loops
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop, run_loop
@@ -471,7 +470,7 @@ def loops(data: str, model_dir: str) -> None:
         times.append((begun, time.perf_counter()))
         return figures
 
-    vars(loop_of_loops)["run_loop"] = timed
+    vars(train)["run_loop"] = timed
     settings: dict[str, Any] = {"steps_per_loop": 20, "global_batch_size": 64, "epochs": 0.5}
     fit("mnist_cnn", data=data, model_dir=model_dir, checkpoint_interval=1 << 30, **settings)
     # The first loop compiles the step; what it is counted for is handled during the second.

@@ -166,7 +166,7 @@ class NotNow(TrainingError):
 
 
 class Refused(Exception):
-    """The bucket refuses the call; errors.translate knows the cures."""
+    """The bucket refuses the call; the catalog of errors has the cures."""
 
 
 class Taken(TrainingError):

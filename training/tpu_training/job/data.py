@@ -24,8 +24,6 @@ from tpu_training.tasks import check_targets
 
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
-_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-
 logger = logging.getLogger(__name__)
 
 

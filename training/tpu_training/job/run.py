@@ -74,8 +74,8 @@ def run_on(
     with hold(job.model_dir, job.trains) as lease:
         while True:
             try:
-                trainer = Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease)
-                return trainer.run()
+                # No variable: the next attempt would create its model next to the last one's.
+                return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
             except DivergedError as error:
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
