@@ -81,7 +81,7 @@ lint: setup  ## Run ruff, the strict type checker and the structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
 	@$(PY) -m ruff format --check $(SOURCES) examples
 	@$(PY) -m mypy $(SOURCES)
-	@$(PY) -m pytest -q tests/unit/structure
+	@$(PY) -m pytest -q tests/unit/structure tests/unit/tools/test_form.py
 
 format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES) examples

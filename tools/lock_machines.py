@@ -29,7 +29,7 @@ _OLDEST = 10
 # A release of TensorFlow has wheels for the Pythons of its time: these are tried in turn.
 _ENDS = (14, 13, 12)
 _MACHINE = "platform_machine == 'x86_64' and sys_platform == 'linux'"
-# Matplotlib draws the training's report. TensorBoard imports what later setuptools lack.
+# Matplotlib draws the trainer's pictures. TensorBoard imports what later setuptools lack.
 _BESIDE = ("matplotlib", "setuptools<81")
 _NEVER = "libtpu ; sys_platform == 'none'"
 # Ubuntu 22.04, the oldest of Google's images with such a Python, has glibc 2.35.

@@ -23,7 +23,16 @@ _TICKED = re.compile(r"`([^`]+)`")
 _BY_ITSELF = re.compile(r"(?:pulumi|gcloud) [^`\n]*--[^`\n]*")
 # A message shows a command on a line of its own by indenting it.
 _SHOWN = re.compile(r"^ {2,}(?=\S)", re.M)
-_SOURCES = ("bootstrap", "infra", "localcloud/localcloud", "policy", "tools", "tpustack")
+_SOURCES = (
+    "agent/tpu_agent",
+    "bootstrap",
+    "core/tpu_core",
+    "infra",
+    "localcloud/localcloud",
+    "policy",
+    "tools",
+    "tpustack",
+)
 _PACKAGE = "training/tpu_training"
 _TEXTS = ("infra/catalog/*.yaml", "training/tpu_training/errors/*.json", "stacks/*.yaml")
 _SCRIPTS = (
