@@ -108,8 +108,8 @@ def exports(variables: dict[str, str]) -> str:
 
 MARK = "TPUSTACK_OWNER"
 _SECONDS = 5.0
-# The language host and the providers, the queue's (infra/queued/plugin), and the program.
-_PLUGIN = re.compile(r"(.*/)?pulumi-(language|resource)-[^/]+|infra\.queued\.serve")
+# The language host and the providers, the queue's (infra/resources/plugin), and the program.
+_PLUGIN = re.compile(r"(.*/)?pulumi-(language|resource)-[^/]+|infra\.resources\.provider")
 _ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
