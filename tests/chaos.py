@@ -520,7 +520,7 @@ def _changes(made: Path, steps: int, built: Path) -> dict[str, object]:
     return {
         "tpu-stack:training": training,
         "tpu-stack:recovery": limitless,
-        "tpu-stack:vm": {"machineType": "n1-standard-2", "managed": {}},
+        "tpu-stack:vm": {"machineType": "n1-standard-2", "instanceGroup": {}},
     }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.google import Json, say
 from infra.resources.request import (
     ApiResourceProvider,
     TpuApi,
@@ -20,6 +19,7 @@ from infra.resources.request import (
     may_move,
     standing,
 )
+from infra.rest import Json, say
 
 
 class QueuedNodeProvider(ApiResourceProvider):
@@ -51,8 +51,8 @@ class QueuedNodeProvider(ApiResourceProvider):
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read the TPU VMs; there are none if Google has taken one away.
 
-        The agent may have queued again meanwhile (agent/): they come from that request
-        now, and are no reason for others.
+        The agent may have queued again (agent/): then they come from that request, and are no
+        reason for others.
         """
         api = TpuApi()
         there, entry = locate(api, props)

@@ -19,7 +19,7 @@ import requests
 from pulumi import dynamic
 
 from infra import credentials
-from infra.google import ATTEMPTS, Api, ApiError, Json, say
+from infra.rest import ATTEMPTS, Api, ApiError, Json, say
 from tpu_core.causes import SHORTAGES, cause_of
 from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
 from tpu_core.tpu import in_zone, labels_of

@@ -12,9 +12,9 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.google import Api, ApiError, Json, say
 from infra.names import JOB_LABEL
 from infra.resources.request import ApiResourceProvider
+from infra.rest import Api, ApiError, Json, say
 from tpu_core.google import vertex_root
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).

@@ -12,9 +12,9 @@ from pulumi import dynamic
 
 from infra import apis
 from infra.credentials import Given, given, of_program, session
-from infra.google import Api, ApiError
 from infra.resources.request import ApiResourceProvider, TpuApi
 from infra.resources.vertex import CustomJobsApi
+from infra.rest import Api, ApiError
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -157,7 +157,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
     answer = session(said).get(f"{policies}/compute.requireOsLogin:getEffectivePolicy")
     assert answer.json()["spec"] == {"rules": []}
-    monkeypatch.setattr("infra.google.credentials.given", lambda _: said)
+    monkeypatch.setattr("infra.rest.credentials.given", lambda _: said)
     vertex = CustomJobsApi("us-central1")
     place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
     assert vertex.list_all(place, "customJobs") == []

@@ -14,13 +14,13 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.google import ApiError
 from infra.resources import node as node_module
 from infra.resources import request as request_module
 from infra.resources.node import QueuedNodeProvider
 from infra.resources.provider import UnknownProviderError, provider_of
 from infra.resources.request import QueuedRequestProvider, TpuApi, body_of
 from infra.resources.vertex import VertexJobsProvider
+from infra.rest import ApiError
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"

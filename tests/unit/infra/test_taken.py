@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from infra import preview
-from infra.google import ApiError
 from infra.names import names_of
 from infra.resources.request import TpuApi, standing
+from infra.rest import ApiError
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects

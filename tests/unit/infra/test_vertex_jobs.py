@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.google import Api
 from infra.resources import vertex
 from infra.resources.vertex import VertexJobsProvider
+from infra.rest import Api
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from infra import credentials
 from infra.credentials import Given
-from infra.google import Api
+from infra.rest import Api
 from tests.unit.structure.modules import ROOT, sources
 from tpu_agent.machine import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root

@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.credentials",
         "infra.deployer",
         # The address of Vertex AI, and the custom jobs that are a stack's and have not ended.
-        "infra.google",
+        "infra.rest",
         "infra.resources.vertex",
         "infra.names",
         "infra.resources.provider",
