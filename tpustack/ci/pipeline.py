@@ -192,7 +192,7 @@ def utc_now() -> datetime:
 # What git says of a change.
 
 # All stacks are made of these. Other files (docs, tests, workflows) change no stack.
-_ALL = ("infra/", "policy/", "training/")
+_ALL = ("agent/", "core/", "infra/", "policy/", "training/")
 _ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(PIPELINE_FILE)}
 
 
