@@ -18,7 +18,7 @@ import yaml
 
 from tpustack.project import root
 
-ROOMS = ("bootstrap", "infra", "policy", "stacks", "tools", "tpustack", "training")
+ROOMS = ("agent", "bootstrap", "core", "infra", "policy", "stacks", "tools", "tpustack", "training")
 FILES = (".gitignore", "Pulumi.yaml", "pyproject.toml", "requirements-deploy.txt")
 DEFINITIONS = ("Pulumi.yaml", "bootstrap/Pulumi.yaml", "policy/PulumiPolicy.yaml")
 OUTPUT = Path("build/ci")

@@ -74,9 +74,9 @@ def test_a_shell_offers_stacks_zones_and_types() -> None:
 
 def test_the_local_cloud_goes_by_the_name_that_it_was_called_by(done: Commands) -> None:
     whole, part = done["local", "--help"].stdout, done["local", "env", "--help"].stdout
-    assert whole.startswith("usage: tpustack local [-h] [--version] COMMAND ...\n")
+    assert whole.startswith("Usage: tpustack local [OPTIONS] COMMAND [ARGS]...\n")
     assert "$(tpustack local env)" in whole
-    assert part.startswith("usage: tpustack local env ")
+    assert part.startswith("Usage: tpustack local env ")
 
 
 def test_all_commands_have_the_same_version(done: Commands) -> None:
