@@ -187,7 +187,7 @@ def _fitting(new: Resource, before: Sequence[Resource]) -> Resource | None:
 def without_others(before: Deployment, refreshed: Deployment) -> tuple[dict[str, Any], list[str]]:
     """Return a refreshed state without what other stacks made, and the URNs of that.
 
-    The state has the mark that the update was to make a resource with (`mark_of` in infra/names.py).
+    The state has the mark that the update was to make a resource with (infra/names.py).
 
     Args:
         before: the state as the killed engine left it.
