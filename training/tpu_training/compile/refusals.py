@@ -138,8 +138,7 @@ def _explain(error: Exception, sources: Sources) -> Refusal:
 
 
 _PACKAGE = Path(tpu_training.__file__).parent
-_MODELS = str(_PACKAGE / "models") + "/"
-_ADAPTER = f"{_MODELS}keras/"
+_ADAPTER, _NETWORKS = (str(_PACKAGE / "models" / name) for name in ("keras.py", "networks.py"))
 _HERE = str(Path(__file__).parent) + "/"
 _LIBRARIES = tuple(
     f"{folder}/"
@@ -251,8 +250,8 @@ def _innermost(frames: Sequence[tuple[str, int]]) -> str:
     inner = [frame for frame in frames[min(tracing, default=0) :] if _HERE not in frame[0]]
     ours = [frame for frame in inner if frame[0].startswith(f"{_PACKAGE}/")]
     users = [frame for frame in inner if frame not in ours and _is_users(frame[0])]
-    networks = [frame for frame in ours if _is_network(frame[0])]
-    if not users and any(file.startswith(_ADAPTER) for file, _ in ours):
+    networks = [frame for frame in ours if frame[0] == _NETWORKS]
+    if not users and any(file == _ADAPTER for file, _ in ours):
         return ""  # A Keras layer, whose name says more than the line that calls all of them.
     for found in (users, networks, ours):
         if found:
@@ -262,10 +261,6 @@ def _innermost(frames: Sequence[tuple[str, int]]) -> str:
 
 def _is_users(file: str) -> bool:
     return not file.startswith((*_LIBRARIES, "<")) and _GENERATED not in file
-
-
-def _is_network(file: str) -> bool:
-    return file.startswith(_MODELS) and "/" in file.removeprefix(_MODELS)
 
 
 def _shown(file: str) -> str:
