@@ -47,22 +47,30 @@ class Messages(pulumi.ComponentResource):
         # Google notifies for each different pair of these values, so that two messages within the
         # period are two notifications: LogMatch.labelExtractors in monitoring:v3.
         parts = {part: f"EXTRACT(jsonPayload.{part})" for part in _PARTS}
-        log = {
-            "filter": f'logName="{stack.names.messages_log(project)}"',
-            "label_extractors": parts,
-        }
+        log = gcp.monitoring.AlertPolicyConditionConditionMatchedLogArgs(
+            filter=f'logName="{stack.names.messages_log(project)}"', label_extractors=parts
+        )
         gcp.monitoring.AlertPolicy(
             "messages",
             project=project,
             display_name=name,
             combiner="OR",
-            conditions=[{"display_name": "A message of the stack", "condition_matched_log": log}],
-            documentation={
-                "subject": "${log.extracted_label.subject}",
-                "content": "${log.extracted_label.text}",
-                "mime_type": "text/markdown",
-            },
-            alert_strategy={"notification_rate_limit": {"period": _RATE}, "auto_close": _OPEN},
+            conditions=[
+                gcp.monitoring.AlertPolicyConditionArgs(
+                    display_name="A message of the stack", condition_matched_log=log
+                )
+            ],
+            documentation=gcp.monitoring.AlertPolicyDocumentationArgs(
+                subject="${log.extracted_label.subject}",
+                content="${log.extracted_label.text}",
+                mime_type="text/markdown",
+            ),
+            alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
+                notification_rate_limit=gcp.monitoring.AlertPolicyAlertStrategyNotificationRateLimitArgs(
+                    period=_RATE
+                ),
+                auto_close=_OPEN,
+            ),
             notification_channels=channels,
             user_labels=stack.labels,
             opts=after,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -87,10 +86,14 @@ class Bucket(pulumi.ComponentResource):
             public_access_prevention="enforced",
             versioning={"enabled": bucket.versioning},
             soft_delete_policy=(
-                None if days is None else {"retention_duration_seconds": days * _DAY}
+                None
+                if days is None
+                else gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=days * _DAY)
             ),
             lifecycle_rules=[_rule(rule) for rule in bucket.lifecycle] or None,
-            encryption={"default_kms_key_name": key.key} if key else None,
+            encryption=(
+                gcp.storage.BucketEncryptionArgs(default_kms_key_name=key.key) if key else None
+            ),
             labels=stack.marked_labels,
             opts=pulumi.ResourceOptions.merge(services.after(STORAGE_API, parent=self), own),
         )
@@ -162,19 +165,19 @@ class Encryption(pulumi.ComponentResource):
         return key
 
 
-def _rule(rule: LifecycleRule) -> dict[str, Any]:
+def _rule(rule: LifecycleRule) -> gcp.storage.BucketLifecycleRuleArgs:
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
-    return {
-        "action": {
-            "type": "Delete" if delete else "SetStorageClass",
-            "storage_class": None if delete else rule.action.value.upper(),
-        },
-        "condition": {
-            "age": rule.age_days,
-            "days_since_noncurrent_time": rule.noncurrent_days,
-            "num_newer_versions": rule.newer_versions,
-            "matches_prefixes": [rule.prefix] if rule.prefix else None,
-            "with_state": "ARCHIVED" if old_versions else "ANY",
-        },
-    }
+    return gcp.storage.BucketLifecycleRuleArgs(
+        action=gcp.storage.BucketLifecycleRuleActionArgs(
+            type="Delete" if delete else "SetStorageClass",
+            storage_class=None if delete else rule.action.value.upper(),
+        ),
+        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
+            age=rule.age_days,
+            days_since_noncurrent_time=rule.noncurrent_days,
+            num_newer_versions=rule.newer_versions,
+            matches_prefixes=[rule.prefix] if rule.prefix else None,
+            with_state="ARCHIVED" if old_versions else "ANY",
+        ),
+    )

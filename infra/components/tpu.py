@@ -234,15 +234,22 @@ class TpuVm(Tpu):
                     "subnetwork": self.network.subnetwork,
                     "enable_external_ips": tpu.external_ips,
                 },
-                scheduling_config={flag: True} if flag else None,
+                scheduling_config=(
+                    gcp.tpu.V2VmSchedulingConfigArgs(**{flag: True}) if flag else None
+                ),
                 shielded_instance_config=(
-                    {"enable_secure_boot": True} if tpu.secure_boot else None
+                    gcp.tpu.V2VmShieldedInstanceConfigArgs(enable_secure_boot=True)
+                    if tpu.secure_boot
+                    else None
                 ),
                 service_account={"email": self.identity.email, "scopes": list(tpu.scopes)},
                 tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
-                data_disks=[{"source_disk": d.source, "mode": d.mode} for d in attached] or None,
+                data_disks=[
+                    gcp.tpu.V2VmDataDiskArgs(source_disk=d.source, mode=d.mode) for d in attached
+                ]
+                or None,
                 description=preempted.get(name),
                 opts=self.replace_if_preempted(name, preempted, options),
             )

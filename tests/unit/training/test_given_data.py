@@ -126,6 +126,7 @@ def job(data: Path | str, model_dir: Path) -> Job:
 def test_shards_are_converted_once_below_the_model_directory(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("datasets", reason="an optional library")
     given = job(shards(tmp_path / "shards"), tmp_path / "model")
     made = with_converted_data(given)
     content = json.loads(Path(made.data, "manifest.json").read_text())
@@ -137,6 +138,7 @@ def test_shards_are_converted_once_below_the_model_directory(
 
 
 def test_what_cannot_be_converted_is_told_in_the_words_of_the_training(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="an optional library")
     (tmp_path / "broken.tar").write_bytes(b"no tar" * 100)
     with pytest.raises(
         InputError, match=r"--data=.*broken\.tar: can't be converted: .*tar file"

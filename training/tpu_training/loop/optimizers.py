@@ -415,7 +415,7 @@ def orthogonalise(matrix: tf.Tensor) -> tf.Tensor:
 
 
 def is_embedding(path: str) -> bool:
-    """Return whether `path` is that of an embedding, of Keras or of models/attention.py."""
+    """Return whether `path` is that of an embedding, of Keras or of models/layers.py."""
     return "embed" in path.lower() or path.rpartition("/")[2] == "table"
 
 
