@@ -152,6 +152,7 @@ def test_the_engine_refuses_what_is_against_a_rule_and_says_which(
         "protect-in-production": {bucket},
         "cost-ceiling": {dear},
         "required-labels": {bucket, vm, spot, dear},
+        "known-members": {member},
     }
     assert found == {
         (rule.level.value, rule.name, resource)

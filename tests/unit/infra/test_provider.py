@@ -26,7 +26,7 @@ def test_a_generation_without_classic_nodes_refuses_them_and_names_the_one_that_
     root: Path,
 ) -> None:
     assert problems(NODE, "10.2.0", root) == [
-        'architecture: "node" needs classic TPU nodes, which pulumi-gcp 10.2.0 has no more. Use '
+        'architecture: "node" needs classic TPU nodes, which pulumi-gcp 10.2.0 no longer has. Use '
         "architecture vm, or install the last generation that has them: "
         "`pip install 'pulumi-gcp>=8.34,<9'`."
     ]

@@ -82,8 +82,8 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None
         ("[" * 51 + "]" * 51, "nests more than 50 deep"),
         ("config: &a {b: *a}", "or in itself"),
         ("a: &a [" + "x," * 200 + "]\nb: [" + "*a," * 200 + "]", "more than 20000 values"),
-        ("a: 2001-13-45", "has a value that is none"),
-        ("a: !!bool x", "has a value that is none"),
+        ("a: 2001-13-45", "has an invalid value"),
+        ("a: !!bool x", "has an invalid value"),
     ],
 )
 def test_a_document_that_is_too_deep_or_too_large_is_no_yaml(text: str, why: str) -> None:

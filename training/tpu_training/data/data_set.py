@@ -15,10 +15,8 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.data.function import (
     ENDLESS,
-    SUFFIX,
     DataFunction,
     is_endless,
-    is_function,
     load_function,
 )
 from tpu_training.data.live_function import Form, LiveFunction, form_of, seed_of
@@ -32,6 +30,7 @@ from tpu_training.data.manifest import (
     DataFile,
     Manifest,
     Split,
+    is_function,
     no_manifest,
     parse_manifest,
     stored_spec,
@@ -205,7 +204,7 @@ def open_function(path: str, seed: int) -> DataSet:
         1 + max(each.token for each in looked.values()) if form.encoding == TOKENS else 0,
         form.targets,
     )
-    name = path.rpartition("/")[2].removesuffix(SUFFIX)
+    name = path.rpartition("/")[2].removesuffix(".py")
     splits = {split: _split(split, each.examples) for split, each in looked.items()}
     counts = {split: each.examples for split, each in looked.items()}
     live = LiveFunction(function, form.encoding, spec, counts)

@@ -22,7 +22,7 @@ from tpu_training.data.convert.source import (
     number_labels,
     test_count,
 )
-from tpu_training.data.manifest import MAGICS
+from tpu_training.data.manifest import MAGICS, is_function
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import user_line
 from tpu_training.models.registry import load_file
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 NAME = "dataset"
-SUFFIX = ".py"
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,6 @@ class DataFunction:
         return rows
 
 
-def is_function(data: str) -> bool:
-    """Return whether --data names a file with a data function."""
-    return data.endswith(SUFFIX)
-
-
 def load_function(path: str, flag: str) -> DataFunction:
     """Return the function in the file that `--flag` names. Raises InputError if it has none."""
     file = load_file(path, flag)
@@ -156,7 +150,7 @@ class _Made:
 
 def is_function_file(path: Path) -> bool:
     """Return whether `path` is a Python file."""
-    return path.is_file() and path.suffix == SUFFIX
+    return path.is_file() and is_function(path.name)
 
 
 def load_examples(path: Path, options: Options) -> Source:

@@ -25,6 +25,11 @@ TRAIN, VALIDATION, TEST = "train", "validation", "test"
 _CURE = "write it again with `tpu-training data convert`"
 
 
+def is_function(data: str) -> bool:
+    """Return whether --data names a file with a data function instead of a manifest's folder."""
+    return data.endswith(".py")
+
+
 @dataclass(frozen=True)
 class DataFile:
     """One TFRecord file: its name in the manifest's directory, and its expected contents."""

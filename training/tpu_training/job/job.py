@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpu_training.data.function import is_function
-from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
+from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import Params

@@ -23,9 +23,7 @@ from tpu_training.cluster.machine import (
 )
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.data.convert.tables import find_splits, holds
-from tpu_training.data.function import is_function
-from tpu_training.data.manifest import FILE_NAME
+from tpu_training.data.manifest import FILE_NAME, is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.goodput.ledger import Beginning
@@ -153,6 +151,9 @@ def _files(data: str) -> list[Path]:
         return []
     if path.suffix in _SUFFIXES and not path.exists():
         raise InputError(f"--data={data}: there is no such file or directory")
+    # It takes numpy, which a check of arguments does without.
+    from tpu_training.data.convert.tables import find_splits, holds
+
     found = next((suffix for suffix in _SUFFIXES if holds(path, suffix)), "")
     splits = find_splits(path, found) if found else {}
     return [file for files in splits.values() for file in files]
