@@ -264,7 +264,7 @@ def check(
                 f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
             )
         if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
-            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
+            raise invalid(f"Invalid member {member}: {name!r} is not an e-mail address.")
         if kind == "deleted" and not _DELETED.fullmatch(name):
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."

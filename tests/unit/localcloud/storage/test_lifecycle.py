@@ -119,7 +119,7 @@ def test_a_held_object_is_not_deleted_by_a_rule(bucket: Bucket, clock: VirtualCl
         (rule("Burn", age=1), "'Burn'"),
         (rule("Delete"), "no condition"),
         (rule("Delete", age=-1), "must not be negative"),
-        (rule("Delete", createdBefore="yesterday"), "no date"),
+        (rule("Delete", createdBefore="yesterday"), "is not a date"),
         (rule({"type": "SetStorageClass"}, age=1), "storage class 'None'"),
         (rule({"type": "SetStorageClass", "storageClass": "ICE"}, age=1), "'ICE'"),
         (rule({"type": "Delete", "storageClass": "NEARLINE"}, age=1), "takes no storageClass"),
