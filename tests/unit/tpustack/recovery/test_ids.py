@@ -27,7 +27,7 @@ NOT_FOUND = {
 
 def resources() -> Iterator[dict[str, Any]]:
     """What the engine and the provider made of three kinds of stack."""
-    for file in (root() / "tests/integration/first_release").glob("*.json.gz"):
+    for file in (Path(__file__).parent / "states").glob("*.json.gz"):
         made = json.loads(gzip.decompress(file.read_bytes()))
         for each in made["deployment"]["resources"]:
             if each.get("custom") and not each["type"].startswith("pulumi:"):

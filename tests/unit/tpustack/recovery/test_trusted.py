@@ -17,7 +17,7 @@ from infra.queued.known import known
 from tpustack.errors import TpustackError
 from tpustack.recovery.trusted import require_trusted
 
-FIRST = Path(__file__).parents[3] / "integration" / "first_release"
+STATES = Path(__file__).parent / "states"
 GCP = "pulumi:providers:gcp"
 QUEUED = "pulumi-python:dynamic/tpu:QueuedResource"
 OURS = sorted(known())[0]
@@ -40,7 +40,7 @@ def refusal(of: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("form", ["node", "own-grpc", "queued"])
 def test_what_the_engine_itself_wrote_is_trusted(form: str) -> None:
-    require_trusted("dev", json.loads(gzip.decompress((FIRST / f"{form}.json.gz").read_bytes())))
+    require_trusted("dev", json.loads(gzip.decompress((STATES / f"{form}.json.gz").read_bytes())))
 
 
 @pytest.mark.parametrize("empty", [{}, {"deployment": None}, {"deployment": {"resources": None}}])
