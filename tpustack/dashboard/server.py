@@ -49,13 +49,14 @@ def server(app: ASGIApp, listener: socket.socket, token: str) -> uvicorn.Server:
         Guard(app, listener.getsockname()[1], token),
         access_log=False,
         lifespan="off",
+        # Its own configuration would close every handler that the process has.
+        log_config=None,
         log_level="error",
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=_PATIENCE,
         ws="none",
     )
-    # The configuration recreates the logger.
     logging.getLogger("uvicorn.error").addFilter(_is_told)
     return uvicorn.Server(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from bench.jobs import serving
-from tpustack.dashboard.server import address, listen
+from tpustack.dashboard.server import address, listen, server
 from tpustack.errors import TpustackError
 
 
@@ -31,6 +32,24 @@ def test_a_port_that_is_taken_is_one_message() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(TpustackError, match=f"--port={port}: 127.0.0.1:{port} can't be had"):
             listen(port)
+
+
+def test_serving_leaves_the_log_handlers_of_the_process_open() -> None:
+    class Handler(logging.Handler):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    handler = Handler()
+    with listen(0) as listener:
+        server(_nothing, listener, "token")
+    assert not handler.closed
+    handler.close()
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 def test_the_end_cuts_streams_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
