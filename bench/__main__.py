@@ -6,15 +6,11 @@ import argparse
 import importlib
 import json
 import os
-import platform
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -30,40 +26,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = list(dict.fromkeys(parser.parse_args(arguments).rows or ROWS))
     if unknown := [name for name in names if name not in ROWS]:
         parser.error(f"no row is called {' or '.join(unknown)}; the rows are {', '.join(ROWS)}")
-    machine = json.dumps(describe(), indent=2)
-    (FOLDER / "machine.json").write_text(f"{machine}\n", encoding="utf-8")
     chosen = {name: ROWS[name] for name in names}
-    return run(chosen, Results(FOLDER / "results.json"), Console())
+    return run(chosen, FOLDER / "results.json", Console())
 
 
-def run(rows: Mapping[str, Row], results: Results, console: Console) -> int:
+def run(rows: Mapping[str, Row], path: Path, console: Console) -> int:
     """Measure rows one after the other; print and keep each as soon as it is there.
 
     Args:
         rows: what to measure, by name.
-        results: where to keep it.
+        path: where to keep it, as JSON.
         console: where to print it.
 
     Returns:
         The exit code: 0, 1 when a goal is missed, 130 when the user interrupted.
     """
-    expected = {name: results.seconds.get(name, row.seconds) for name, row in rows.items()}
-    console.print(f"{_plural(len(rows), 'row')}, about {_spoken(sum(expected.values()))} in all")
+    seconds = sum(row.seconds for row in rows.values())
+    console.print(f"{_plural(len(rows), 'row')}, about {_spoken(seconds)} in all")
+    results: list[Result] = []
     try:
         for name, row in rows.items():
-            console.print(f"measuring {name}, which takes about {_spoken(expected[name])} …")
-            begun = time.monotonic()
+            console.print(f"measuring {name}, which takes about {_spoken(row.seconds)} …")
             measured = row.measure()
-            results.add(name, measured, time.monotonic() - begun)
+            results += measured
+            _write(path, results, complete=False)
             console.print(_table(measured))
     except KeyboardInterrupt:
         console.print("interrupted; bench/results.json keeps the rows above")
         return 130
-    results.complete()
-    if results.missed:
-        console.print(f"[red]{_plural(len(results.missed), 'goal')} missed:[/]")
-        console.print(_table(results.missed))
-    return 1 if results.missed else 0
+    _write(path, results, complete=True)
+    missed = [result for result in results if not result.holds]
+    if missed:
+        console.print(f"[red]{_plural(len(missed), 'goal')} missed:[/]")
+        console.print(_table(missed))
+    return 1 if missed else 0
 
 
 def _table(results: list[Result]) -> Table:
@@ -83,71 +79,13 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def describe() -> dict[str, str | int | float]:
-    """Processor, cores, memory, system and Python."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count() or 0,
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-class Results:
-    """What a run has measured so far; each row is on disk as soon as it is added.
-
-    Args:
-        path: the JSON file. Durations that an earlier run left there are kept.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.seconds = _read_seconds(path)
-        self._results: list[Result] = []
-
-    @property
-    def missed(self) -> list[Result]:
-        """The results that miss their goal."""
-        return [result for result in self._results if not result.holds]
-
-    def add(self, row: str, results: Iterable[Result], seconds: float) -> None:
-        """Write a row's results; the file stays marked as incomplete.
-
-        Args:
-            row: the row's name.
-            results: what it measured.
-            seconds: how long that took.
-        """
-        self._results += results
-        self.seconds[row] = round(seconds, 1)
-        self._write(complete=False)
-
-    def complete(self) -> None:
-        """Write that no row is missing."""
-        self._write(complete=True)
-
-    def _write(self, *, complete: bool) -> None:
-        results = [{**asdict(result), "holds": result.holds} for result in self._results]
-        content = {"complete": complete, "results": results, "seconds": self.seconds}
-        # Replaced as a whole: an interrupted write loses no earlier row.
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(new, self._path)
-
-
-def _read_seconds(path: Path) -> dict[str, float]:
-    content: Any = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return dict(content.get("seconds", {}))
+def _write(path: Path, measured: Sequence[Result], *, complete: bool) -> None:
+    """Keep what a run has measured so far: an interrupted write loses no earlier row."""
+    results = [{**asdict(result), "holds": result.holds} for result in measured]
+    content = {"complete": complete, "results": results}
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(new, path)
 
 
 @dataclass(frozen=True)
@@ -155,7 +93,7 @@ class Row:
     """Something that is measured.
 
     Attributes:
-        seconds: how long that takes on two cores, until results.json knows it of this machine.
+        seconds: how long that takes on two cores.
         measure: measures it.
     """
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,67 +16,10 @@ import psutil
 
 from bench.measure import Result
 from tests import published, steps
-from tpu_training.commands.compile import (
-    Job,
-    Problems,
-    add_compile_arguments,
-    build_compile_job,
-    compiler,
-)
-from tpu_training.compile.programs import JobPrograms
-from tpu_training.compile.result import Compiled
 from tpu_training.compile.search import search
-from tpu_training.compile.session import Session
-from tpu_training.compile.tpus import Tpu, tpus
+from tpu_training.compile.tpus import tpus
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-
-@contextmanager
-def no_cache() -> Iterator[None]:
-    """Keep answers in a folder of their own, which is empty and is removed."""
-    before = os.environ.get("XDG_CACHE_HOME")
-    with TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["XDG_CACHE_HOME"]
-            else:
-                os.environ["XDG_CACHE_HOME"] = before
-
-
-class Bench:
-    """A job on a TPU type.
-
-    Args:
-        tpu: the TPU type's name.
-        arguments: those of `tpu-training compile`.
-    """
-
-    def __init__(self, tpu: str, arguments: Sequence[str]) -> None:
-        parser = argparse.ArgumentParser(allow_abbrev=False)
-        add_compile_arguments(parser)
-        known, rest = parser.parse_known_args(arguments)
-        known.rest = rest
-        problems = Problems()
-        self.tpu: Tpu = tpus()[tpu]
-        job = build_compile_job(known, [self.tpu], problems)
-        problems.end()
-        assert job
-        self.job: Job = job
-        self._session = Session(job.request, compiler(), lambda *_: None)
-        self._programs = JobPrograms(job.model, job.params, job.manifest)
-
-    @property
-    def part(self) -> int:
-        """Examples that a replica processes at a time."""
-        return self.job.params.part_batch_size(self.tpu.replicas)
-
-    def step(self, part: int | None = None, *, full: bool = False) -> Compiled:
-        """Return the compiled training step."""
-        return self._session.train(self.tpu, self._programs, part or self.part, full=full)
 
 
 RECIPES = Path(__file__).parent.parent / "training" / "recipes"
@@ -168,7 +110,7 @@ _RECIPES = ("mnist", "resnet-fashion-mnist", "bert-reviews", "resnet50-imagenet"
 
 def measure_compiled() -> list[Result]:
     """Compile recipes and published steps in full, and beyond the largest batch."""
-    with no_cache():
+    with published.no_cache():
         results = [*(_difference(name) for name in _RECIPES), _edge()]
     return [*results, *_published()]
 
@@ -180,7 +122,7 @@ def _difference(name: str) -> Result:
     """
     found = 0.0
     for tpu in _GENERATIONS_OF.get(name, _GENERATIONS):
-        full = Bench(tpu, recipe(name)).step(full=True)
+        full = published.Step(tpu, recipe(name)).step(full=True)
         assert full.estimate
         found = max(found, abs(full.needed_bytes / full.estimate.needed_bytes - 1))
     return Result(f"compiled: memory, quick against full, {name}", found, "part", 0.05)
@@ -188,7 +130,7 @@ def _difference(name: str) -> Result:
 
 def _edge() -> Result:
     """Tell by how much a larger batch that fits, of those near it, exceeds the largest found."""
-    job = Bench("v3-8", recipe("resnet50-imagenet"))
+    job = published.Step("v3-8", recipe("resnet50-imagenet"))
     largest = search(job.step, job.part).fits
     first = math.ceil(largest * _EDGE)
     near = range(-(-first // _TILE) * _TILE, int(largest * _NEAR), _TILE)

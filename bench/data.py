@@ -8,28 +8,24 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
 from bench.measure import Compared, Result, in_turn
-from tests.counted import Counted, counted_bucket
+from tests.counted import counted_bucket, served_by_used
+from tests.shuffle import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data import shards as streams
 from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.pipeline import evaluation_rows, finish, training_batches, training_rows
-from tpu_training.data.shards import Plan, Shards
+from tpu_training.data.pipeline import finish, training_batches, training_rows
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params
@@ -59,36 +55,11 @@ def measure_reads() -> list[Result]:
         ]
 
 
-def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> float:
-    """Let each of the hosts read its rows of an epoch, after which there are no more."""
-    train, before = data.manifest.split("train"), at.served
-
-    with mock.patch.object(streams, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
-        for host in range(hosts):
-            for _ in training_rows(data, params, 0, hosts, host):
-                pass
-    return (at.served - before) / train.bytes
-
-
-def evaluated_by_used(
-    at: Counted, data: DataSet, params: Params, hosts: int, split: str = "test"
-) -> float:
-    """Let each of the hosts evaluate its share of a split."""
-    before = at.served
-    for host in range(hosts):
-        for _ in evaluation_rows(data, params, hosts, host, split):
-            pass
-    return (at.served - before) / data.manifest.split(split).bytes
-
-
 # --- How well the input pipeline shuffles a data set that is ten times its window.
 
 
-_Numbers = npt.NDArray[np.int64]
 # Ten windows of 1,600 MiB are a thousand files of 16 MiB.
 _EXAMPLES, _FILES, _WINDOW, _SHUFFLE_BATCH, _EPOCHS = 100_000, 1000, 10_000, 160, 3
-# A record has a head and a tail: https://www.tensorflow.org/tutorials/load_data/tfrecord
-_BYTES, _AROUND = 8, 16
 
 
 def measure_shuffle() -> list[Result]:
@@ -98,51 +69,6 @@ def measure_shuffle() -> list[Result]:
         orders = read_epochs(shards, _WINDOW, _SHUFFLE_BATCH, _EPOCHS)
     found = correlation_of_neighbours(orders)
     return [Result("shuffle: rank correlation of neighbours", abs(found), "", 0.01)]
-
-
-def write_numbers(folder: Path, examples: int, files: int) -> Shards:
-    """Write the numbers from 0 as records, dealt to files in turn."""
-    paths = [str(folder / f"{number}.tfrecord") for number in range(files)]
-    counts = [len(range(number, examples, files)) for number in range(files)]
-    for number, path in enumerate(paths):
-        with tf.io.TFRecordWriter(path) as writer:
-            for value in range(number, examples, files):
-                writer.write(value.to_bytes(_BYTES, "little"))
-    return Shards(tuple(paths), tuple(counts), examples * (_BYTES + _AROUND))
-
-
-def read_epochs(shards: Shards, window: int, batch: int, epochs: int) -> list[_Numbers]:
-    """Return the numbers in the order in which each of the first epochs reads them.
-
-    What a step gets has no order: where two examples lie within a batch counts for nothing.
-    """
-    steps = shards.examples // batch
-    with mock.patch.object(streams, "_WINDOW_BYTES", window * shards.bytes_per_example):
-        batches = streams.batches_from_files(shards, Plan(0, batch, 0, 0, batch))
-        read = [
-            b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()
-        ]
-    generator = np.random.default_rng(0)
-    mixed = [generator.permutation(np.frombuffer(records, "<i8")) for records in read]
-    return np.split(np.concatenate(mixed), epochs)
-
-
-def correlation_of_neighbours(orders: list[_Numbers]) -> float:
-    """Return the rank correlation of neighbours between epochs.
-
-    It is Spearman's, of the places in an epoch of two examples that were neighbours in the one
-    before: 1 if neighbours stay together, 0 if nothing is left of the old order. It is the mean
-    over all pairs of epochs.
-    """
-    found = []
-    for before, after in pairwise(orders):
-        places = np.full(max(map(np.max, orders)) + 1, -1)
-        places[after] = np.arange(len(after))
-        ranks = places[before]
-        both = (ranks[:-1] >= 0) & (ranks[1:] >= 0)
-        pairs = [np.argsort(np.argsort(part[both])) for part in (ranks[:-1], ranks[1:])]
-        found.append(np.corrcoef(pairs[0], pairs[1])[0, 1])
-    return float(np.mean(found))
 
 
 # --- Training with the real input pipeline against a batch that is on the device already.

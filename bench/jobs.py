@@ -7,11 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,12 +18,11 @@ from statistics import median
 
 import psutil
 import requests
-from starlette.types import ASGIApp
 
 from bench.measure import Result
 from infra.names import names_of
 from infra.settings.parse import parse
-from tests.browser import Page, browsing, find_browser
+from tests.browser import Page, browsing, find_browser, serving
 from tests.sandbox import PROJECT, make_project, make_trainer, session, write_stack
 from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
@@ -33,7 +30,6 @@ from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.places import Place
-from tpustack.dashboard.server import address, listen, server
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.jobs.job import job_log
@@ -249,20 +245,6 @@ def _fill(places: list[Place], google: Google, client: requests.Session) -> None
     queue = places[0].queue(google)
     queue.add(Job("writes", "writes", Spec("yes"), time.time()))
     queue.change("writes", lambda job: job.started("1", "vm", "tpu", time.time()))
-
-
-@contextmanager
-def serving(app: ASGIApp, token: str) -> Iterator[str]:
-    """Serve on a port of this machine, and give the address that opens the page."""
-    with listen(0) as listener:
-        running = server(app, listener, token)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield address(listener, token)
-        finally:
-            running.should_exit = True
-            thread.join()
 
 
 def _first_paint(page: Page, url: str) -> list[Result]:

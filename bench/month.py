@@ -1,20 +1,14 @@
-"""Thirty days of a job on spot TPUs, in virtual time, with the agent's real code and others' loops.
-
-`MONTH_TRACE=FILE make bench ONLY=month` reads how long TPUs take to create and how long they live
-from a JSON list of objects with `takes` and `lives`, both in seconds, one for each TPU in turn.
-"""
+"""Thirty days of a job on spot TPUs, in virtual time: the agent's real code and others' loops."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import mean
 
 from bench.measure import Result
@@ -49,20 +43,6 @@ def drawn(seed: int) -> Iterator[Tpu]:
     while True:
         takes = CREATE_SECONDS * chance.uniform(1 - _SPREAD, 1 + _SPREAD)
         yield Tpu(takes, chance.expovariate(1 / LIFE_SECONDS))
-
-
-def read(path: Path) -> Iterator[Tpu]:
-    """Read a trace; the last TPU lives for ever. Raises ValueError with what is wrong."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        tpus = [Tpu(float(entry["takes"]), float(entry["lives"])) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is no trace ({type(error).__name__}: {error}); write a JSON list of objects "
-            'like {"takes": 535, "lives": 57600}, in seconds'
-        ) from error
-    yield from tpus
-    yield Tpu(CREATE_SECONDS, float("inf"))
 
 
 # --- A TPU and a bucket that keep virtual time, behind the calls that the agent makes.
@@ -306,12 +286,10 @@ _GOALS = {"availability": 99.0, "goodput": 98.0}
 
 
 def measure_month() -> list[Result]:
-    """The mean of five months, or the one month of the file."""
-    path = os.environ.get("MONTH_TRACE")
+    """The mean of five months."""
     results = []
     for strategy in STRATEGIES:
-        traces = [read(Path(path))] if path else [drawn(seed) for seed in _SEEDS]
-        months = [simulate(strategy, trace) for trace in traces]
+        months = [simulate(strategy, drawn(seed)) for seed in _SEEDS]
         for figure, goal in _GOALS.items():
             value = 100 * mean(getattr(month, figure) for month in months)
             wanted = goal if strategy.name == "agent" else None

@@ -293,6 +293,8 @@ _FIT_STEPS = 200
 _ROUNDS = 5
 _STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
 
+Arrays = tuple[Any, Any]
+
 
 class Ours:
     """The trainer: its model, optimizer, input pipeline and loop; `loops` of `steps` each time."""
@@ -312,51 +314,60 @@ class Ours:
             run_loop(self._cluster, self._loop, self._steps)
 
 
-class Keras:
-    """The same network, optimizer and batches in the way of Keras' own guides."""
+def network_of_keras() -> Any:
+    """Return the trainer's MNIST network in the way of Keras' own guides, compiled."""
+    keras: Any = tf.keras
+    layers = keras.layers
+    network = keras.Sequential(
+        [
+            layers.Rescaling(1 / 127.5, offset=-1.0),
+            layers.Conv2D(16, 3, padding="same"),
+            layers.MaxPooling2D(padding="same"),
+            layers.ReLU(),
+            layers.Conv2D(32, 3, padding="same"),
+            layers.MaxPooling2D(padding="same"),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    network.compile(
+        keras.optimizers.Adam(0.004), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return network
 
-    def __init__(self, data: DataSet, steps_per_execution: int) -> None:
-        keras: Any = tf.keras
-        layers = keras.layers
-        self._model = keras.Sequential(
-            [
-                layers.Rescaling(1 / 127.5, offset=-1.0),
-                layers.Conv2D(16, 3, padding="same"),
-                layers.MaxPooling2D(padding="same"),
-                layers.ReLU(),
-                layers.Conv2D(32, 3, padding="same"),
-                layers.MaxPooling2D(padding="same"),
-                layers.ReLU(),
-                layers.Flatten(),
-                layers.Dense(128, activation="relu"),
-                layers.Dense(10),
-            ]
-        )
-        self._model.compile(
-            optimizer=keras.optimizers.Adam(0.004),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+
+class Keras:
+    """A compiled model and batches in memory, shuffled and prefetched: tf.data's own guide."""
+
+    def __init__(
+        self, model: Any, arrays: Arrays, batch: int, steps: int, steps_per_execution: int
+    ) -> None:
+        model.compile(
+            optimizer=model.optimizer,
+            loss=model.loss,
             metrics=["accuracy"],
             steps_per_execution=steps_per_execution,
         )
-        self._batches = _read(data)
+        self._model, self._steps = model, steps
+        examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
+        shuffled = examples.shuffle(len(arrays[1]), reshuffle_each_iteration=True).repeat()
+        self._batches = shuffled.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     def train(self) -> None:
-        """_STEPS steps."""
-        self._model.fit(self._batches, epochs=1, steps_per_epoch=_FIT_STEPS, verbose=0)
+        """Take the steps."""
+        self._model.fit(self._batches, epochs=1, steps_per_epoch=self._steps, verbose=0)
 
 
-def _read(data: DataSet) -> tf.data.Dataset:
-    """All examples in memory, shuffled, batched and prefetched: tf.data's own guide."""
+def _read(data: DataSet) -> Arrays:
     images, labels = [], []
     for record in tf.data.TFRecordDataset(data.paths("train")).as_numpy_iterator():
         feature = tf.train.Example.FromString(record).features.feature
         images.append(feature["image"].bytes_list.value[0])
         labels.append(feature["label"].int64_list.value[0])
     shape = (len(labels), *data.manifest.spec.shape)
-    pixels = tf.reshape(tf.io.decode_raw(images, tf.uint8), shape)
-    examples = tf.data.Dataset.from_tensor_slices((pixels, labels)).cache()
-    shuffled = examples.shuffle(len(labels), reshuffle_each_iteration=True).repeat()
-    return shuffled.batch(_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return tf.reshape(tf.io.decode_raw(images, tf.uint8), shape), labels
 
 
 def network(folder: str) -> None:
@@ -364,7 +375,12 @@ def network(folder: str) -> None:
     data = open_data(folder)
     # Loops of 50 steps, as by default.
     ours = Ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)
-    print_rates(ours, lambda n: Keras(data, n), _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
+    arrays = _read(data)
+
+    def fit(steps_per_execution: int) -> Keras:
+        return Keras(network_of_keras(), arrays, _BATCH, _FIT_STEPS, steps_per_execution)
+
+    print_rates(ours, fit, _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
 
 
 # --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn.
@@ -376,28 +392,6 @@ _MODEL_ROUNDS = 3
 _MODEL_STEPS_PER_EXECUTION = (1, 5, 25)
 _EXAMPLES, _CLASSES, _VOCABULARY = 1024, 10, 1000
 _WIDTH, _HEADS, _LAYERS = 128, 4, 2
-
-Arrays = tuple[Any, Any]
-
-
-class KerasModel:
-    """The same model, batches in memory, and `fit`."""
-
-    def __init__(self, model: Any, arrays: Arrays, steps_per_execution: int) -> None:
-        self._model = model
-        self._model.compile(
-            optimizer=model.optimizer,
-            loss=model.loss,
-            metrics=["accuracy"],
-            steps_per_execution=steps_per_execution,
-        )
-        examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
-        shuffled = examples.shuffle(_EXAMPLES, reshuffle_each_iteration=True).repeat()
-        self._batches = shuffled.batch(_MODEL_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-
-    def train(self) -> None:
-        """_STEPS steps."""
-        self._model.fit(self._batches, epochs=1, steps_per_epoch=_MODEL_STEPS, verbose=0)
 
 
 def mobilenet_v2(spec: DataSpec) -> Any:
@@ -449,9 +443,9 @@ def model(name: str, folder: str) -> None:
     data = open_data(folder)
     spec, ours = data.manifest.input_spec(0), Ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS)
 
-    def fit(steps_per_execution: int) -> KerasModel:
+    def fit(steps_per_execution: int) -> Keras:
         model = definition.create_model(definition.params(), spec, 0)
-        return KerasModel(model, arrays, steps_per_execution)
+        return Keras(model, arrays, _MODEL_BATCH, _MODEL_STEPS, steps_per_execution)
 
     print_rates(ours, fit, _MODEL_STEPS_PER_EXECUTION, _MODEL_STEPS, _MODEL_ROUNDS)
 

@@ -49,7 +49,7 @@ _TRAINING = {
 def measure_kill_to_step() -> list[Result]:
     """The median of some kills, and its parts."""
     kills = []
-    with tempfile.TemporaryDirectory() as name, _training(Path(name)) as running:
+    with tempfile.TemporaryDirectory() as name, training(Path(name)) as running:
         for _ in range(_KILLS):
             running.wait_for_steps()
             kills.append(_kill(running))
@@ -106,7 +106,7 @@ class _Running:
 
 
 @contextmanager
-def _training(folder: Path) -> Iterator[_Running]:
+def training(folder: Path) -> Iterator[_Running]:
     project = make_project(folder)
     settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(build_wheel())}
     write_stack(project, Path(), training=settings, recovery={"enabled": True})

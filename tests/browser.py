@@ -14,10 +14,15 @@ import select
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from starlette.types import ASGIApp
+
+from tpustack.dashboard.server import address, listen, server
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE = 30.0
@@ -167,3 +172,17 @@ def _options(profile: str) -> list[str]:
         "--proxy-server=direct://",
         f"--user-data-dir={profile}",
     ]
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp, token: str) -> Iterator[str]:
+    """Serve on a port of this machine, and give the address that opens the page."""
+    with listen(0) as listener:
+        running = server(app, listener, token)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield address(listener, token)
+        finally:
+            running.should_exit = True
+            thread.join()

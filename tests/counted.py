@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import requests
+import tensorflow as tf
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -17,6 +18,10 @@ from localcloud.core.call import Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.dispatch import Dispatcher
 from localcloud.testing import Client
+from tpu_training.data import shards
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.pipeline import training_rows
+from tpu_training.models.params import Params
 
 _NAME = "counted"
 
@@ -89,3 +94,14 @@ def _environment(cloud: LocalCloud) -> dict[str, str]:
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
         "NO_GCE_CHECK": "true",
     }
+
+
+def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> float:
+    """Let each of the hosts read its rows of an epoch, after which there are no more."""
+    train, before = data.manifest.split("train"), at.served
+
+    with mock.patch.object(shards, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
+        for host in range(hosts):
+            for _ in training_rows(data, params, 0, hosts, host):
+                pass
+    return (at.served - before) / train.bytes

@@ -5,20 +5,80 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from tpu_training.commands.compile import (
+    Job,
+    Problems,
+    add_compile_arguments,
+    build_compile_job,
+    compiler,
+)
+from tpu_training.compile.programs import JobPrograms
 from tpu_training.compile.result import Compiled, Costs
+from tpu_training.compile.session import Session
 from tpu_training.compile.tpus import Tpu, bound, tpus
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"
+
+
+@contextmanager
+def no_cache() -> Iterator[None]:
+    """Keep answers in a folder of their own, which is empty and is removed."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    with TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["XDG_CACHE_HOME"]
+            else:
+                os.environ["XDG_CACHE_HOME"] = before
+
+
+class Step:
+    """A job on a TPU type.
+
+    Args:
+        tpu: the TPU type's name.
+        arguments: those of `tpu-training compile`.
+    """
+
+    def __init__(self, tpu: str, arguments: Sequence[str]) -> None:
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        add_compile_arguments(parser)
+        known, rest = parser.parse_known_args(arguments)
+        known.rest = rest
+        problems = Problems()
+        self.tpu: Tpu = tpus()[tpu]
+        job = build_compile_job(known, [self.tpu], problems)
+        problems.end()
+        assert job
+        self.job: Job = job
+        self._session = Session(job.request, compiler(), lambda *_: None)
+        self._programs = JobPrograms(job.model, job.params, job.manifest)
+
+    @property
+    def part(self) -> int:
+        """Examples that a replica processes at a time."""
+        return self.job.params.part_batch_size(self.tpu.replicas)
+
+    def step(self, part: int | None = None, *, full: bool = False) -> Compiled:
+        """Return the compiled training step."""
+        return self._session.train(self.tpu, self._programs, part or self.part, full=full)
 
 
 @dataclass(frozen=True)
@@ -77,12 +137,10 @@ def compare(known: Mapping[str, list[dict[str, Any]]]) -> list[Published]:
 
 def compile_all() -> dict[str, list[dict[str, Any]]]:
     """Compile every step in full."""
-    from bench.compile import Bench, no_cache
-
     with no_cache():
         return {
             row["name"]: [
-                asdict(_part(Bench(row["tpu"], arguments(part)).step(full=True)))
+                asdict(_part(Step(row["tpu"], arguments(part)).step(full=True)))
                 for part in row["parts"]
             ]
             for row in rows()

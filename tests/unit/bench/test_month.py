@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from bench.month import (
@@ -15,7 +12,6 @@ from bench.month import (
     STRATEGIES,
     Tpu,
     drawn,
-    read,
     simulate,
 )
 
@@ -54,12 +50,3 @@ def test_on_the_same_trace_the_agent_does_at_least_as_well_as_others(seed: int) 
     assert agent.goodput > fixed.goodput
     assert fixed.goodput > tpunicorn.goodput
     assert agent.goodput > skypilot.goodput
-
-
-def test_a_trace_of_ones_own_is_read_and_garbage_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps([{"takes": 60, "lives": 3600}]))
-    assert next(read(path)) == Tpu(60.0, 3600.0)
-    path.write_text('[{"takes": 60}]')
-    with pytest.raises(ValueError, match=r"is no trace .KeyError: 'lives'.; write a JSON list"):
-        next(read(path))

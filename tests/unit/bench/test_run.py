@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as bench
-from bench.__main__ import ROWS, Results, Row
+from bench.__main__ import ROWS, Row
 from bench.measure import Result
 
 FAST = Result("fast: requests", 100, "1/s")
@@ -29,7 +29,7 @@ def run(path: Path) -> Callable[..., tuple[int, str]]:
 
     def call(**rows: Row) -> tuple[int, str]:
         output = io.StringIO()
-        code = bench.run(rows, Results(path), Console(file=output, width=100))
+        code = bench.run(rows, path, Console(file=output, width=100))
         return code, output.getvalue()
 
     return call
@@ -55,7 +55,7 @@ def test_a_row_is_on_disk_and_on_screen_before_the_next_one_starts(path: Path) -
         return [SLOW]
 
     console = Console(file=output, width=100)
-    bench.run({"fast": row(FAST), "slow": Row(1, look)}, Results(path), console)
+    bench.run({"fast": row(FAST), "slow": Row(1, look)}, path, console)
 
     (content, text), *_ = seen
     assert [result["name"] for result in content["results"]] == [FAST.name]
@@ -111,17 +111,6 @@ def test_it_says_how_long_a_row_takes_before_it_starts(
     assert "measuring late, which takes about 20 s …" in text
 
 
-def test_it_says_how_long_a_row_took_last_time(
-    run: Callable[..., tuple[int, str]], path: Path
-) -> None:
-    path.write_text(json.dumps({"seconds": {"fast": 7, "other": 9}}), encoding="utf-8")
-
-    _, text = run(fast=row(FAST, seconds=40), slow=Row(1, interrupted))
-
-    assert "measuring fast, which takes about 7 s …" in text
-    assert set(read(path)["seconds"]) == {"fast", "other"}
-
-
 def test_the_rows_that_are_named_run_once_each_in_that_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -133,7 +122,6 @@ def test_the_rows_that_are_named_run_once_each_in_that_order(
 
     results = read(tmp_path / "results.json")["results"]
     assert [result["name"] for result in results] == ["request: seconds", "preview: seconds"]
-    assert (tmp_path / "machine.json").exists()
 
 
 def test_unknown_rows_get_one_message_that_lists_what_there_is(

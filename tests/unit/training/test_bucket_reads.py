@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.data import evaluated_by_used, served_by_used
-from tests.counted import Counted, counted_bucket
+from tests.counted import Counted, counted_bucket, served_by_used
 from tpu_training.api import write_data
 from tpu_training.cluster.google import BucketObject, NotNow
 from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.pipeline import evaluation_rows
 from tpu_training.data.validation import hold_out
 from tpu_training.errors import DataError
 from tpu_training.models.params import Params
@@ -34,6 +34,17 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
         patch.setenv("GCS_READ_CACHE_BLOCK_SIZE_MB", "1")
         with counted_bucket(tmp_path_factory.mktemp("cloud")) as counted:
             yield counted
+
+
+def evaluated_by_used(
+    at: Counted, data: DataSet, params: Params, hosts: int, split: str = "test"
+) -> float:
+    """Let each of the hosts evaluate its share of a split."""
+    before = at.served
+    for host in range(hosts):
+        for _ in evaluation_rows(data, params, hosts, host, split):
+            pass
+    return (at.served - before) / data.manifest.split(split).bytes
 
 
 def images() -> tuple[Any, Any]:

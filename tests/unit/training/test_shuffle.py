@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.data import correlation_of_neighbours, read_epochs, write_numbers
+from tests.shuffle import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.data import shards
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.jobs import serving
+from tests.browser import serving
 from infra.names import names_of
 from localcloud.faults import preemptions
 from localcloud.testing import Client

@@ -13,7 +13,7 @@ import requests
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from bench.jobs import serving
+from tests.browser import serving
 from tpustack.dashboard.server import address, listen, server
 from tpustack.errors import TpustackError
 
