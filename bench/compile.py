@@ -105,13 +105,12 @@ _GENERATIONS = ("v2-8", "v3-8", "v4-8", "v5litepod-8", "v5p-8", "v6e-8")
 _GENERATIONS_OF = {"resnet50-imagenet": ("v3-8",)}
 # Sizes of whole tiles that are tried, as multiples of the largest batch found.
 _EDGE, _NEAR, _TILE = 1.01, 1.04, 8
-_RECIPES = ("mnist", "resnet-fashion-mnist", "bert-reviews", "resnet50-imagenet")
 
 
 def measure_compiled() -> list[Result]:
     """Compile recipes and published steps in full, and beyond the largest batch."""
     with published.no_cache():
-        results = [*(_difference(name) for name in _RECIPES), _edge()]
+        results = [*(_difference(name) for name in JOBS), _edge()]
     return [*results, *_published()]
 
 

@@ -7,7 +7,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +78,9 @@ def measure_shuffle() -> list[Result]:
 _PAIRS = 9
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model on MNIST: its parameters, and the steps of each turn."""
-
-    model: str
-    parameters: dict[str, Any]
-    steps: int
-
-
-CASES = (
-    Case("mnist_cnn", {"global_batch_size": 1024}, steps=12),
-    Case(
-        "resnet",
-        {"global_batch_size": 128, "depth": 8, "augmentation": "pad_crop_flip"},
-        steps=4,
-    ),
-)
+_RESNET = {"global_batch_size": 128, "depth": 8, "augmentation": "pad_crop_flip"}
+# Models on MNIST, their parameters, and the steps of each turn.
+_CASES = (("mnist_cnn", {"global_batch_size": 1024}, 12), ("resnet", _RESNET, 4))
 
 
 def measure_input() -> list[Result]:
@@ -105,39 +90,36 @@ def measure_input() -> list[Result]:
         convert(source, str(Path(folder) / "data"))
         data = open_data(str(Path(folder) / "data"))
         cluster = connect(NoTpu(), Wait(), local_devices=0)
-        return [result for case in CASES for result in _measure(cluster, data, case)]
+        return [result for case in _CASES for result in _measure(cluster, data, *case)]
 
 
-def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
-    model = load_model(case.model)
-    params = model.params(**case.parameters)
+def _measure(
+    cluster: Cluster, data: DataSet, name: str, parameters: dict[str, Any], count: int
+) -> list[Result]:
+    model = load_model(name)
+    params = model.params(**parameters)
     state = create_train_state(cluster, model, params, data.manifest, 10_000)
     real_batches = training_batches(data, cluster, params)
     one_batch = real_batches()
     real = create_train_loop(cluster, params, state, real_batches)
     synthetic = create_train_loop(cluster, params, state, lambda: one_batch)
 
+    def rate_of(loop: Callable[[tf.Tensor], object]) -> float:
+        started = time.perf_counter()
+        loop(tf.constant(count))
+        return count / (time.perf_counter() - started)
+
     def turns(rounds: int) -> Compared:
-        return in_turn(
-            lambda: _steps_per_second(real, case.steps),
-            lambda: _steps_per_second(synthetic, case.steps),
-            rounds,
-        )
+        return in_turn(lambda: rate_of(real), lambda: rate_of(synthetic), rounds)
 
     turns(1)
     steps = turns(_PAIRS)
     rate = steps.first * params.global_batch_size
-    name = f"input: {case.model}, batch {params.global_batch_size}"
+    name = f"input: {name}, batch {params.global_batch_size}"
     return [
         Result(f"{name}: against data on the device", steps.ratio, "ratio", 0.97, "higher"),
         Result(f"{name}: examples/s", rate, "1/s", better="higher"),
     ]
-
-
-def _steps_per_second(loop: Callable[[tf.Tensor], object], steps: int) -> float:
-    started = time.perf_counter()
-    loop(tf.constant(steps))
-    return steps / (time.perf_counter() - started)
 
 
 # --- JPEG files to ResNet-50's input: this pipeline against Keras' and a hand-tuned tf.data loop.

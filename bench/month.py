@@ -206,8 +206,7 @@ class Month:
     @property
     def availability(self) -> float:
         """The part of the month in which the TPU was READY."""
-        away = self.recovering + self.provisioning
-        return 1 - away / MONTH_SECONDS
+        return 1 - self._away / MONTH_SECONDS
 
     @property
     def goodput(self) -> float:
@@ -217,14 +216,11 @@ class Month:
     @property
     def whole(self) -> float:
         """All of it."""
-        return (
-            self.step
-            + self.checkpoint
-            + self.lost_steps
-            + self.starting
-            + self.recovering
-            + self.provisioning
-        )
+        return self.step + self.checkpoint + self.lost_steps + self.starting + self._away
+
+    @property
+    def _away(self) -> float:
+        return self.recovering + self.provisioning
 
 
 def simulate(strategy: Strategy, trace: Iterator[Tpu]) -> Month:

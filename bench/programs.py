@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any, Protocol
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
@@ -247,11 +247,8 @@ def checkpoint(data: str, target: str, loops: str, steps: str, rounds: str) -> N
 # --- A trainer's steps a second against those of Keras' fit, measured in turn.
 
 
-class Trainer(Protocol):
-    """What is measured."""
-
-    def train(self) -> None:
-        """Take a fixed number of steps."""
+# Takes a fixed number of steps.
+Trainer = Callable[[], None]
 
 
 def print_rates(
@@ -269,15 +266,15 @@ def print_rates(
 
     def rate(trainer: Trainer) -> float:
         begun = time.perf_counter()
-        trainer.train()
+        trainer()
         return steps / (time.perf_counter() - begun)
 
-    ours.train()
+    ours()
     rates: dict[int, float] = {}
     trainers: dict[int, Trainer] = {}
     for number in numbers:
         trainers[number] = fit(number)
-        trainers[number].train()
+        trainers[number]()
         rates[number] = rate(trainers[number])
     best = max(rates, key=lambda number: rates[number])
     turns = in_turn(lambda: rate(ours), lambda: rate(trainers[best]), rounds)
@@ -296,22 +293,18 @@ _STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
 Arrays = tuple[Any, Any]
 
 
-class Ours:
-    """The trainer: its model, optimizer, input pipeline and loop; `loops` of `steps` each time."""
+def ours(model: ModelDefinition, data: DataSet, batch: int, loops: int, steps: int) -> Trainer:
+    """Return the trainer: its model, optimizer, input and loop; `loops` of `steps` each time."""
+    params = build_params({"global_batch_size": batch}, (), (), model.params)
+    cluster = connect(NoTpu(), Wait(), 0)
+    state = create_train_state(cluster, model, params, data.manifest, 10**6)
+    loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params))
 
-    def __init__(
-        self, model: ModelDefinition, data: DataSet, batch: int, loops: int, steps: int
-    ) -> None:
-        params = build_params({"global_batch_size": batch}, (), (), model.params)
-        self._cluster, self._loops, self._steps = connect(NoTpu(), Wait(), 0), loops, steps
-        state = create_train_state(self._cluster, model, params, data.manifest, 10**6)
-        batches = training_batches(data, self._cluster, params)
-        self._loop = create_train_loop(self._cluster, params, state, batches)
+    def train() -> None:
+        for _ in range(loops):
+            run_loop(cluster, loop, steps)
 
-    def train(self) -> None:
-        """Take the steps."""
-        for _ in range(self._loops):
-            run_loop(self._cluster, self._loop, self._steps)
+    return train
 
 
 def network_of_keras() -> Any:
@@ -338,26 +331,23 @@ def network_of_keras() -> Any:
     return network
 
 
-class Keras:
-    """A compiled model and batches in memory, shuffled and prefetched: tf.data's own guide."""
+def keras_fit(
+    model: Any, arrays: Arrays, batch: int, steps: int, steps_per_execution: int
+) -> Trainer:
+    """Return `fit` of a compiled model on batches in memory, shuffled and prefetched.
 
-    def __init__(
-        self, model: Any, arrays: Arrays, batch: int, steps: int, steps_per_execution: int
-    ) -> None:
-        model.compile(
-            optimizer=model.optimizer,
-            loss=model.loss,
-            metrics=["accuracy"],
-            steps_per_execution=steps_per_execution,
-        )
-        self._model, self._steps = model, steps
-        examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
-        shuffled = examples.shuffle(len(arrays[1]), reshuffle_each_iteration=True).repeat()
-        self._batches = shuffled.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-
-    def train(self) -> None:
-        """Take the steps."""
-        self._model.fit(self._batches, epochs=1, steps_per_epoch=self._steps, verbose=0)
+    As tf.data's own guide has them.
+    """
+    model.compile(
+        optimizer=model.optimizer,
+        loss=model.loss,
+        metrics=["accuracy"],
+        steps_per_execution=steps_per_execution,
+    )
+    examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
+    shuffled = examples.shuffle(len(arrays[1]), reshuffle_each_iteration=True).repeat()
+    batches = shuffled.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return lambda: model.fit(batches, epochs=1, steps_per_epoch=steps, verbose=0)
 
 
 def _read(data: DataSet) -> Arrays:
@@ -374,13 +364,13 @@ def network(folder: str) -> None:
     """Measure the trainer and Keras on the data set in `folder`."""
     data = open_data(folder)
     # Loops of 50 steps, as by default.
-    ours = Ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)
+    trainer = ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)
     arrays = _read(data)
 
-    def fit(steps_per_execution: int) -> Keras:
-        return Keras(network_of_keras(), arrays, _BATCH, _FIT_STEPS, steps_per_execution)
+    def fit(steps_per_execution: int) -> Trainer:
+        return keras_fit(network_of_keras(), arrays, _BATCH, _FIT_STEPS, steps_per_execution)
 
-    print_rates(ours, fit, _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
+    print_rates(trainer, fit, _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
 
 
 # --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn.
@@ -441,13 +431,16 @@ def model(name: str, folder: str) -> None:
     splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
     store(source_of_arrays("bench", splits, ()), folder, Storage())
     data = open_data(folder)
-    spec, ours = data.manifest.input_spec(0), Ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS)
+    spec, trainer = (
+        data.manifest.input_spec(0),
+        ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS),
+    )
 
-    def fit(steps_per_execution: int) -> Keras:
+    def fit(steps_per_execution: int) -> Trainer:
         model = definition.create_model(definition.params(), spec, 0)
-        return Keras(model, arrays, _MODEL_BATCH, _MODEL_STEPS, steps_per_execution)
+        return keras_fit(model, arrays, _MODEL_BATCH, _MODEL_STEPS, steps_per_execution)
 
-    print_rates(ours, fit, _MODEL_STEPS_PER_EXECUTION, _MODEL_STEPS, _MODEL_ROUNDS)
+    print_rates(trainer, fit, _MODEL_STEPS_PER_EXECUTION, _MODEL_STEPS, _MODEL_ROUNDS)
 
 
 # --- How long no loop of steps runs in a job, between its first and its last.

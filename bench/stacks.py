@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +72,11 @@ def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
 
 def measure_deploy() -> list[Result]:
     """This stack in the environment of `make setup-deploy`, the bare program in the full one."""
-    environment = _deploy_environment(root() / ".bench" / "deploy")
-    return against_bare("preview: deploy environment", environment, goal=0.7)
-
-
-def _deploy_environment(folder: Path) -> Path:
-    """Make the environment; it stays for the next time."""
+    # It stays for the next time.
+    environment = root() / ".bench" / "deploy"
     tool = str(root() / "tools" / "make_venv.py")
-    subprocess.run([sys.executable, tool, "--deploy", "--into", str(folder)], check=True)
-    return folder
+    subprocess.run([sys.executable, tool, "--deploy", "--into", str(environment)], check=True)
+    return against_bare("preview: deploy environment", environment, goal=0.7)
 
 
 # --- `pulumi preview` of a stack with 256 slices against the same with one.
@@ -151,17 +146,8 @@ def _run(job: Run) -> tuple[float, float]:
 _APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
 
 
-@dataclass
-class Timing:
-    """When the creation of a resource began and ended, in seconds since the update began."""
-
-    began: float
-    ended: float
-
-    @property
-    def took(self) -> float:
-        """How long it took."""
-        return self.ended - self.began
+# When the creation of a resource began, and how long it took, in seconds.
+Timing = tuple[float, float]
 
 
 def measure_criticalpath() -> list[Result]:
@@ -173,16 +159,16 @@ def measure_criticalpath() -> list[Result]:
         with cloud.running("--latency", "real"):
             seconds, timings, needs = _up(folder, cloud)
     chain = longest(timings, needs)
-    path = sum(timings[urn].took for urn in chain)
+    path = sum(timings[urn][1] for urn in chain)
     console = Console(soft_wrap=True, highlight=False)
     for urn in chain:
-        timing, name = timings[urn], urn.rpartition("::")[2]
-        console.print(f"[dim]{timing.began:7.1f} s + {timing.took:5.1f} s  {name}[/]")
+        (began, took), name = timings[urn], urn.rpartition("::")[2]
+        console.print(f"[dim]{began:7.1f} s + {took:5.1f} s  {name}[/]")
     return [
         Result("up against its critical path", seconds / path, "ratio", goal=1.05),
         Result("up: critical path", path, "s"),
         Result("up with the latencies of real life", seconds, "s"),
-        Result("up: before the first resource", timings[chain[0]].began, "s"),
+        Result("up: before the first resource", timings[chain[0]][0], "s"),
     ]
 
 
@@ -197,7 +183,7 @@ def longest(timings: Mapping[str, Timing], needs: Mapping[str, list[str]]) -> li
         if urn not in best:
             before = max((until(need) for need in needs.get(urn, ())), default=(0.0, []))
             own = timings.get(urn)
-            best[urn] = (before[0] + own.took, [*before[1], urn]) if own else before
+            best[urn] = (before[0] + own[1], [*before[1], urn]) if own else before
         return best[urn]
 
     return max((until(urn) for urn in timings), default=(0.0, []))[1]
@@ -236,9 +222,10 @@ def _up(
         nonlocal seconds
         now = time.monotonic() - started
         if event.resource_pre_event and event.resource_pre_event.metadata.op == "create":
-            timings[event.resource_pre_event.metadata.urn] = Timing(now, now)
+            timings[event.resource_pre_event.metadata.urn] = now, 0.0
         elif event.res_outputs_event and event.res_outputs_event.metadata.urn in timings:
-            timings[event.res_outputs_event.metadata.urn].ended = now
+            urn = event.res_outputs_event.metadata.urn
+            timings[urn] = timings[urn][0], now - timings[urn][0]
         elif event.summary_event:
             # What the Automation API asks for afterwards is no part of `pulumi up`.
             seconds = now
