@@ -201,7 +201,7 @@ def _keras(photos: Path) -> tf.data.Dataset:
 
 
 def _images_per_second(dataset: tf.data.Dataset) -> float:
-    """Of an iterator of its own: one that waits for its turn would fill its buffers meanwhile."""
+    """Of an iterator of its own: one that waits for its turn would fill its buffers."""
     batches = iter(dataset)
     for _ in range(_WARM_UP):
         next(batches)

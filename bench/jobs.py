@@ -121,7 +121,7 @@ def _first_line(site: Site, name: str) -> float:
 
 
 def _kills(site: Site) -> list[Result]:
-    """Short jobs, while somebody kills the runner and resets the machine."""
+    """Short jobs, while the runner is killed and the machine reset."""
     random = Random(17)
     for number in range(_SHORT):
         spec = Spec(f"seq 3; echo end {number}", preemptions=_SHORT)
@@ -146,7 +146,7 @@ def _kills(site: Site) -> list[Result]:
     goal = float(_SHORT)
     return [
         Result("jobs: ended once with a whole log", whole, f"of {_SHORT}", goal, "higher"),
-        Result("jobs: kills meanwhile", kills, "kills"),
+        Result("jobs: kills", kills, "kills"),
     ]
 
 
@@ -277,7 +277,7 @@ def _fast_log(page: Page, queue: Queue) -> list[Result]:
     shown = page.value("document.querySelector('#log').textContent.split('line ').length - 1")
     return [
         Result(f"dashboard: a line of {_LINES} a second is seen after", max(delays), "s", goal=5.0),
-        Result("dashboard: longest frame meanwhile", page.value("window.longest"), "ms", goal=250),
+        Result("dashboard: longest frame", page.value("window.longest"), "ms", goal=250),
         Result("dashboard: lines in the page", shown, "lines", goal=2250),
     ]
 

@@ -209,7 +209,7 @@ class Turns:
             float(self._loop(tf.constant(self._steps))[0])
 
     def asynchronous(self) -> None:
-        """The trainer's checkpoint, written while the turn goes on."""
+        """The trainer's checkpoint, written while the turn runs."""
         self._save()
         self.plain()
 

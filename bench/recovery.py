@@ -1,6 +1,6 @@
 """From the kill of a TPU's worker to the next finished step, with real processes.
 
-The local cloud preempts the TPU of a stack whose agent makes it anew. The cloud's own time, from
+The local cloud preempts the TPU of a stack whose agent recreates it. The cloud's own time, from
 the agent's deletion until the TPU is gone and from its creation until it is READY, which here is
 the start of a worker process, is told, and left out of the sum: on Google it is minutes.
 """

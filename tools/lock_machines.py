@@ -1,7 +1,7 @@
 """Pin what the start-up scripts install as root, with hashes: `make lock`.
 
 Writes agent/tpu_agent/locks/PACKAGE-VERSION.txt and, from their requirements.in, the examples'
-requirements.txt, which pip installs with --require-hashes. Without arguments it pins anew what lies
+requirements.txt, which pip installs with --require-hashes. Without arguments it pins those that are
 there. For another release run `.venv/bin/python tools/lock_machines.py tensorflow-cpu==2.22.0`,
 for an example `.venv/bin/python tools/lock_machines.py examples/jax`.
 """

@@ -157,7 +157,7 @@ def _side_by_side(programs: Mapping[str, Path]) -> Path:
     def link(folder: Path) -> None:
         for name, path in programs.items():
             if path.is_relative_to(cache.root()):
-                # Pulumi looks for its host, and the host for its script, beside the real file.
+                # Pulumi looks for its host, and the host for its script, next to the real file.
                 (folder / name).hardlink_to(path)
             else:
                 (folder / name).symlink_to(path)

@@ -19,7 +19,7 @@ _ENVIRONMENT = {
     "GOWORK": "off",
     "CGO_ENABLED": "0",
 }
-# Python programs and dynamic resources run through scripts beside the language host, which are no
+# Python programs and dynamic resources run through scripts next to the language host, which are no
 # Go packages but lie in the zip of its SDK; they are taken from there, so no copy is kept here.
 _SDK = "github.com/pulumi/pulumi/sdk/v3"
 

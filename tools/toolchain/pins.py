@@ -34,11 +34,11 @@ class Module:
     version_variable: str
     """The Go variable that the linker sets to the version."""
     scripts: tuple[str, ...] = ()
-    """Files of Pulumi's SDK that lie beside the binary, by their path in the SDK."""
+    """Files of Pulumi's SDK next to the binary, by their path in the SDK."""
 
     @property
     def path(self) -> Path:
-        """Return where the module lies in this repository."""
+        """Return the folder of the module in this repository."""
         return TOOLS / self.folder
 
 

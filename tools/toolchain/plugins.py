@@ -11,13 +11,13 @@ from toolchain.pins import PROVIDER, PROVIDER_VERSION
 
 
 def installed() -> Path | None:
-    """Return the plugin that somebody installed, if it is there; what `link` put there is not."""
+    """Return the installed plugin, if there is one; what `link` put there is not."""
     plugin = _place()
     return plugin if plugin.is_file() and not _is_ours(plugin) else None
 
 
 def link(provider: Path) -> None:
-    """Put a link to the built provider there, unless somebody installed a plugin.
+    """Put a link to the built provider there, unless a plugin is installed.
 
     On PATH the provider would be named in a warning at every command.
     """
