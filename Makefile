@@ -137,7 +137,7 @@ audit: release-tools  ## Ask the advisory databases about every locked package (
 	  --requirement $$lock || failed=1; done; test -z "$$failed"
 
 secrets: setup-deploy  ## Look for secrets in every commit
-	@$(PY) tools/gitleaks.py git --no-banner --redact
+	@$(PY) tools/scan.py gitleaks git --no-banner --redact
 
 LOCK := .venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
   --no-emit-index-url --custom-compile-command 'make lock' \

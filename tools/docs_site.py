@@ -1,6 +1,6 @@
 """MkDocs hooks: the site has the repository's own paths, so that links work there and on GitHub.
 
-MkDocs reads one folder, and pages also stand next to what they describe. So every page gets the path
+MkDocs reads one folder, and pages also stand next to what they describe. So each page gets the path
 that it has in the repository, and each source file or folder that a page links to becomes a page.
 """
 

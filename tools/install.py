@@ -14,9 +14,8 @@ import time
 from types import FrameType
 
 from toolchain.choose import toolchain
-from toolchain.errors import ToolchainError, without_hosts
-from toolchain.processes import STOPS
-from toolchain.progress import say
+from toolchain.pins import ToolchainError, without_hosts
+from toolchain.processes import STOPS, say
 
 
 def main() -> int:

@@ -79,6 +79,6 @@ def entry(
 
 
 def _remove_left_overs(name: str) -> None:
-    """Drop what a killed process could not clean up; the lock proves that no process works on it."""
+    """Drop what a killed process left behind; the lock proves that no process works on it."""
     for left_over in root().glob(f".{name}.*"):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolchain import cache, digests, download, gobuild, plugins, processes
-from toolchain.errors import ToolchainError
+from toolchain import cache, download, gobuild, pins, plugins, processes
 from toolchain.pins import (
     ENGINE,
     ENGINE_VERSION,
@@ -19,10 +18,11 @@ from toolchain.pins import (
     MODULES,
     PROVIDER,
     PROVIDER_VERSION,
+    ToolchainError,
     engine_suits,
     parse_version,
 )
-from toolchain.progress import say
+from toolchain.processes import say
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def choose_engine() -> Engine:
 def choose_provider(engine: Part) -> Part:
     """Take the gcp plugin that Pulumi has, else a cached build, else install it, else build it."""
     installed = plugins.installed()
-    if installed and digests.may_run(installed):
+    if installed and pins.may_run(installed):
         return Part(PROVIDER_VERSION, "path", str(installed))
     if not gobuild.cached(MODULES[PROVIDER]):
         try:
@@ -123,7 +123,7 @@ def _engine_on_path() -> Engine | None:
     # Our own folder may be on PATH already; then its parts are what they were before.
     if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
         return None
-    if refused := [path for path in paths.values() if path and not digests.may_run(Path(path))]:
+    if refused := [path for path in paths.values() if path and not pins.may_run(Path(path))]:
         say(f"{refused[0]} is not among the digests of this repository, so CI does not run it")
         return None
     try:

@@ -9,10 +9,9 @@ import tarfile
 import urllib.request
 from pathlib import Path, PurePosixPath
 
-from toolchain import cache, digests, plugins, processes
-from toolchain.errors import ToolchainError
-from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION
-from toolchain.progress import Progress, say
+from toolchain import cache, pins, plugins, processes
+from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION, ToolchainError
+from toolchain.processes import Progress, say
 
 _RELEASES = "https://get.pulumi.com/releases/sdk"
 _TIMEOUT_SECONDS = 5.0
@@ -52,8 +51,8 @@ def provider(engine_path: Path) -> Path:
     # A link to a built one may lie in its place.
     install += [PROVIDER_VERSION, "--reinstall"]
     archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
-    if digests.in_ci() or archive in digests.pinned():
-        install += ["--checksum", digests.pinned_of(archive)]
+    if pins.in_ci() or archive in pins.pinned():
+        install += ["--checksum", pins.pinned_of(archive)]
     with Progress(f"gcp plugin {PROVIDER_VERSION}: downloading"):
         processes.run(install)
     plugin = plugins.installed()
@@ -73,7 +72,7 @@ def _checksums_address() -> str:
 def _download_engine(folder: Path) -> None:
     # Pulumi's releases say x64 where Go says amd64.
     archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
-    expected = digests.pinned_of(archive)
+    expected = pins.pinned_of(archive)
     try:
         digest = hashlib.sha256()
         packed = folder / archive
@@ -89,7 +88,7 @@ def _download_engine(folder: Path) -> None:
     except _FAILURES as error:
         raise ToolchainError(f"the download of {archive} failed: {error}") from error
     if digest.hexdigest() != expected:
-        raise ToolchainError(f"{archive} does not have the digest that {digests.FILE.name} pins")
+        raise ToolchainError(f"{archive} does not have the digest that {pins.DIGESTS.name} pins")
     _unpack(packed, folder)
     packed.unlink()
 

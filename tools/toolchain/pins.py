@@ -1,12 +1,18 @@
-"""The versions this project runs with, and which found ones are as good."""
+"""The versions and digests this project runs with, and which found ones are as good."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent.parent
+# Of what is downloaded, and of what CI may run.
+DIGESTS = TOOLS / "toolchain" / "digests.txt"
+_CHUNK = 1 << 20
 
 ENGINE_VERSION = "3.259.0"
 # The first engine with error hooks (release notes of v3.219.0), by which errors get their cures.
@@ -42,23 +48,23 @@ class Module:
         return TOOLS / self.folder
 
 
-ACTIONLINT = Module(
-    name="actionlint",
-    folder="actionlint",
-    package="github.com/rhysd/actionlint/cmd/actionlint",
-    version="v1.7.12",
-    version_variable="github.com/rhysd/actionlint.version",
-)
-"""Checks the workflows; no part of the toolchain that runs Pulumi."""
-
-GITLEAKS = Module(
-    name="gitleaks",
-    folder="gitleaks",
-    package="github.com/zricethezav/gitleaks/v8",
-    version="v8.30.1",
-    version_variable="github.com/zricethezav/gitleaks/v8/version.Version",
-)
-"""Looks for secrets in every commit."""
+# They check the repository; they are not part of the toolchain that runs Pulumi.
+SCANNERS = {
+    "actionlint": Module(
+        name="actionlint",
+        folder="actionlint",
+        package="github.com/rhysd/actionlint/cmd/actionlint",
+        version="v1.7.12",
+        version_variable="github.com/rhysd/actionlint.version",
+    ),
+    "gitleaks": Module(
+        name="gitleaks",
+        folder="gitleaks",
+        package="github.com/zricethezav/gitleaks/v8",
+        version="v8.30.1",
+        version_variable="github.com/zricethezav/gitleaks/v8/version.Version",
+    ),
+}
 
 MODULES = {
     ENGINE: Module(
@@ -95,3 +101,57 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
 def engine_suits(version: tuple[int, int, int] | None) -> bool:
     """Tell whether an engine that was found can run this project."""
     return version is not None and ENGINE_OLDEST <= version < ENGINE_BELOW
+
+
+def pinned() -> Mapping[str, str]:
+    """Return the digests by the names of their files."""
+    lines = DIGESTS.read_text(encoding="utf-8").splitlines()
+    entries = (line.split() for line in lines if line and not line.startswith("#"))
+    return {name: digest for digest, name in entries}
+
+
+def pinned_of(archive: str) -> str:
+    """Return the digest of an archive. Raises ToolchainError if the repository has none."""
+    try:
+        return pinned()[archive]
+    except KeyError:
+        raise ToolchainError(f"{DIGESTS.name} has no digest of {archive}") from None
+
+
+def may_run(program: Path) -> bool:
+    """Tell whether a program that was found may be run: in CI, only one with a pinned digest.
+
+    A runner's image has whatever engine its makers put there that week; who works on a machine has
+    chosen the programs on it.
+    """
+    return not in_ci() or digest_of(program) in pinned().values()
+
+
+def in_ci() -> bool:
+    """Tell whether this is a job of a pipeline; GitHub and GitLab both say so."""
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+class ToolchainError(Exception):
+    """A failure with a message that says what to do about it."""
+
+
+def without_hosts(text: str) -> str:
+    """Take the names of package indexes and module proxies out of a tool's output.
+
+    They are often private, and what is printed here ends up in public pipeline logs.
+    """
+    hosts = set(re.findall(r"https?://(?:[^/\s@]*@)?([^/\s:\"']+)", text))
+    text = re.sub(r"https?://[^/\s\"']+", "<host>", text)
+    for host in hosts:
+        text = text.replace(host, "<host>")
+    return text

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from toolchain import cache, choose, digests, download, gobuild, processes
+from toolchain import cache, choose, download, gobuild, pins, processes
 from toolchain.choose import Toolchain
-from toolchain.errors import ToolchainError
 from toolchain.pins import (
     ENGINE,
     ENGINE_VERSION,
@@ -20,6 +19,7 @@ from toolchain.pins import (
     PROVIDER,
     PROVIDER_VERSION,
     TOOLS,
+    ToolchainError,
 )
 
 
@@ -261,8 +261,8 @@ def test_ci_runs_a_program_that_it_found_only_if_its_digest_is_pinned(
     monkeypatch.setenv("CI", "true")
     machine.has(ENGINE, HOST, *HOST_SCRIPTS)
     machine.has_provider()
-    found = digests.digest_of(machine.folder / ENGINE)
-    monkeypatch.setattr(digests, "pinned", lambda: {"pulumi": found} if pinned else {})
+    found = pins.digest_of(machine.folder / ENGINE)
+    monkeypatch.setattr(pins, "pinned", lambda: {"pulumi": found} if pinned else {})
     origin = "path" if pinned else "build"
     assert origins(choose.toolchain()) == (origin, origin, origin)
     said = capsys.readouterr().err
@@ -285,7 +285,7 @@ def test_a_plugin_whose_digest_is_pinned_is_downloaded_with_it(
 ) -> None:
     machine.online = True
     archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
-    monkeypatch.setattr(digests, "pinned", lambda: {archive: "5e"})
+    monkeypatch.setattr(pins, "pinned", lambda: {archive: "5e"})
     assert origins(choose.toolchain()) == ("download", "download", "download")
     (install,) = [command for command in machine.commands if "plugin" in command]
     assert install[-2:] == ["--checksum", "5e"]
@@ -294,8 +294,8 @@ def test_a_plugin_whose_digest_is_pinned_is_downloaded_with_it(
 def test_every_machine_that_has_an_official_engine_has_its_digest() -> None:
     machines = {f"{system}-{kind}" for system in ("linux", "darwin") for kind in ("x64", "arm64")}
     names = {f"pulumi-v{ENGINE_VERSION}-{name}.tar.gz" for name in machines}
-    assert names <= digests.pinned().keys()
-    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests.pinned().values())
+    assert names <= pins.pinned().keys()
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in pins.pinned().values())
 
 
 def test_a_build_is_checked_against_go_sum_and_the_public_database() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from toolchain import processes
-from toolchain.errors import ToolchainError, without_hosts
+from toolchain.pins import ToolchainError, without_hosts
 
 
 def test_output_is_returned_and_error_lines_are_seen() -> None:

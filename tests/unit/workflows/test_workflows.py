@@ -58,7 +58,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 def test_actionlint_finds_nothing() -> None:
     # With ShellCheck from this project's own environment for the scripts in the steps.
-    run(sys.executable, "tools/actionlint.py", "-no-color", *WORKFLOWS)
+    run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS)
 
 
 def test_zizmor_finds_nothing() -> None:
