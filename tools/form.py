@@ -1,4 +1,4 @@
-"""Measure the form of the code: files, their lines, who imports whom, duplicates.
+"""Measure the form of the code: files, their lines, who imports whom, duplicates, reading paths.
 
 `python tools/form.py` prints the figures next to their bars, `--json` prints them for a program.
 The structure test refuses a form worse than `form.yaml` allows.
@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,6 +148,24 @@ def single_importers(files: Iterable[File]) -> list[str]:
     return sorted(module for module, others in importers.items() if len(others) == 1)
 
 
+def unlinked(files: Iterable[File], flows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which files of a flow are missing, or have no import from or to one before them."""
+    by_path = {file.path: file for file in files}
+    problems = []
+    for flow, described in flows.items():
+        known: list[File] = []
+        for path in described["files"]:
+            if not (file := by_path.get(path)):
+                problems.append(f"{flow}: there is no {path}")
+                continue
+            before = {other.module for other in known}
+            leads = any(file.module in other.imported() for other in known)
+            if known and not leads and before.isdisjoint(file.imported()):
+                problems.append(f"{flow}: no import links {path} to the files before it")
+            known.append(file)
+    return problems
+
+
 def duplicates(files: Iterable[File]) -> list[tuple[str, str]]:
     """Return where the same six lines or more stand twice, as pairs of `path:line`.
 
@@ -198,6 +216,11 @@ def worse(figures: dict[str, Any], bars: dict[str, Any]) -> list[str]:
         ceiling = bars["rooms"].get(room, {"lines": 0})["lines"]
         if lines > ceiling:
             problems.append(f"{room}/ has {lines} lines, its ceiling is {ceiling}")
+    for flow, described in bars.get("flows", {}).items():
+        if len(described["files"]) > described["most"]:
+            problems.append(
+                f"{flow} takes {len(described['files'])} files, {described['most']} may"
+            )
     return problems
 
 
@@ -210,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
     files = tracked()
     figures = measure(files)
     bars = yaml.safe_load(BARS.read_text(encoding="utf-8"))
-    problems = worse(figures, bars)
+    problems = [*worse(figures, bars), *unlinked(files, bars["flows"])]
     if options.json:
         print(json.dumps(figures, indent=2))
     else:
@@ -228,7 +251,9 @@ def _print(figures: dict[str, Any], bars: dict[str, Any]) -> None:
     signs |= {name: f"≥ {bar}" for name, bar in bars["least"].items()}
     rooms = {f"{room}/": lines for room, lines in figures.pop("rooms").items()}
     signs |= {f"{room}/": f"≤ {bar['lines']}" for room, bar in bars["rooms"].items()}
-    for name, value in (figures | rooms).items():
+    flows = {flow: len(described["files"]) for flow, described in bars["flows"].items()}
+    signs |= {flow: f"≤ {described['most']}" for flow, described in bars["flows"].items()}
+    for name, value in (figures | rooms | flows).items():
         print(f"{name:28}{value:>10}   {signs.get(name, '')}")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import yaml
-from form import BARS, File, duplicates, measure, single_importers, tracked, worse
+from form import BARS, File, duplicates, measure, single_importers, tracked, unlinked, worse
 
 SIX_LINES = "\n".join(f"value_{number} = {number}" for number in range(6))
 
 
 def test_no_figure_of_the_code_is_worse_than_its_bar() -> None:
-    assert worse(measure(tracked()), yaml.safe_load(BARS.read_text(encoding="utf-8"))) == []
+    files, bars = tracked(), yaml.safe_load(BARS.read_text(encoding="utf-8"))
+    assert [*worse(measure(files), bars), *unlinked(files, bars["flows"])] == []
 
 
 def test_a_figure_beyond_its_bar_and_a_room_without_a_ceiling_are_named() -> None:
@@ -18,12 +19,14 @@ def test_a_figure_beyond_its_bar_and_a_room_without_a_ceiling_are_named() -> Non
         "most": {"files": 2},
         "least": {"comment lines, %": 18},
         "rooms": {"agent": {"lines": 19}},
+        "flows": {"a price": {"most": 1, "files": ["a.py", "b.py"]}},
     }
     assert worse(figures, bars) == [
         "files is 3, the bar is at most 2",
         "comment lines, % is 9.0, the bar is at least 18",
         "core/ has 10 lines, its ceiling is 0",
         "agent/ has 20 lines, its ceiling is 19",
+        "a price takes 2 files, the bar is at most 1",
     ]
 
 
@@ -51,3 +54,12 @@ def test_five_lines_are_no_duplicate() -> None:
 def test_comments_and_docstrings_count_as_words() -> None:
     text = '"""What it is.\n\nMore.\n"""\n\n# Why.\nvalue = "# not one"  # nor is this\n'
     assert File("a.py", text).words() == 5
+
+
+def test_a_flow_names_files_that_exist_and_that_imports_link() -> None:
+    files = [File("infra/a.py", "from infra import b"), File("infra/b.py", ""), File("c.py", "")]
+    flow = {"most": 4, "files": ["infra/a.py", "infra/b.py", "c.py", "gone.py"]}
+    assert unlinked(files, {"a price": flow}) == [
+        "a price: no import links c.py to the files before it",
+        "a price: there is no gone.py",
+    ]
