@@ -74,7 +74,7 @@ def kill_agents(folder: Path, kills: int, seed: int) -> Told:
         agent = _start(folder)
         # From here on it acts; a loaded machine may need long until then.
         assert agent.stdout is not None
-        assert agent.stdout.readline(), "the agent has ended by itself"
+        assert agent.stdout.readline(), "the agent has ended"
         time.sleep(chance.uniform(0.0, _LONGEST))
         agent.kill()
         agent.stdout.close()

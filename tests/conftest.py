@@ -1,4 +1,4 @@
-"""Marks what a test needs beside Python; `make unit` leaves the marked tests out.
+"""Marks what a test needs besides Python; `make unit` leaves the marked tests out.
 
 Those that need most come first: a long test that starts last leaves the other processes idle.
 """

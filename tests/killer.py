@@ -41,7 +41,7 @@ class Killer:
 
     Args:
         project: the folder of Pulumi.yaml.
-        environment: what the command gets beside this process' own variables.
+        environment: what the command gets in addition to this process's own variables.
     """
 
     def __init__(self, project: Path, environment: Mapping[str, str]) -> None:
@@ -77,7 +77,7 @@ class Killer:
         return found
 
     def _kill(self, command: str, engine: Stack, life: Life, chance: random.Random) -> None:
-        """Kill a command some time after a step began; one that is faster ends by itself."""
+        """Kill a command some time after a step began; one that is faster ends on its own."""
         steps, pause = chance.randint(1, _MOST_STEPS), chance.uniform(0, _LONGEST_PAUSE)
         options = ["--yes", "--skip-preview", "--non-interactive", "--color=never"]
         run = subprocess.Popen(
@@ -99,7 +99,7 @@ class Killer:
         run.kill()
         run.stdout.close()
         run.wait()
-        # The program, its language host and the provider would go on for minutes; whoever kills a
+        # The program, its language host and the provider would keep running for minutes; whoever kills a
         # pipeline's job or a terminal kills them too.
         for process in self._found():
             with contextlib.suppress(psutil.Error):

@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Published:
-    """A published time beside ours, in milliseconds.
+    """A published time next to ours, in milliseconds.
 
     Attributes:
         close: whether the compiler's estimate is near for this kind of step.
@@ -121,7 +121,7 @@ def facts() -> dict[str, list[dict[str, Any]]]:
 
 
 def compare(known: Mapping[str, list[dict[str, Any]]]) -> list[Published]:
-    """Put the published times beside ours."""
+    """Put the published times next to ours."""
     return [
         Published(
             row["name"],

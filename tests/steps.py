@@ -1,6 +1,6 @@
 """The steps of all models and recipes, compiled for TPUs, against recorded figures of memory.
 
-`python -m tests.steps` writes the figures anew, in tests/steps.yaml.
+`python -m tests.steps` rewrites the figures, in tests/steps.yaml.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def judge(needed: Compiled, recorded: int | None) -> str:
     return (
         f"needs {mib:,.1f} MiB of a core of {tpu}, {abs(change):.0%} {more} than the "
         f"{(recorded or 0) / _MIB:,.1f} MiB recorded in tests/steps.yaml; if that is meant, write "
-        "them anew: .venv/bin/python -m tests.steps"
+        "them again: .venv/bin/python -m tests.steps"
     )
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# What each distribution is made of, beside its pyproject.toml and README.md.
+# What each distribution is made of, next to its pyproject.toml and README.md.
 PACKAGES = {
     ".": ("agent/tpu_agent", "bootstrap", "infra", "policy", "tpustack"),
     "core": ("tpu_core",),

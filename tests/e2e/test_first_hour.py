@@ -1,7 +1,7 @@
 """README's and the first hour's commands, word for word, by two engineers in one project.
 
 Each has an empty home with nothing but a way to log in. The project's owner goes by the README; at
-the same time somebody goes by the page who has only the role that docs/identity.md has owners make.
+the same time someone goes by the page who has only the role that docs/identity.md has owners make.
 The local cloud takes time where people wait on Google (see `hurry`).
 """
 
@@ -40,7 +40,7 @@ STATE = f"{DEFAULT_PROJECT}-pulumi-state"
 # provider asks after a network, router or address only every ten seconds.
 WAITED_FOR = re.compile(r"(tpu|queue|service)\.|compute\.create$")
 HURRY = 3
-# Nobody but an owner gets as far as enabling an API while these are disabled.
+# Only an owner gets as far as enabling an API while these are disabled.
 ASKED_FIRST = ("iam.googleapis.com", "cloudresourcemanager.googleapis.com")
 ACCELERATOR, RUN_ON = "v5litepod-4", "tpu"
 # The chips of a TPU VM, which libtpu would drive: four devices of this machine's processor.
@@ -85,7 +85,7 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:
-    """Somebody in an empty home; logging in makes them `member`."""
+    """Someone in an empty home; logging in makes them `member`."""
     bundle = str(cloud.authority.bundle)
     ours = ("HTTPS_PROXY", "https_proxy")
     network = dict.fromkeys(ours, f"http://127.0.0.1:{cloud.listener.port}")

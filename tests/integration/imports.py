@@ -31,7 +31,7 @@ def documented(page: str, number: int = 0, stack: str = "local") -> list[dict[st
     ):
         block = block.replace(name, value)
     found: list[dict[str, Any]] = json.loads(block)["resources"]
-    # Names are for the file alone where a logical name stands beside them: several files are one.
+    # Names are for the file alone where a logical name stands next to them: several files are one.
     for resource in found:
         for key in ("name", "parent"):
             if resource.get(key) == "component":

@@ -1,4 +1,4 @@
-"""A state in which somebody has put code, on the real engine."""
+"""A state in which someone has put code, on the real engine."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def python(example: str) -> Path:
 
 
 def told(framework: str, tmp_path: Path, **more: str) -> dict[str, str]:
-    """What a job on the VM has in its environment; no files beside the example's."""
+    """What a job on the VM has in its environment; no files next to the example's."""
     given = variables("one", 1, "b", Spec("true", framework=framework, env=more), BESIDE)
     return {**os.environ, **given, "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
 

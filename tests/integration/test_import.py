@@ -48,7 +48,7 @@ def metadata_of_the_job(wheel: Path) -> dict[str, str]:
 
 
 def make_all(google: requests.Session, wheel: Path) -> None:
-    """By hand, as somebody might have; the VM without account or labels, and it migrates."""
+    """By hand, as someone might have; the VM without account or labels, and it migrates."""
     enable(google, "compute", "iam", "tpu")
     google.post(STORAGE, params={"project": PROJECT}, json=bucket()).raise_for_status()
     accounts = f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"

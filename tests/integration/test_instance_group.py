@@ -68,7 +68,7 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     engine = deploy(vm=MANAGED)
     first = engine.up(ignore)
     assert first.outputs["vm_name"] == "tpu-stack-local-vm-0"
-    # Whoever deploys may follow, too.
+    # The deployer may follow, too.
     watched = session(cloud)
     watched.headers["Authorization"] = f"Bearer {runner.token()}"
     monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(watched))

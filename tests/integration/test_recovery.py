@@ -1,4 +1,4 @@
-"""A stack whose VM makes a preempted TPU anew, on the real engine."""
+"""A stack whose VM recreates a preempted TPU, on the real engine."""
 
 from __future__ import annotations
 

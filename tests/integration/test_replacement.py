@@ -1,4 +1,4 @@
-"""What is made anew, and what becomes of it, on the real engine."""
+"""What is recreated, and what becomes of it, on the real engine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_queued_tpu_in_use_is_replaced_and_one_taken_away_or_over_queues_again
     zone = {"zone": "us-central1-a"}
     permissions = permissions_of(settings_of("local", {"tpu": QUEUED, **zone}))
     account = deployer(permissions)
-    # `tpustack recover` looks as whoever deploys.
+    # `tpustack recover` looks as the deployer does.
     recover = Google(account.session(session(cloud)))
     before = cloud.status()["resources"]
     engine = deploy(tpu=QUEUED, **zone)

@@ -62,7 +62,7 @@ def keep(compute: requests.Session, name: str, script: str, **more: str) -> None
 
 
 def boot(compute: requests.Session, name: str, script: str, **more: str) -> dict[str, str]:
-    """A VM by itself with that script, as a stack's outputs name it."""
+    """A VM on its own with that script, as a stack's outputs name it."""
     items = {"startup-script": script, **more}
     metadata = {"items": [{"key": key, "value": text} for key, text in items.items()]}
     body = machine("us-central1-b", name=name, metadata=metadata)

@@ -1,4 +1,4 @@
-"""TPUs on the real engine: what changes in place, what is made anew, what is imported."""
+"""TPUs on the real engine: what changes in place, what is recreated, what is imported."""
 
 from __future__ import annotations
 

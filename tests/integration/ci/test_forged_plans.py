@@ -1,4 +1,4 @@
-"""Plans that somebody else made, or that were made for something else, with the real engine."""
+"""Plans that someone else made, or that were made for something else, with the real engine."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_only_what_was_reviewed_of_this_commit_and_state_is_deployed(
     assert not (clone.path / OUTPUT / "dev.plan.json").exists()
     clone.git("checkout", "--quiet", "small")
 
-    # Somebody else deploys while the approval is waited for.
+    # Someone else deploys while the approval is waited for.
     assert clone.ci("deploy", "--stack", "dev").code == CHANGES
     code, said = deploy(clone, "build/second")
     assert (code, "something else was deployed since" in said) == (FAILURE, True), said

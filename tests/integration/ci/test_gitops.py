@@ -91,7 +91,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     seen = "gcp:compute/instance:Instance instance [desiredStatus, labels.team]"
     assert seen in clone.text("dev")
     assert google.get(VM).json()["labels"]["team"] == "audio"
-    # Nobody has reviewed that this is undone.
+    # No one has reviewed that this is undone.
     refused = clone.ci("deploy", "--refresh", "--stack", "dev", "--plans", "plans")
     assert refused.code == FAILURE, refused.said
     assert "the reviewed plan of stack dev no longer fits" in clone.text("dev")

@@ -151,7 +151,7 @@ def test_the_page_leads_to_a_pipeline_whose_identities_reach_their_own_environme
     deployed = clone.ci("deploy", "--stack", "dev", **deployer)
     assert deployed.code == CHANGES, deployed.said
 
-    # A merged commit that runs in dev's job is dev's deployer, and nobody in prod.
+    # A merged commit that runs in dev's job is dev's deployer, and has no role in prod.
     before = without_state(cloud)
     for backend in PROJECTS:
         refused = clone.ci("deploy", "--stack", "prod", **as_account("deployer", backend))

@@ -32,7 +32,7 @@ def test_a_damaged_state_is_put_back_a_lost_lock_released_and_an_orphan_swept(
 
     locks = state / "locks/organization/tpu-stack/dev"
     locks.mkdir(parents=True, exist_ok=True)
-    # Nobody can tell from here whether that machine's process lives.
+    # No one can tell from here whether that machine's process lives.
     lock = {"pid": 1, "username": "ada", "hostname": "lost", "timestamp": "2999-01-01T00:00:00Z"}
     (locks / "1.json").write_text(json.dumps(lock), encoding="utf-8")
     clone.settings("dev", labels={"team": "vision"})

@@ -19,7 +19,7 @@ PROGRAM = re.compile(
     re.M,
 )
 _TICKED = re.compile(r"`([^`]+)`")
-# What a message puts between backticks later stands by itself.
+# What a message puts between backticks later stands alone.
 _BY_ITSELF = re.compile(r"(?:pulumi|gcloud) [^`\n]*--[^`\n]*")
 # A message shows a command on a line of its own by indenting it.
 _SHOWN = re.compile(r"^ {2,}(?=\S)", re.M)

@@ -1,7 +1,7 @@
 """What the Pulumi engine and Google's command line take, as they say themselves.
 
 `recorded_commands.json` holds the commands that this repository names, each with its flags. After
-naming another one, write it anew: `python -m tests.unit.site.recorded` asks the `pulumi` and the
+naming another one, rewrite it: `python -m tests.unit.site.recorded` asks the `pulumi` and the
 `gcloud` that are on PATH. Pulumi answers `--help`; the Google Cloud CLI ships the tree of its
 commands as `data/cli/gcloud_completions.py`.
 """
@@ -143,7 +143,7 @@ def ask_gcloud(program: str, paths: Iterable[str]) -> dict[str, Any]:
         found: Any = tree
         for word in path.split():
             found = (found or {}).get("commands", {}).get(word)
-        # A group is no command by itself.
+        # A group is not a command.
         if found and not found["commands"]:
             commands[path] = {"flags": _kinds(found["flags"]), "arguments": None}
     version = _output(program, "version").splitlines()[0]
@@ -178,7 +178,7 @@ def candidates(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Write the record anew."""
+    """Rewrite the record."""
     from tests.unit.site.named import named
 
     paths: dict[str, set[str]] = {name: set() for name in PROGRAMS}

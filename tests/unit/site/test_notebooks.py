@@ -1,4 +1,4 @@
-"""Notebooks lie in git as somebody would write them, not as they were run."""
+"""Notebooks lie in git as someone would write them, not as they were run."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_built_provider_is_among_pulumis_plugins_and_not_on_path(machine: Mach
     chosen = choose.toolchain()
     assert machine.plugin.resolve() == Path(chosen.provider.path)
     assert not (chosen.bin / PROVIDER).exists()
-    # A link that is there already is no plugin that somebody installed.
+    # A link that is there already is no plugin that someone installed.
     assert choose.toolchain() == chosen
 
 
@@ -240,7 +240,7 @@ def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch: pytest.Monkey
     name = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
 
     def answer(address: str, timeout: float) -> io.BytesIO:
-        """A site that somebody has taken over: its checksums fit its archives."""
+        """A site that someone has taken over: its checksums fit its archives."""
         digest = hashlib.sha256(packed.getvalue()).hexdigest()
         checksums = f"{digest}  {name}\n".encode()
         return io.BytesIO(checksums if address.endswith(".txt") else packed.getvalue())

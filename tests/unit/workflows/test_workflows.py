@@ -107,7 +107,7 @@ def test_no_job_may_do_more_than_it_needs(path: Path) -> None:
     for name, job in workflow["jobs"].items():
         rights = job["permissions"]
         assert all(rights.get(right, "read") == "read" for right in WRITE), name
-        # Whoever may act as an account of Google's may not write to the repository, too, and
+        # Anyone who may act as an account of Google's may not write to the repository, too, and
         # the other way round. Called workflows have jobs of their own.
         writes = {right for right, kind in rights.items() if kind == "write"}
         assert "uses" in job or len(writes) <= 1, name
@@ -172,7 +172,7 @@ def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
 def test_the_plan_that_counts_is_made_by_trusted_code_before_the_approval() -> None:
     jobs = document(FOLDER / "deploy-stack.yml")["jobs"]
     plan, deploy = jobs["plan"], jobs["deploy"]
-    # The approval of the environment stands between the two; the plan itself waits for nobody.
+    # The approval of the environment stands between the two; the plan itself waits for no one.
     assert deploy["needs"] == "plan"
     assert (plan.get("environment"), deploy["environment"]) == (None, "${{ inputs.stack }}")
     (made,) = [step["with"] for step in plan["steps"] if "upload-artifact" in step.get("uses", "")]
