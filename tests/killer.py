@@ -99,8 +99,8 @@ class Killer:
         run.kill()
         run.stdout.close()
         run.wait()
-        # The program, its language host and the provider would keep running for minutes; whoever kills a
-        # pipeline's job or a terminal kills them too.
+        # The program, its language host and the provider would keep running for minutes. When a
+        # pipeline's job or a terminal is killed, they are killed too.
         for process in self._found():
             with contextlib.suppress(psutil.Error):
                 process.kill()
