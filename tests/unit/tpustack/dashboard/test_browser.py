@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.browser import serving
 from infra.names import names_of
 from localcloud.faults import preemptions
 from localcloud.testing import Client
-from tests.browser import Page, browsing, find_browser
+from tests.browser import Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
