@@ -205,7 +205,7 @@ class Bucket:
         # A missing bucket is 404, too: only its message tells.
         if missing and status == HTTPStatus.NOT_FOUND and _NO_BUCKET not in text:
             return None
-        raise GoogleError(status, f"gs://{self.bucket}: HTTP status {status}: {text}")
+        raise GoogleError(status, f"gs://{self.bucket}: HTTP response code {status}: {text}")
 
 
 def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tpu_core.google import Tokens, Transport
 from tpu_training.cluster import cloud_tpu, google
 from tpu_training.cluster.cloud_tpu import (
     CloudTpuApi,
@@ -22,11 +24,11 @@ from tpu_training.cluster.cloud_tpu import (
     wait_until_ready,
 )
 from tpu_training.cluster.endpoint import NamedTpu, Wait
-from tpu_training.cluster.google import MetadataServer, MetadataTokens
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 NAME = TpuName("p", "us-central1-b", "my-tpu")
 PATH = "/v2/projects/p/locations/us-central1-b/nodes/my-tpu"
+SEND = Transport(Tokens(lambda: ("secret", 3600.0)))
 READY = Tpu("READY", ("10.0.0.2:8470",), "HEALTHY", "2.19.1")
 
 
@@ -157,8 +159,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()
-    monkeypatch.setattr(cloud_tpu, "_ROOT", f"http://{server.host}")
-    monkeypatch.setattr(google, "_GOOGLES", re.compile(f"http://{server.host}/"))
+    monkeypatch.setattr(cloud_tpu, "TPU", f"http://{server.host}/")
+    monkeypatch.setattr("tpu_core.google._GOOGLE", re.compile(f"http://{server.host}/"))
+    monkeypatch.setenv("GCE_METADATA_HOST", server.host)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield server
     server.http.shutdown()
@@ -174,7 +177,7 @@ def test_a_tpu_vm_is_read_from_v2_with_its_workers_in_order(server: Server) -> N
         "runtimeVersion": "tpu-vm-tf-2.19.1-pod-pjrt",
     }
     server.answers[PATH] = (200, node)
-    tpu = CloudTpuApi(lambda: "secret").get(NAME)
+    tpu = CloudTpuApi(SEND).get(NAME)
     assert tpu == Tpu("READY", ("10.0.0.4:8470", "10.0.0.2:8470", "10.0.0.3:8470"), "", "2.19.1")
     assert server.requests[0][1]["Authorization"] == "Bearer secret"
 
@@ -187,7 +190,7 @@ def test_a_classic_node_is_read_from_v1_when_v2_does_not_know_it(server: Server)
         "tensorflowVersion": "2.12",
     }
     server.answers[PATH.replace("v2", "v1")] = (200, node)
-    tpu = CloudTpuApi(lambda: "secret").get(NAME)
+    tpu = CloudTpuApi(SEND).get(NAME)
     assert tpu == Tpu("READY", ("10.0.0.2:8470",), "HEALTHY", "2.12")
 
 
@@ -219,50 +222,52 @@ def test_error_answers_say_what_cures_them(
 ) -> None:
     server.answers[PATH] = (status, content)
     with pytest.raises(kind, match=words) as caught:
-        CloudTpuApi(lambda: "secret").get(NAME)
+        CloudTpuApi(SEND).get(NAME)
     assert type(caught.value) is kind
 
 
 def test_an_api_that_does_not_answer_may_answer_later(server: Server) -> None:
     server.http.server_close()
     with pytest.raises(NotYet, match="does not answer"):
-        CloudTpuApi(lambda: "secret").get(NAME)
+        CloudTpuApi(SEND).get(NAME)
 
 
-def test_project_and_zone_come_from_the_metadata_server(server: Server) -> None:
-    class Metadata(MetadataServer):
-        def get(self, path: str) -> str | None:
-            return {"project/project-id": "p", "instance/zone": "projects/1/zones/z"}[path]
-
+def test_project_and_zone_come_from_the_metadata_server() -> None:
+    entries = {"project/project-id": "p", "instance/zone": "projects/1/zones/z"}
     target = NamedTpu("n", None, None, "--tpu")
-    assert complete_name(target, Metadata()) == TpuName("p", "z", "n")
+    assert complete_name(target, entries.get) == TpuName("p", "z", "n")
 
 
 def test_a_name_without_project_and_zone_is_an_error_that_names_the_flags(server: Server) -> None:
-    metadata = MetadataServer.from_environment({"GCE_METADATA_HOST": server.host})
     with pytest.raises(InputError, match=r"--tpu-project .*TPU_PROJECT.* and --tpu-zone"):
-        complete_name(NamedTpu("n", None, None, "TPU_NAME"), metadata)
+        complete_name(NamedTpu("n", None, None, "TPU_NAME"), google.metadata)
 
 
 TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 
 
-def test_the_metadata_servers_token_is_kept_until_it_expires(server: Server) -> None:
+@pytest.fixture
+def tokens(server: Server, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    return google.default_tokens()
+
+
+def test_the_metadata_servers_token_is_kept_until_it_expires(
+    server: Server, tokens: Tokens
+) -> None:
     server.answers[TOKEN] = (200, {"access_token": "one", "expires_in": 3600})
-    tokens = MetadataTokens(MetadataServer(server.host))
     assert [tokens(), tokens()] == ["one", "one"]
     assert len(server.requests) == 1
     assert server.requests[0][1]["Metadata-Flavor"] == "Google"
 
 
-def test_a_token_about_to_expire_is_replaced(server: Server) -> None:
+def test_a_token_about_to_expire_is_replaced(server: Server, tokens: Tokens) -> None:
     server.answers[TOKEN] = (200, {"access_token": "one", "expires_in": 30})
-    tokens = MetadataTokens(MetadataServer(server.host))
     tokens()
     server.answers[TOKEN] = (200, {"access_token": "two", "expires_in": 30})
     assert tokens() == "two"
 
 
-def test_a_machine_without_credentials_is_told_how_to_get_some(server: Server) -> None:
+def test_a_machine_without_credentials_is_told_how_to_get_some(tokens: Tokens) -> None:
     with pytest.raises(AccessError, match="gcloud auth application-default login"):
-        MetadataTokens(MetadataServer(server.host))()
+        tokens()

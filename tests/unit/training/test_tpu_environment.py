@@ -152,7 +152,7 @@ class Metadata:
             "instance/attributes/worker-network-endpoints": hosts_,
         }
 
-    def get(self, path: str) -> str | None:
+    def __call__(self, path: str) -> str | None:
         return self.values.get(path)
 
 

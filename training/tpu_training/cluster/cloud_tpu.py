@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-import requests
-
+from tpu_core.google import Client, GoogleError, Json, Send, may_pass, message, reasons
+from tpu_core.tpu import TPU
+from tpu_training.cluster import google
 from tpu_training.cluster.endpoint import (
     DEFAULT_PORT,
     Addresses,
@@ -24,13 +25,7 @@ from tpu_training.cluster.endpoint import (
     Target,
     Wait,
 )
-from tpu_training.cluster.google import (
-    MetadataServer,
-    TokenSource,
-    application_default_tokens,
-    authorization,
-)
-from tpu_training.cluster.machine import Machine, drive_slice
+from tpu_training.cluster.machine import Machine, Metadata, drive_slice
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 # A new role or a newly enabled API takes up to about a minute to propagate, and the agent takes a
@@ -46,8 +41,6 @@ _CURES = {
     "HIDDEN": "it is hidden: delete it and create it again",
 }
 
-_ROOT = "https://tpu.googleapis.com"
-_TIMEOUT_SECONDS = 30.0
 _VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
 _NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
@@ -67,8 +60,8 @@ def resolve(
     """
     if not isinstance(target, NamedTpu):
         return target
-    name = complete_name(target, MetadataServer.from_environment())
-    api = CloudTpuApi(application_default_tokens())
+    name = complete_name(target, google.metadata)
+    api = CloudTpuApi(google.transport())
     tpu = wait_until_ready(api, name, wait, waiting)
     return addresses_of(api, name, tpu, f"{target.source}={target.name}")
 
@@ -107,14 +100,15 @@ def choose_local(
     )
 
 
-def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
+def complete_name(target: NamedTpu, metadata: Metadata) -> TpuName:
     """Complete the name with project and zone from the metadata server.
 
     Raises:
         InputError: There is no such server either; the message names the missing flags.
     """
-    project = target.project or metadata.project()
-    zone = target.zone or metadata.zone()
+    project = target.project or metadata("project/project-id")
+    # It has projects/NUMBER/zones/ before its name.
+    zone = target.zone or (metadata("instance/zone") or "").rpartition("/")[2]
     missing = [
         f"--tpu-{part} (or TPU_{part.upper()})"
         for part, value in (("project", project), ("zone", zone))
@@ -239,9 +233,8 @@ class TpuReader(Protocol):
 class CloudTpuApi:
     """Reads TPUs with the caller's credentials. Only API v1 may know a classic TPU node."""
 
-    def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-        self._session = requests.Session()
+    def __init__(self, send: Send) -> None:
+        self._client = Client(send)
 
     def get(self, name: TpuName) -> Tpu:
         """Return the TPU called `name`.
@@ -251,19 +244,15 @@ class CloudTpuApi:
             AccessError, EndpointError: Asking again will not help.
         """
         for version in ("v2", "v1"):
-            answer = self._request(f"{_ROOT}/{version}/{name}")
-            if answer.status_code != HTTPStatus.NOT_FOUND:
+            try:
+                status, answer = self._client.call("GET", f"{TPU}{version}/{name}", None)
+            except GoogleError as error:
+                raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+            if status != HTTPStatus.NOT_FOUND:
                 break
-        if answer.ok:
-            return Tpu.from_api(answer.json())
-        raise _error_of(answer, name)
-
-    def _request(self, url: str) -> requests.Response:
-        headers = authorization(url, self._tokens)
-        try:
-            return self._session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
-        except requests.RequestException as error:
-            raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+        if status == HTTPStatus.OK:
+            return Tpu.from_api(answer)
+        raise _error_of(status, answer, name)
 
 
 def look_for(api: TpuReader, name: TpuName) -> Tpu:
@@ -278,41 +267,27 @@ def _nowhere(name: TpuName) -> str:
     return f"there is no TPU {name.name} in zone {name.zone} of project {name.project}"
 
 
-def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
-    status = answer.status_code
-    message, reasons = _message_and_reasons(answer)
+def _error_of(status: int, answer: Json, name: TpuName) -> EndpointError | AccessError:
+    text, why = message(answer), reasons(answer)
     if status == HTTPStatus.NOT_FOUND:
         return NotThere(_nowhere(name))
-    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return NotYet(f"the Cloud TPU API answers {status} ({message})")
     if status == HTTPStatus.UNAUTHORIZED:
-        return AccessError(f"the Cloud TPU API refuses the credentials ({message})")
-    if status == HTTPStatus.FORBIDDEN and _NEVER_HEALS in reasons:
+        return AccessError(f"the Cloud TPU API refuses the credentials ({text})")
+    if may_pass(status):
+        return NotYet(f"the Cloud TPU API answers {status} ({text})")
+    if status != HTTPStatus.FORBIDDEN:
+        return EndpointError(f"the Cloud TPU API answers {status} for {name} ({text})")
+    if _NEVER_HEALS in why or "insufficient authentication scopes" in text:
         return AccessError(
             "the VM's access scopes do not cover the Cloud TPU API: stop the VM, give it the scope "
             "https://www.googleapis.com/auth/cloud-platform, and start it again"
         )
-    if status == HTTPStatus.FORBIDDEN and "SERVICE_DISABLED" in reasons:
+    if "SERVICE_DISABLED" in why:
         return DeniedForNow(
             f"the Cloud TPU API is disabled in project {name.project}: run "
             f"`gcloud services enable tpu.googleapis.com --project={name.project}`"
         )
-    if status == HTTPStatus.FORBIDDEN:
-        return DeniedForNow(
-            f"permission tpu.nodes.get on {name} denied ({message}): grant roles/tpu.viewer in "
-            f"project {name.project} to the account that runs the training"
-        )
-    return EndpointError(f"the Cloud TPU API answers {status} for {name} ({message})")
-
-
-def _message_and_reasons(answer: requests.Response) -> tuple[str, set[str]]:
-    """Parse Google's error object; of any other body return the first line and no reasons."""
-    try:
-        error = answer.json()["error"]
-        details = [*error.get("details", ()), *error.get("errors", ())]
-        reasons = {detail.get("reason", "") for detail in details}
-        if "insufficient authentication scopes" in error.get("message", ""):
-            reasons.add(_NEVER_HEALS)
-        return error.get("message", ""), reasons
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return answer.text.partition("\n")[0][:200], set()
+    return DeniedForNow(
+        f"permission tpu.nodes.get on {name} denied ({text}): grant roles/tpu.viewer in "
+        f"project {name.project} to the account that runs the training"
+    )
