@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_core import records
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
@@ -128,9 +128,7 @@ def _write(
     rows.writerow(["step", "learning_rate", "loss", "smoothed_loss"])
     rows.writerows([p.step, p.rate, p.loss, p.smoothed] for p in points)
     files.write_text(f"{directory}/curve.csv", table.getvalue())
-    files.write_text(
-        f"{directory}/verdict.json", json.dumps(dataclasses.asdict(verdict), indent=2) + "\n"
-    )
+    files.write_text(f"{directory}/verdict.json", records.dump(verdict).decode())
     if title is None:
         return None
 

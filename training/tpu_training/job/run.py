@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 import math
@@ -81,8 +82,11 @@ def run_on(
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
                 connect.cache_clear()
+                hang_timer.release()
                 skipped = job.params.skip_corrupt_records
                 data = readable_part(data, skipped, error, hang_timer.reset)
+            # The last attempt and its callbacks refer to each other.
+            gc.collect()
 
 
 class Trainer:
