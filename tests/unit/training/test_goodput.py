@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tpu_training.errors import InputError
-from tpu_training.goodput.account import STATES, Account, account, timeline, to_prometheus
+from tpu_training.goodput.account import (
+    KINDS,
+    STATES,
+    Account,
+    account,
+    draw,
+    timeline,
+    to_prometheus,
+)
 from tpu_training.goodput.ledger import (
     FINISHED,
     PARTS,
@@ -23,7 +31,6 @@ from tpu_training.goodput.ledger import (
     parse_tpus,
     read,
 )
-from tpu_training.goodput.picture import KINDS, draw
 
 pytestmark = pytest.mark.training
 

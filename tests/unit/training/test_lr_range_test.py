@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tpu_training.__main__ import main
 from tpu_training.job.job import Job
-from tpu_training.job.lr_verdict import (
+from tpu_training.job.lr_range_test import (
     Curve,
     Point,
     Reading,

@@ -21,9 +21,9 @@ from tpu_training.cluster.endpoint import (
     Addresses,
     LocalTpu,
     NamedTpu,
-    NoTpu,
     Target,
     Wait,
+    Workers,
 )
 from tpu_training.cluster.machine import Machine, Metadata, drive_slice
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
@@ -51,9 +51,7 @@ class Lost(TpuStateError):
     """Google took the TPU away. The agent, or a person, may recreate it."""
 
 
-def resolve(
-    target: Target, wait: Wait, waiting: Callable[[], None] = lambda: None
-) -> Addresses | LocalTpu | NoTpu:
+def resolve(target: Target, wait: Wait, waiting: Callable[[], None] = lambda: None) -> Workers:
     """Replace a TPU's name by its workers' addresses once it is READY; keep other targets.
 
     Calls `waiting` whenever it has to wait.
@@ -81,9 +79,7 @@ def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addres
     return here
 
 
-def choose_local(
-    workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
-) -> Addresses | LocalTpu | NoTpu:
+def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers:
     """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
 
     That of one host of a slice is the slice. Raises InputError if this host can't drive it.

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tpu_training.cluster.cloud_tpu import choose_local, resolve
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Wait, find_target
+from tpu_training.cluster.endpoint import (
+    Addresses,
+    LocalTpu,
+    NamedTpu,
+    NoTpu,
+    Wait,
+    Workers,
+    find_target,
+)
 from tpu_training.cluster.machine import (
     check_library,
     find_machine,
@@ -75,9 +83,7 @@ def run_job(
     return run_on(workers, job, wait, shutdown, hang_timer, beginning)
 
 
-def find_workers(
-    job: Job, waiting: Callable[[], None] = lambda: None
-) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
+def find_workers(job: Job, waiting: Callable[[], None] = lambda: None) -> tuple[Workers, Wait]:
     """Return the workers of `job` and how long to wait for them; wait for a TPU to be READY.
 
     Reports a missing TensorFlow, wrong names, data, directories and a missing role before

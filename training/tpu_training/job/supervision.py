@@ -26,9 +26,9 @@ from typing import Any, NoReturn
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError, MetadataServer
 from tpu_training.cluster import google
+from tpu_training.cluster.endpoint import watching
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError
 from tpu_training.errors.catalog import find_known_error
-from tpu_training.job.worker_watch import watching
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
 # A preempted VM has 30 seconds until it stops.
