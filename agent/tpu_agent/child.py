@@ -114,7 +114,7 @@ class Child:
             if self._process is None:
                 return
             group = self._process.pid
-        # While the lock is held by a process of this group, its number is nobody else's.
+        # While the lock is held by a process of this group, no other process has its number.
         if self.running():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)

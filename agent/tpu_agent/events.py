@@ -25,7 +25,7 @@ _LOGS = "https://logging.googleapis.com/v2/entries:write"
 _LONGEST_SUBJECT = 200
 # A killed agent loses less than this.
 _ADDITION_SECONDS = 600.0
-# After a longer gap nobody knows what was running.
+# After a longer gap it is unknown what was running.
 _LONGEST_GAP_SECONDS = 2 * _ADDITION_SECONDS
 
 

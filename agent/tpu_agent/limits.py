@@ -187,7 +187,7 @@ class LimitEnforcer:
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
         for item in self._bucket.items(JOBS):
-            # The agent's own ledger is no trace of a trainer.
+            # The agent's own ledger does not show that a trainer runs.
             if "/ledger/tpus-" not in item.path:
                 yield item.updated
 

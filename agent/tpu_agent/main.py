@@ -327,14 +327,14 @@ class Keeper:
 
         Whatever goes wrong, a machine that costs is not left alone.
         """
-        tries, said = 0, ""
+        tries, last = 0, ""
         while True:
             try:
                 return step()
             except Exception as error:
-                if said != (text := str(error) or repr(error)):
-                    said = text
-                    self._say(f"trying again: {said}")
+                if last != (text := str(error) or repr(error)):
+                    last = text
+                    self._say(f"trying again: {last}")
                 time.sleep(backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
                 tries += 1
 
@@ -365,13 +365,13 @@ def watch_port(
         ready = (ready or world.now()) if seen else None
         script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
-            said = (
+            last = (
                 f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
                 "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
                 "firewall rules if network.create is false"
             )
-            world.say(said)
-            world.tell(said)
+            world.say(last)
+            world.tell(last)
             return
         sleep(_PORT_LOOK_SECONDS)
 
@@ -429,16 +429,16 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
         if number
         else _runner(machine, folder, program, is_here=is_here)
     )
-    said = ""
+    last = ""
     say_of_jobs("waiting for jobs")
     while True:
         try:
             jobs.step()
-            said, pause = "", _QUEUE_STEP_SECONDS
+            last, pause = "", _QUEUE_STEP_SECONDS
         except OSError as error:
-            if said != str(error):
-                said = str(error)
-                say_of_jobs(f"trying again: {said}")
+            if last != str(error):
+                last = str(error)
+                say_of_jobs(f"trying again: {last}")
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)
 

@@ -151,9 +151,9 @@ def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
 
 def _state_of(found: Json) -> tuple[str, Phase, str]:
     """Return the state of a request, its phase, and what its loss counts as."""
-    said = found.get("state") or {}
-    state = state_of(said)
-    failed = said.get("failedData", {}).get("error")
+    about = found.get("state") or {}
+    state = state_of(about)
+    failed = about.get("failedData", {}).get("error")
     shown = f"{state} ({message({'error': failed})})" if failed else state
     kind = "failure" if state == "FAILED" else "preemption"
     if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:

@@ -74,8 +74,8 @@ class Bucket:
     def read_json(self, path: str) -> tuple[Json | None, int]:
         """Return a JSON object and its generation; None and 0 if there is no object.
 
-        Content that is no JSON object becomes `{"garbage": true}`. A missing bucket has no objects.
-        Raises GoogleError.
+        Content that is not a JSON object becomes `{"garbage": true}`. A missing bucket has no
+        objects. Raises GoogleError.
         """
         try:
             found = self.read(path)

@@ -71,7 +71,7 @@ class Client:
         status, _, content = self.send(method, url, {"Content-Type": "application/json"}, data)
         answer = parse(content)
         if status == HTTPStatus.OK and answer.get("garbage"):
-            return HTTPStatus.BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
+            return HTTPStatus.BAD_GATEWAY, {"error": {"message": "the answer is not a JSON object"}}
         return status, answer
 
 
@@ -209,10 +209,10 @@ def vertex_root(region: str) -> str:
     """Return the address of a region's custom jobs, which only its own host knows.
 
     Raises:
-        ValueError: it is no region. Records and states name it, and others may write those.
+        ValueError: it is not a region. Records and states name it, and others may write those.
     """
     if not _REGION.fullmatch(region):
-        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
+        raise ValueError(f"{region!r} is not a region of Google's. One is like us-central1")
     return f"https://{region}-aiplatform.googleapis.com/v1"
 
 

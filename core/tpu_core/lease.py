@@ -82,7 +82,7 @@ class Lease:
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can hold the lease at this moment."""
+        """Whether no one else can hold the lease at this moment."""
         return self._generation is not None and self._now() < self._asked + SURE
 
     @property

@@ -106,6 +106,6 @@ def piece(job: str, number: int, offset: int) -> str:
 
 
 def offset_of(path: str) -> int | None:
-    """Return the offset at which a piece begins; None if it is no piece."""
+    """Return the offset at which a piece begins; None if it is not a piece."""
     name = path.rpartition("/")[2]
     return int(name) if re.fullmatch(r"[0-9]{15}", name) else None

@@ -28,7 +28,7 @@ _PATHS = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith(
 
 
 class SetupError(Exception):
-    """What a job needs can't be had."""
+    """What a job needs can't be provided."""
 
 
 class Environment:

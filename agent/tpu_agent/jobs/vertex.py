@@ -102,9 +102,9 @@ class Managed:
         current.shipping.finish()
         tries = len(job.tries)
 
-        def end(there: Job) -> Job | None:
-            ours = there.state == RUNNING and len(there.tries) == tries
-            return there.after_try(outcome, self._world.time()) if ours else None
+        def end(now: Job) -> Job | None:
+            is_same = now.state == RUNNING and len(now.tries) == tries
+            return now.after_try(outcome, self._world.time()) if is_same else None
 
         self._queue.change(job.name, end)
         current.attempt.remove()

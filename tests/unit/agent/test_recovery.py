@@ -115,7 +115,7 @@ def test_a_preempted_tpu_is_deleted_and_made_anew_with_everything_it_had(
     assert clock.now() - begun <= 45 + 90 + 30
     agent.looks(20)
     assert agent.lines == [
-        "t is deleted and made anew: it is PREEMPTED",
+        "t is deleted and recreated: it is PREEMPTED",
         f"t is back after {clock.now() - begun - 20:.0f} s",
     ]
 
@@ -177,7 +177,7 @@ def test_a_creation_that_does_not_end_is_begun_anew_after_an_hour(
     agent.looks(3600)
     assert len(agent.lines) == 1
     agent.looks(600)
-    assert agent.lines[1:] == ["t is deleted and made anew: it is still CREATING after 60 minutes"]
+    assert agent.lines[1:] == ["t is deleted and recreated: it is still CREATING after 60 minutes"]
     stuck = False
     agent.looks(600)
     assert agent.lines[-1].startswith("t is back after")
@@ -240,7 +240,7 @@ def test_a_tpu_that_is_ready_and_answers_is_made_anew_when_the_trainer_says_that
     # An agent that was killed before it could note that it has done so repeats it.
     renew()
     assert agent.lines == [
-        "t is deleted and made anew: it is READY, but the trainer hung 2 times in a row"
+        "t is deleted and recreated: it is READY, but the trainer hung 2 times in a row"
     ]
     agent.looks(600, until=lambda: state(google) == "READY")
     assert google.get(f"{TPU}/nodes/t")["createTime"] != created
@@ -324,7 +324,7 @@ def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> No
     write(google, "agent/declaration.json", {"tpus": {"t": BODY | {"acceleratorType": "v3-8"}}})
     agent.looks(600)
     assert state(google) == "gone"
-    assert agent.lines[-1] == "t is left to the stack, which has changed meanwhile"
+    assert agent.lines[-1] == "t is left to the stack, which has changed since"
 
 
 REMEMBERED: Json = {

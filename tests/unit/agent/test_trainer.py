@@ -226,7 +226,7 @@ def test_what_a_person_mends_elsewhere_is_tried_rarely(world: World, cause: str)
     world.order(OUTCOME.format(1, cause) + "exit 1")
     world.until(lambda: len(world.said) == 2)
     assert world.said[0].endswith(f"({cause}); it is started again in 600 seconds")
-    assert world.told == [f"waits until somebody mends it ({cause}): m"]
+    assert world.told == [f"waits until someone fixes it ({cause}): m"]
 
 
 def test_a_kill_of_the_kernels_for_memory_is_told_from_others(world: World) -> None:

@@ -164,7 +164,7 @@ def test_what_waits_too_long_goes_on_and_its_machine_knows_its_zone(stack: Stack
     assert stack.clock.now() - begun >= MINUTES * 60
     stack.looks(20)
     assert list(stack.requests()) == [C]
-    assert stack.lines[1] == f"q is deleted and made anew: it has waited in {B} for 15 minutes"
+    assert stack.lines[1] == f"q is deleted and recreated: it has waited in {B} for 15 minutes"
     spec = stack.requests()[C]["tpu"]["nodeSpec"][0]
     assert spec["parent"] == place(C)
     assert spec["node"]["metadata"]["tpu-zone"] == C
@@ -268,7 +268,7 @@ def test_a_request_that_google_fails_goes_on_to_the_next_zone_as_pulumi_up_does(
     stack.call = failing
     stack.looks(1800, until=stack.ready_in(C))
     assert list(stack.requests()) == [C]
-    assert stack.lines[0] == "q is deleted and made anew: it is FAILED (Internal error)"
+    assert stack.lines[0] == "q is deleted and recreated: it is FAILED (Internal error)"
     assert [event["kind"] for event in remembered(stack)["events"]] == ["failure"]
 
 

@@ -186,7 +186,7 @@ def test_a_forges_token_stays_with_the_forge(
     "region", ["evil.example/collect?", "us-central1.evil", "", "us-central1\n"]
 )
 def test_a_regions_host_is_that_of_a_region(region: str) -> None:
-    with pytest.raises(ValueError, match="is no region of Google's"):
+    with pytest.raises(ValueError, match="is not a region of Google's"):
         vertex_root(region)
 
 

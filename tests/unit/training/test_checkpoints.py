@@ -427,7 +427,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_was_otherwise(
     [
         (lambda text: text.replace('"format": 1', '"format": 2'), "its format is 2"),
         (lambda text: text.replace('"starts": 1', '"starts": "one"'), "history.starts is 'one'"),
-        (lambda text: "{", "it is no JSON"),
+        (lambda text: "{", "it is not JSON"),
     ],
 )
 def test_the_record_of_a_job_that_is_damaged_or_of_another_release_is_refused(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
 
-from tpu_core.google import Client, GoogleError, Json, Send, may_pass, message, reasons
-from tpu_core.tpu import TPU
+from tpu_core.google import Client, GoogleError, Json, may_pass, message, reasons
+from tpu_core.tpu import TPU, phase_of, state_of
 from tpu_training.cluster import google
 from tpu_training.cluster.endpoint import (
     DEFAULT_PORT,
@@ -32,7 +32,6 @@ from tpu_training.errors import AccessError, EndpointError, InputError, TpuState
 # moment to notice that a TPU is lost.
 _GRACE_SECONDS = 60.0
 
-_LOST = ("PREEMPTED", "TERMINATED")
 _CURES = {
     "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
     "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
@@ -59,12 +58,12 @@ def resolve(target: Target, wait: Wait, waiting: Callable[[], None] = lambda: No
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, google.metadata)
-    api = CloudTpuApi(google.transport())
-    tpu = wait_until_ready(api, name, wait, waiting)
-    return addresses_of(api, name, tpu, f"{target.source}={target.name}")
+    read = partial(read_tpu, Client(google.transport()))
+    tpu = wait_until_ready(read, name, wait, waiting)
+    return addresses_of(read, name, tpu, f"{target.source}={target.name}")
 
 
-def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addresses:
+def addresses_of(read: Read, name: TpuName, tpu: Tpu, source: str) -> Addresses:
     """Return the addresses of `tpu`, which look its name up again whenever they are asked to.
 
     They stay the same while that finds no TPU that is READY.
@@ -72,11 +71,11 @@ def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addres
 
     def look_up() -> Addresses:
         with contextlib.suppress(NotYet, DeniedForNow, Lost):
-            return addresses_of(api, name, _ready(look_for(api, name), name), source)
-        return here
+            return addresses_of(read, name, _ready(look_for(read, name), name), source)
+        return found
 
-    here = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
-    return here
+    found = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
+    return found
 
 
 def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers:
@@ -119,7 +118,7 @@ def complete_name(target: NamedTpu, metadata: Metadata) -> TpuName:
 
 
 def wait_until_ready(
-    api: TpuReader, name: TpuName, wait: Wait, waiting: Callable[[], None] = lambda: None
+    read: Read, name: TpuName, wait: Wait, waiting: Callable[[], None] = lambda: None
 ) -> Tpu:
     """Return the TPU once it is READY and has addresses; log each unsuccessful try.
 
@@ -134,7 +133,7 @@ def wait_until_ready(
     problem: Exception | None = None
     for attempt in wait.attempts():
         try:
-            return _ready(look_for(api, name), name)
+            return _ready(look_for(read, name), name)
         except (NotYet, DeniedForNow, Lost) as error:
             if not isinstance(error, NotYet) and attempt.elapsed >= _GRACE_SECONDS:
                 raise
@@ -152,7 +151,7 @@ def wait_until_ready(
 def _ready(tpu: Tpu, name: TpuName) -> Tpu:
     """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it is not to be."""
     if cure := _CURES.get(tpu.state):
-        kind = Lost if tpu.state in _LOST else TpuStateError
+        kind = Lost if phase_of(tpu.state) == "lost" else TpuStateError
         raise kind(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
     if tpu.state != "READY":
         raise NotYet(f"the TPU {name.name} is {tpu.state}, not READY")
@@ -204,11 +203,11 @@ class Tpu:
     tensorflow: str | None
 
     @classmethod
-    def from_api(cls, node: Mapping[str, Any]) -> Tpu:
+    def from_api(cls, node: Json) -> Tpu:
         """Read a v1 or v2 Node; `health` may be missing (tensorflow/tpu#590)."""
         version = _VERSION.search(node.get("tensorflowVersion") or node.get("runtimeVersion") or "")
         return cls(
-            state=node.get("state", "STATE_UNSPECIFIED"),
+            state=state_of(node),
             addresses=tuple(
                 f"{endpoint['ipAddress']}:{endpoint.get('port') or DEFAULT_PORT}"
                 for endpoint in node.get("networkEndpoints", ())
@@ -219,43 +218,34 @@ class Tpu:
         )
 
 
-class TpuReader(Protocol):
-    """The part of the Cloud TPU API that a look-up needs."""
-
-    def get(self, name: TpuName) -> Tpu:
-        """Return the TPU; raise as CloudTpuApi.get does."""
+Read = Callable[[TpuName], Tpu]
+"""Reads one TPU; raises as `read_tpu` does."""
 
 
-class CloudTpuApi:
-    """Reads TPUs with the caller's credentials. Only API v1 may know a classic TPU node."""
+def read_tpu(client: Client, name: TpuName) -> Tpu:
+    """Return the TPU called `name`. Only API v1 may know a classic TPU node.
 
-    def __init__(self, send: Send) -> None:
-        self._client = Client(send)
-
-    def get(self, name: TpuName) -> Tpu:
-        """Return the TPU called `name`.
-
-        Raises:
-            NotYet, DeniedForNow: Asking again may help.
-            AccessError, EndpointError: Asking again will not help.
-        """
-        for version in ("v2", "v1"):
-            try:
-                status, answer = self._client.call("GET", f"{TPU}{version}/{name}", None)
-            except GoogleError as error:
-                raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
-            if status != HTTPStatus.NOT_FOUND:
-                break
-        if status == HTTPStatus.OK:
-            return Tpu.from_api(answer)
-        raise _error_of(status, answer, name)
+    Raises:
+        NotYet, DeniedForNow: Asking again may help.
+        AccessError, EndpointError: Asking again will not help.
+    """
+    for version in ("v2", "v1"):
+        try:
+            status, answer = client.call("GET", f"{TPU}{version}/{name}", None)
+        except GoogleError as error:
+            raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+        if status != HTTPStatus.NOT_FOUND:
+            break
+    if status == HTTPStatus.OK:
+        return Tpu.from_api(answer)
+    raise _error_of(status, answer, name)
 
 
-def look_for(api: TpuReader, name: TpuName) -> Tpu:
-    """Return the TPU in the first of its zones that has it; raises as CloudTpuApi.get does."""
+def look_for(read: Read, name: TpuName) -> Tpu:
+    """Return the TPU in the first of its zones that has it; raises as `read_tpu` does."""
     for one in name.in_each_zone:
         with contextlib.suppress(NotThere):
-            return api.get(one)
+            return read(one)
     raise NotThere(_nowhere(name))
 
 

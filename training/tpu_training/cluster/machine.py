@@ -193,15 +193,15 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
     Raises:
         InputError: This is another worker, or `target` asks for this host's chips alone.
     """
-    here = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
+    this = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
     if isinstance(target, LocalTpu):
         raise InputError(
-            f"{target.source}=local: {here}, and its chips wait for those of the others; leave "
+            f"{target.source}=local: {this}, and its chips wait for those of the others; leave "
             "local out on worker 0, or name the slice (--tpu=NAME) anywhere: that drives them all"
         )
     if slice_.worker:
         raise InputError(
-            f"{here}: start the job on worker 0, which drives all of them; here it would take "
+            f"{this}: start the job on worker 0, which drives all of them; here it would take "
             "chips that worker 0 needs"
         )
     return Addresses(slice_.workers, "the metadata of this slice")

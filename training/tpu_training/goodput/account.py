@@ -287,7 +287,7 @@ def to_prometheus(total: Account, job: str) -> str:
         _metric("lost_steps", "Steps that were done again.", own, total.lost_steps),
         _metric("starts", "Starts of the trainer.", own, total.starts),
         _metrics("state_seconds", "Wall time by state.", states),
-        _metrics("badput_seconds", "Wall time that is no goodput, by its cause.", causes),
+        _metrics("badput_seconds", "Wall time that is not goodput, by its cause.", causes),
         _metrics("tpu_state_seconds", "Time of each TPU by its state.", tpus),
     )
     return "".join(parts)

@@ -40,7 +40,7 @@ class Entry:
     Attributes:
         begin: When it started, in seconds since the epoch by its machine's clock.
         duration: For how long it has run, by a clock that is never set.
-        first_step: The step from which it went on.
+        first_step: The step from which it continued.
         last_step: The last one that it finished.
         seconds: What it spent on each of PARTS; the rest of `duration` came before its first loop.
         machine: The name of the machine it ran on; empty if unknown.
@@ -200,7 +200,7 @@ class Ledger:
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
-        wrong = [f"{name} is no file of a ledger; it is left out" for name in self.broken]
+        wrong = [f"{name} is not a file of a ledger; it is left out" for name in self.broken]
         wrong += [f"{name} was kept aside; what it may have said is missing" for name in self.aside]
         for machine, slow in self.clocks.items():
             way = "slow" if slow > 0 else "fast"

@@ -18,10 +18,7 @@ from tpu_core import records
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
-from tpu_training.data import files
-from tpu_training.data.corruption import readable_part
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.pipeline import training_batches
+from tpu_training.data import corruption, data_set, files, pipeline
 from tpu_training.job.job import Job
 from tpu_training.job.run import connect_and_open
 from tpu_training.loop.optimizers import create_schedule
@@ -63,11 +60,11 @@ def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: 
         try:
             return run_lr_range_test(cluster, data, job, sweep, plot)
         except tf.errors.OpError as error:
-            data = readable_part(data, job.params.skip_corrupt_records, error)
+            data = corruption.readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def run_lr_range_test(
-    cluster: Cluster, data: DataSet, job: Job, sweep: Sweep, plot: bool
+    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep, plot: bool
 ) -> Verdict:
     """Sweep on `cluster`, write `<model-dir>/lr_range_test/`, print and return the verdict."""
     job.params.replica_batch_size(cluster.replicas)
@@ -94,7 +91,7 @@ def run_lr_range_test(
 
 
 def _test(
-    cluster: Cluster, data: DataSet, job: Job, sweep: Sweep
+    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep
 ) -> tuple[Sequence[Point], Verdict]:
     longest = max(sweep.steps, sweep.trial_steps)
     trainer = RateTrainer(cluster, job.model, job.params, data, longest)
@@ -160,7 +157,12 @@ class RateTrainer:
     """
 
     def __init__(
-        self, cluster: Cluster, model: ModelDefinition, params: Params, data: DataSet, longest: int
+        self,
+        cluster: Cluster,
+        model: ModelDefinition,
+        params: Params,
+        data: data_set.DataSet,
+        longest: int,
     ) -> None:
         """Prepare for at most `longest` steps from each start."""
         self._cluster, self._params, self._longest = cluster, params, longest
@@ -175,7 +177,7 @@ class RateTrainer:
         state.optimizer.rate = lambda step: tf.gather(self._rates, tf.maximum(step, 0))
         self._variables = [*state.model.variables, *state.optimizer.variables, state.step]
         self._first = [variable.numpy() for variable in self._variables]
-        batches = training_batches(data, cluster, params)
+        batches = pipeline.training_batches(data, cluster, params)
         self._loop = create_train_loop(cluster, params, state, batches)
 
     def start(self, rates: Sequence[float]) -> None:
@@ -347,7 +349,7 @@ _MOST_EACH_WAY = 6
 _GOOD = 0.9
 # And about as good as the best by this part.
 _EQUAL = 0.98
-# The loss of guessing, times this: less than that is no sign of learning.
+# The loss of guessing, times this: less than that does not show learning.
 _LEARNT = 0.96
 # rate -> the loss at the end of a short training; not finite if it diverged
 Train = Callable[[float], float]

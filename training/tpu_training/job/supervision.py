@@ -362,7 +362,7 @@ def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> 
         except OSError:
             over.wait(_PAUSE_SECONDS)
         except (ValueError, AttributeError):
-            logger.warning("notice: the metadata server answers with something that is no JSON")
+            logger.warning("notice: the metadata server answers with something that is not JSON")
             over.wait(_PAUSE_SECONDS)
 
 

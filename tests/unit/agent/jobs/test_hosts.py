@@ -322,8 +322,8 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
         raise Made(*what)
 
     monkeypatch.setattr(main, "Machine", Metadata)
-    monkeypatch.setattr(main.hosts, "Host", made)
-    monkeypatch.setattr(main.runner, "Runner", made)
+    monkeypatch.setattr("tpu_agent.jobs.hosts.Host", made)
+    monkeypatch.setattr("tpu_agent.jobs.runner.Runner", made)
     with pytest.raises(Made) as found:
         main.run_jobs([str(tmp_path / "jobs.py"), "jobs", *arguments])
     made_of = found.value.args
