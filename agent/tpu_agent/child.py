@@ -5,8 +5,6 @@ was killed at any point, also between two of its own instructions, finds out aft
 program still runs, and no number of a process is ever taken for another's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

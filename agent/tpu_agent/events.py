@@ -4,8 +4,6 @@ Cloud Monitoring delivers the entries by the notification channels that the stac
 https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

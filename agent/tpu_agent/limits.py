@@ -4,8 +4,6 @@ A failure stops nothing else: each TPU is looked up and taken down separately, a
 looked up counts as it was last known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machine that the agent runs on: its metadata, its account, its power switch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ A plain TPU VM and a classic node are lost one by one. A request in the queue is
 with all its TPU VMs: Google gives all of them or none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

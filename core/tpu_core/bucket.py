@@ -4,8 +4,6 @@ A summary of an object is kept in its metadata, so that one list of a thousand o
 them. https://docs.cloud.google.com/storage/docs/request-preconditions
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Tell apart why Google does not give a TPU, and what helps."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ JSON calls of it, and `tpu_core.bucket.Bucket` a bucket. `MetadataServer` tells 
 itself, its tokens included.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

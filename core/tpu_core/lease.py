@@ -6,8 +6,6 @@ renewals fail stops well before another may start (fencing: every write that cou
 first, or is made on the condition of a generation).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -24,8 +24,6 @@ jobs/NAME/hosts/TRY/N.log    what it wrote there
 jobs/NAME/logs/TRY/OFFSET    what it wrote, in pieces: the bytes of an attempt from an offset on
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -3,8 +3,6 @@
 All who may write there may have written anything.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The environment of one attempt: its files, a Python environment of its own, its variables."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

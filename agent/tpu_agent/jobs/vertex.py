@@ -5,8 +5,6 @@ each attempt is written into the job's record, on the condition that it has not 
 of a slice has a container; the record is worker 0's, and the others follow it (hosts.Follower).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
