@@ -265,7 +265,7 @@ def test_a_tpu_of_an_active_request_that_is_dead_takes_the_request_with_it(
     assert request_of(google)["createTime"] != before
 
 
-def test_a_request_that_somebody_deletes_stays_deleted_also_while_it_waits(
+def test_a_request_that_someone_deletes_stays_deleted_also_while_it_waits(
     agent: Agent, google: Client
 ) -> None:
     agent.cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
@@ -313,7 +313,7 @@ def test_with_a_damaged_declaration_no_request_is_deleted(
     assert "`pulumi up` writes it" in agent.lines[-1]
 
 
-def test_a_request_in_a_state_that_nobody_knows_is_left_alone(
+def test_a_request_in_a_state_that_is_unknown_is_left_alone(
     local_cloud: LocalCloud, google: Client, clock: VirtualClock
 ) -> None:
     agent = queued(local_cloud, google, clock, ONE)

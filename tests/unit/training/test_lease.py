@@ -379,7 +379,7 @@ def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
     assert parse((tmp_path / "lease.json").read_text()) == holder("b")
 
 
-def test_evaluating_beside_a_training_is_allowed(tmp_path: Path) -> None:
+def test_evaluating_next_to_a_training_is_allowed(tmp_path: Path) -> None:
     with hold(str(tmp_path)), hold(str(tmp_path), trains=False) as lease:
         lease.confirm()
         lease.check()

@@ -77,7 +77,7 @@ def test_what_takes_long_is_done_while_the_tpu_is_made() -> None:
 
 
 @pytest.mark.parametrize("name", ["PREEMPTED", "TERMINATED"])
-def test_a_lost_tpu_gets_a_minute_in_which_it_may_be_made_anew(name: str) -> None:
+def test_a_lost_tpu_gets_a_minute_in_which_it_may_be_recreated(name: str) -> None:
     anew = Scripted(*[state(name)] * 3, NotYet("not there"), state("CREATING"), READY)
     assert wait_until_ready(anew.get, NAME, anew.wait) == READY
     lost = Scripted(state(name))

@@ -108,7 +108,7 @@ def test_an_endpoint_that_comes_up_late_is_found(listener: socket.socket) -> Non
     servers[0].close()
 
 
-def test_a_tpu_that_is_made_anew_meanwhile_is_found_at_its_new_address(
+def test_a_tpu_that_is_recreated_meanwhile_is_found_at_its_new_address(
     listener: socket.socket,
 ) -> None:
     """One that died is still READY for a while, at an address where nobody answers any more."""
