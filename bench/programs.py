@@ -34,8 +34,7 @@ from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
-from tpu_training.job.lr_range_test import RateTrainer, Sweep, run_sweep, run_trials
-from tpu_training.job.lr_verdict import read
+from tpu_training.job.lr_range_test import RateTrainer, Sweep, read, run_sweep, run_trials
 from tpu_training.job.start import prepare_tensorflow
 from tpu_training.loop import train
 from tpu_training.loop.evaluation import create_evaluation

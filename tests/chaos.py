@@ -210,7 +210,7 @@ class Chaos:
     def _draw(self, ledger: Ledger, total: Account) -> None:
         """Draw where the time went, with a dashed line for each fault."""
         from tpu_training.errors import InputError
-        from tpu_training.goodput.picture import draw
+        from tpu_training.goodput.account import draw
 
         picture = self.folder.with_name(f"{self.folder.name}.png")
         try:

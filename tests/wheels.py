@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# What each distribution is made of, next to its pyproject.toml and README.md.
+# What each distribution is made of, apart from its pyproject.toml and README.md.
 PACKAGES = {
     ".": ("agent/tpu_agent", "bootstrap", "infra", "policy", "tpustack"),
     "core": ("tpu_core",),
-    "training": ("tpu_training",),
+    # A machine installs this wheel alone.
+    "training": ("tpu_training", "../core/tpu_core"),
     "localcloud": ("localcloud",),
 }
 _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
@@ -22,9 +23,10 @@ _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 def build(source: str, folder: Path) -> Path:
     """Build the wheel of a folder of `PACKAGES`, reproducibly."""
     copy, target = folder / "sources" / source, folder / "wheels" / source
-    copy.mkdir(parents=True)
+    copy.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES[source]:
-        shutil.copytree(ROOT / source / package, copy / package, ignore=_MADE)
+        into = copy / package
+        shutil.copytree(ROOT / source / package, into, ignore=_MADE, dirs_exist_ok=True)
     for path in (f"{source}/pyproject.toml", f"{source}/README.md", "LICENSE"):
         shutil.copy(ROOT / path, copy)
     # What pip or uv would call, each of which takes a second to get there.

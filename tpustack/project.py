@@ -76,12 +76,12 @@ def build_wheel(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves files next to the sources, so it gets a copy.
-        source = Path(folder) / "training"
+        # A build leaves files next to the sources, so it gets a copy. The wheel brings core along.
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-        shutil.copytree(root() / "training", source, ignore=made)
+        for room in ("core", "training"):
+            shutil.copytree(root() / room, Path(folder) / room, ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-        command += ["--no-build-isolation", "--wheel-dir", folder, str(source)]
+        command += ["--no-build-isolation", "--wheel-dir", folder, f"{folder}/training"]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(
             command, env=os.environ | fixed, capture_output=True, text=True, check=False

@@ -1,7 +1,5 @@
 """What the Pulumi program gives to machines: the agent in one file, start-up scripts, locks."""
 
-from __future__ import annotations
-
 import base64
 import bz2
 import json

@@ -5,8 +5,6 @@ was killed at any point, also between two of its own instructions, finds out aft
 program still runs, and no number of a process is ever taken for another's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -114,7 +112,7 @@ class Child:
             if self._process is None:
                 return
             group = self._process.pid
-        # While the lock is held by a process of this group, its number is nobody else's.
+        # While the lock is held by a process of this group, no other process has its number.
         if self.running():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)

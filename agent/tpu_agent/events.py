@@ -4,8 +4,6 @@ Cloud Monitoring delivers the entries by the notification channels that the stac
 https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -25,7 +23,7 @@ _LOGS = "https://logging.googleapis.com/v2/entries:write"
 _LONGEST_SUBJECT = 200
 # A killed agent loses less than this.
 _ADDITION_SECONDS = 600.0
-# After a longer gap nobody knows what was running.
+# After a longer gap it is unknown what was running.
 _LONGEST_GAP_SECONDS = 2 * _ADDITION_SECONDS
 
 

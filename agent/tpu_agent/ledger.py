@@ -4,8 +4,6 @@ Recovery and limits tell the ledger what they have seen and done. The trainer re
 `tpustack goodput` uses it to split the time in which no trainer ran.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ A failure stops nothing else: each TPU is looked up and taken down separately, a
 looked up counts as it was last known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -187,7 +185,7 @@ class LimitEnforcer:
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
         for item in self._bucket.items(JOBS):
-            # The agent's own ledger is no trace of a trainer.
+            # The agent's own ledger does not show that a trainer runs.
             if "/ledger/tpus-" not in item.path:
                 yield item.updated
 

@@ -1,23 +1,16 @@
 """The machine that the agent runs on: its metadata, its account, its power switch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
+from urllib.error import HTTPError
 
 from tpu_core.contract import Environment, Limits, Metadata
-from tpu_core.google import Client, MachineToken, Transport
+from tpu_core.google import Client, MachineToken, MetadataServer, Transport
 from tpu_core.tpu import Place
 
-_METADATA = "http://metadata.google.internal/computeMetadata/v1/"
-_METADATA_SECONDS = 120
-_NOT_FOUND = 404
 BASE = Path(os.environ.get(Environment.BASE) or Path(sys.argv[0]).parent)
 """Where the agent keeps what outlives its process; its own file is in memory."""
 
@@ -27,14 +20,12 @@ class Machine:
 
     def __init__(self) -> None:
         self._etag = ""
-        self._opener = urllib.request.build_opener()
+        self._server = MetadataServer()
         self.client = Client(Transport(MachineToken(self.entry)))
 
     def metadata(self, path: str) -> tuple[str, str]:
         """Return an entry of the metadata server, and its ETag."""
-        request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
-        with self._opener.open(request, timeout=_METADATA_SECONDS) as response:
-            return response.read().decode(), response.headers.get("ETag", "")
+        return self._server.read(path)
 
     def entry(self, path: str) -> str:
         """Return an entry below `instance/`."""
@@ -48,8 +39,8 @@ class Machine:
         """Return a metadata value; None if there is none."""
         try:
             return self.attribute(name)
-        except urllib.error.HTTPError as error:
-            if error.code == _NOT_FOUND:
+        except HTTPError as error:
+            if error.code == 404:
                 return None
             raise
 
@@ -74,10 +65,8 @@ class Machine:
 
     def limits(self, seconds: int) -> Limits:
         """Return the limits: at once at first, then on a change or after so many seconds."""
-        query = {"wait_for_change": "true", "timeout_sec": str(seconds)}
-        query["last_etag"] = self._etag or "0"
-        path = f"instance/attributes/{Metadata.LIMITS}?{urllib.parse.urlencode(query)}"
-        text, self._etag = self.metadata(path)
+        path = f"instance/attributes/{Metadata.LIMITS}"
+        text, self._etag = self._server.wait(path, self._etag, seconds)
         limits: Limits = json.loads(text)
         return limits
 

@@ -1,12 +1,15 @@
-"""The agent's program.
+"""The agent's program, and what each of its arguments starts.
 
-`agent.py` enforces limits, recreates lost TPUs and runs the trainer, each in a thread of its own,
-until it is told to end. `agent.py wake` starts stopped TPUs. `agent.py jobs`, `try FOLDER` and
-`managed BUCKET JOB` run jobs: see jobs/main.py.
+none                  enforces limits, recreates lost TPUs and runs the trainer, each in a thread
+wake                  starts stopped TPUs
+jobs [here]           runs the queue's jobs; `here`: on the TPU VM itself
+try FOLDER            supervises one attempt of a job
+managed BUCKET JOB    runs one job in a container of Vertex AI
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import select
@@ -17,21 +20,25 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from tpu_agent.events import Ceiling, Events
-from tpu_agent.jobs import main as jobs
-from tpu_agent.jobs.attempt import any_running
+from tpu_agent.jobs import attempt, hosts, runner, vertex
+from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.machine import BASE, Machine, oom_kills
 from tpu_agent.recovery import Recovery, World
 from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
+from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.causes import cause_of
-from tpu_core.contract import Limits, Metadata
-from tpu_core.google import Call
+from tpu_core.contract import AS_ROOT, Environment, Limits, Metadata
+from tpu_core.google import Call, MachineToken, Transport
+from tpu_core.lease import Holder
+from tpu_core.records import dump
 from tpu_core.times import backoff
 from tpu_core.tpu import Place, look_up, state_of
 
@@ -51,7 +58,7 @@ def say_of_trainer(text: str) -> None:
 def main() -> None:
     """Do what the arguments say."""
     if sys.argv[1:2] in (["jobs"], ["try"], ["managed"]):
-        jobs.run(sys.argv)
+        run_jobs(sys.argv)
         return
     machine = Machine()
     events = Events(machine.optional, machine.client.call, say)
@@ -170,7 +177,7 @@ def _or_die(work: Callable[[], None]) -> None:
 
 
 def _runs_jobs() -> bool:
-    return any_running(BASE / "jobs")
+    return attempt.any_running(BASE / "jobs")
 
 
 class _Alarm:
@@ -320,14 +327,14 @@ class Keeper:
 
         Whatever goes wrong, a machine that costs is not left alone.
         """
-        tries, said = 0, ""
+        tries, last = 0, ""
         while True:
             try:
                 return step()
             except Exception as error:
-                if said != (text := str(error) or repr(error)):
-                    said = text
-                    self._say(f"trying again: {said}")
+                if last != (text := str(error) or repr(error)):
+                    last = text
+                    self._say(f"trying again: {last}")
                 time.sleep(backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
                 tries += 1
 
@@ -358,12 +365,105 @@ def watch_port(
         ready = (ready or world.now()) if seen else None
         script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
-            said = (
+            last = (
                 f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
                 "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
                 "firewall rules if network.create is false"
             )
-            world.say(said)
-            world.tell(said)
+            world.say(last)
+            world.tell(last)
             return
         sleep(_PORT_LOOK_SECONDS)
+
+
+# The processes of the queue, which share nothing with those above but the machine.
+
+_QUEUE_STEP_SECONDS = 0.25
+_QUEUE_RETRY_SECONDS = 5.0
+# A try repeats its own calls, as nothing else does.
+_PATIENCE_SECONDS = 60.0
+
+
+def say_of_jobs(text: str) -> None:
+    """Write a line to the journal and the serial port."""
+    print(f"tpu-stack jobs: {text}", flush=True)
+
+
+def run_jobs(arguments: list[str]) -> None:
+    """Do what the agent's arguments say, the first of which is the agent's own file."""
+    if arguments[1] == "try":
+        _run_try(Path(arguments[2]))
+    elif arguments[1] == "managed":
+        bucket, name = arguments[2:4]
+        sys.exit(vertex.run(Path(arguments[0]), bucket, name, _store_of(Machine())))
+    else:
+        _run_queue(Path(arguments[0]), is_here=arguments[2:] == ["here"])
+
+
+def _run_try(folder: Path) -> None:
+    """Run one attempt, as the process that `Attempt.start` starts."""
+    machine, account = Machine(), os.environ.get(Environment.JOB_ACCOUNT, AS_ROOT)
+    server = (
+        JobMetadata(account, machine.client.call, machine.metadata) if account != AS_ROOT else None
+    )
+    attempt.supervise(folder, _store_of(machine), Identity(server))
+
+
+def _store_of(machine: Machine) -> Callable[[str], Bucket]:
+    """Return what opens a bucket by its name, as the machine's account."""
+    return lambda name: Bucket(name, Transport(MachineToken(machine.entry), _PATIENCE_SECONDS))
+
+
+def _run_queue(program: Path, *, is_here: bool) -> None:
+    """Run jobs until this process is ended."""
+    machine = Machine()
+    folder = program.parent / "jobs"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Two runners on one machine would have one lease. No job can lock what it can't open.
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
+    number = int(machine.optional(Metadata.WORKER_NUMBER) or 0) if is_here else 0
+    jobs = (
+        _host(machine, folder, program, number)
+        if number
+        else _runner(machine, folder, program, is_here=is_here)
+    )
+    last = ""
+    say_of_jobs("waiting for jobs")
+    while True:
+        try:
+            jobs.step()
+            last, pause = "", _QUEUE_STEP_SECONDS
+        except OSError as error:
+            if last != str(error):
+                last = str(error)
+                say_of_jobs(f"trying again: {last}")
+            pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
+        time.sleep(pause)
+
+
+def _host(machine: Machine, folder: Path, program: Path, number: int) -> hosts.Host:
+    """Return what runs jobs on another host of a slice than worker 0."""
+    place, tpu = machine.place(), machine.attribute(Metadata.TPU_NAME)
+    tpus = runner.Tpus(place, tpu, machine.client.call, lambda: None, is_here=True)
+    world = hosts.World(
+        os.environ, lambda one: one.start(program), time.sleep, time.time, say_of_jobs
+    )
+    store = Bucket(place.bucket, machine.client.send)
+    return hosts.Host(store, tpu, number, tpus.ready, folder, world)
+
+
+def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> runner.Runner:
+    place = machine.place()
+    me = Holder(machine.entry("id"), machine.entry("name"))
+    tpu = machine.attribute(Metadata.TPU_NAME)
+    store = Bucket(place.bucket, machine.client.send)
+
+    def want() -> None:
+        store.write(paths.WANTED, dump({"at": time.time()}))
+
+    tpus = runner.Tpus(place, tpu, machine.client.call, want, is_here=is_here)
+    tell = partial(Events(machine.optional, machine.client.call, say_of_jobs).report, "job")
+    world = runner.World(attempt.now, time.time, say_of_jobs, lambda one: one.start(program), tell)
+    return runner.Runner(store, me, tpu, tpus, folder, world)

@@ -1,7 +1,5 @@
 """What the agent remembers in the bucket, so that it can be killed at any point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tpu_agent.tpus import Seen

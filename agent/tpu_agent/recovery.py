@@ -204,7 +204,7 @@ class Recovery:
             new["leaves"] = kind == "shortage" or kind == seen.kind == "failure"
             self._memory.remaking[name] = new
             self._memory.save()
-        self._say_once(name, f"{name} is deleted and made anew: {why}")
+        self._say_once(name, f"{name} is deleted and recreated: {why}")
         self._delete(name, seen)
 
     def _give_up(self, name: str, why: str, kind: str, budget: int) -> None:
@@ -240,12 +240,12 @@ class Recovery:
         if "asleep" in entry:
             if not self._memory.wakes(entry):
                 return
-            self._say_once(name, f"{name} is made anew: a job waits for it")
+            self._say_once(name, f"{name} is recreated: a job waits for it")
         if entry["operation"] and not self._is_over(name, entry):
             return
         declared = self._declared(name)
         if declared is None or declared.digest(name) != entry["declared"]:
-            self._leave(name, f"{name} is left to the stack, which has changed meanwhile")
+            self._leave(name, f"{name} is left to the stack, which has changed since")
             return
         if entry.get("leaves"):
             entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
@@ -268,13 +268,13 @@ class Recovery:
         address = operation_address(self._zones.place(entry), entry["operation"])
         status, operation = self._call("GET", address, None)
         if status not in (200, 404):
-            said = cause_of(status, operation)
-            raise OSError(f"{entry['operation']}: HTTP status {status}, {said}")
+            why = cause_of(status, operation)
+            raise OSError(f"{entry['operation']}: HTTP status {status}, {why}")
         if status == 200 and not operation.get("done"):
             return False
         if status == 200 and not operation.get("error"):
             # It existed: a queued resource may be deleted hours before it gets a TPU.
-            self._leave(name, f"{name} was made anew, and somebody has deleted it: left alone")
+            self._leave(name, f"{name} was recreated, and someone has deleted it: left alone")
             return False
         entry["operation"] = None
         if status == 404:

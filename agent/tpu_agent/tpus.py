@@ -4,8 +4,6 @@ A plain TPU VM and a classic node are lost one by one. A request in the queue is
 with all its TPU VMs: Google gives all of them or none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -151,9 +149,9 @@ def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
 
 def _state_of(found: Json) -> tuple[str, Phase, str]:
     """Return the state of a request, its phase, and what its loss counts as."""
-    said = found.get("state") or {}
-    state = state_of(said)
-    failed = said.get("failedData", {}).get("error")
+    about = found.get("state") or {}
+    state = state_of(about)
+    failed = about.get("failedData", {}).get("error")
     shown = f"{state} ({message({'error': failed})})" if failed else state
     kind = "failure" if state == "FAILED" else "preemption"
     if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:

@@ -169,9 +169,9 @@ class Trainer:
         record = self._record
         ended = self._child.ended(record.number)
         if ended is not None:
-            code, cause, said = self._outcome(ended.code)
+            code, cause, text = self._outcome(ended.code)
             tpu = TpuState(None) if code in (0, 2, 75) else self._tpu()
-            self._act(code, tpu.ending or self._judge(code, cause), tpu.said or said)
+            self._act(code, tpu.ending or self._judge(code, cause), tpu.said or text)
         record.handled = record.number
         self._save()
 
@@ -179,11 +179,11 @@ class Trainer:
         """Return the exit code, the cause and the message, by the trainer's word if it left one."""
         try:
             outcome = json.loads((self._folder / "outcome.json").read_text("utf-8"))
-            said = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
+            text = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
         except (OSError, ValueError, KeyError, TypeError):
-            said = code, "", ""
+            text = code, "", ""
         # Prefer the reported outcome unless the exit code contradicts it.
-        known, cause, message = said if code in (-1, said[0]) else (code, "", "")
+        known, cause, message = text if code in (-1, text[0]) else (code, "", "")
         return known, "hung" if self._record.hung == self._record.number else cause, message
 
     def _tpu(self) -> TpuState:
@@ -236,7 +236,7 @@ class Trainer:
                 record.waiting = True
             if ending.action == "rarely" and record.in_a_row == 1:
                 more = f": {message}" if message else ""
-                self._around.tell(f"waits until somebody mends it ({ending.cause}){more}")
+                self._around.tell(f"waits until someone fixes it ({ending.cause}){more}")
             self._put_off(code, ending)
 
     def _give_up(self, why: str, message: str) -> None:
@@ -314,7 +314,7 @@ class Ending:
     Attributes:
         cause: in a word or two, such as `loss-diverged`.
         action: what the agent does.
-        kind: the budget that it counts against; none if it is no failure.
+        kind: the budget that it counts against; empty if it is not a failure.
     """
 
     cause: str
@@ -390,11 +390,11 @@ _CAUSES: dict[Phase, str] = {
 }
 _HEALTHS = {"UNHEALTHY_MAINTENANCE": "in maintenance"}
 _CURES = {
-    "preempted": "`tpustack recover` makes it anew, or set recovery.enabled",
+    "preempted": "`tpustack recover` recreates it, or set recovery.enabled",
     "stopped": "`gcloud compute tpus tpu-vm start NAME --zone ZONE` starts it",
-    "deleted": "`pulumi up --refresh` makes it anew",
+    "deleted": "`pulumi up --refresh` recreates it",
     "not ready yet": "",
-    "in maintenance": "it comes back by itself",
+    "in maintenance": "it comes back on its own",
 }
 
 

@@ -4,8 +4,6 @@ A summary of an object is kept in its metadata, so that one list of a thousand o
 them. https://docs.cloud.google.com/storage/docs/request-preconditions
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -74,8 +72,8 @@ class Bucket:
     def read_json(self, path: str) -> tuple[Json | None, int]:
         """Return a JSON object and its generation; None and 0 if there is no object.
 
-        Content that is no JSON object becomes `{"garbage": true}`. A missing bucket has no objects.
-        Raises GoogleError.
+        Content that is not a JSON object becomes `{"garbage": true}`. A missing bucket has no
+        objects. Raises GoogleError.
         """
         try:
             found = self.read(path)
@@ -205,7 +203,7 @@ class Bucket:
         # A missing bucket is 404, too: only its message tells.
         if missing and status == HTTPStatus.NOT_FOUND and _NO_BUCKET not in text:
             return None
-        raise GoogleError(status, f"gs://{self.bucket}: HTTP status {status}: {text}")
+        raise GoogleError(status, f"gs://{self.bucket}: HTTP response code {status}: {text}")
 
 
 def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:

@@ -1,7 +1,5 @@
 """Tell apart why Google does not give a TPU, and what helps."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -9,8 +7,8 @@ from tpu_core.google import HIDDEN, Json, message
 
 _INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
 _DENIED, _UNAUTHENTICATED = (7, 403), (16, 401)
-# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877); nobody here has
-# seen what Google says of an unknown runtime.
+# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877); what Google says
+# of an unknown runtime is not known here of an unknown runtime.
 _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # "Maximum number of CreateNode requests per minute" (marin-community/marin, pull 6198), and the
 # reason that Google's APIs have for it (google/api/error_reason.proto).
@@ -46,27 +44,27 @@ class Cause:
 
 def cause_of(code: int, answer: Json) -> Cause:
     """Return what a refusal means; `code` is an HTTP status or that of an operation's error."""
-    said = message(answer)
-    low, whole = said.lower(), str(answer).lower()
+    text = message(answer)
+    low, whole = text.lower(), str(answer).lower()
     if code in _EXHAUSTED and any(word in whole for word in _RATE):
-        return Cause("too many calls", said)
+        return Cause("too many calls", text)
     if "quota" in low and code in _EXHAUSTED:
-        return Cause("quota", said, "ask Google for more, or delete what holds it")
+        return Cause("quota", text, "ask Google for more, or delete what holds it")
     if "capacity" in low or code in _EXHAUSTED:
-        return Cause("stock-out", said)
+        return Cause("stock-out", text)
     if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
-        return Cause("disabled API", said, "run `gcloud services enable tpu.googleapis.com`")
-    if code in _DENIED and HIDDEN in said:
-        return Cause("zone", said, _OTHER_ZONE, passes=False)
+        return Cause("disabled API", text, "run `gcloud services enable tpu.googleapis.com`")
+    if code in _DENIED and HIDDEN in text:
+        return Cause("zone", text, _OTHER_ZONE, passes=False)
     if code in _DENIED:
-        return Cause("permission", said, "run `pulumi up`, which grants what the agent needs")
+        return Cause("permission", text, "run `pulumi up`, which grants what the agent needs")
     if code in _UNAUTHENTICATED:
-        return Cause("credentials", said)
+        return Cause("credentials", text)
     if code in _INVALID and _VERSION.search(low):
-        return Cause("version", said, _OTHER_VERSION, passes=False)
+        return Cause("version", text, _OTHER_VERSION, passes=False)
     if code in _INVALID:
-        return Cause("invalid", said, "correct the stack and run `pulumi up`", passes=False)
-    return Cause("unavailable", said)
+        return Cause("invalid", text, "correct the stack and run `pulumi up`", passes=False)
+    return Cause("unavailable", text)
 
 
 SHORTAGES = ("stock-out", "quota")

@@ -5,8 +5,6 @@ start the agent, the trainer and the jobs with these variables, as these units. 
 here once; tests/unit/core/test_contract.py checks the shell scripts against it.
 """
 
-from __future__ import annotations
-
 from typing import Final, TypedDict
 
 MARK: Final = "tpu-stack-mark"

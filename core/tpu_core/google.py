@@ -1,10 +1,9 @@
 """HTTP calls to Google's APIs with the standard library alone.
 
-A `Send` sends one request; `Transport` is the real one. `Client` makes JSON calls of it, and
-`tpu_core.bucket.Bucket` a bucket.
+A `Send` sends one request; `Transport` is the real one, with tokens from `Tokens`. `Client` makes
+JSON calls of it, and `tpu_core.bucket.Bucket` a bucket. `MetadataServer` tells a machine about
+itself, its tokens included.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -14,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 from tpu_core.times import backoff
 
@@ -33,12 +32,18 @@ _GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): a number that differs each time.
 _ERROR_NUMBER = re.compile(r" ?\[EID: \w+\]")
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 60.0
+_METADATA_HOST = "metadata.google.internal"
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 32.0
 # A token is replaced this long before it expires.
 _EARLY_SECONDS = 120.0
 # 401: the token expired on the way; the next one is another.
 _TRANSIENT = {HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+def may_pass(status: int) -> bool:
+    """Return whether the same request may work later; 0 stands for no answer at all."""
+    return not status or status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class GoogleError(OSError):
@@ -64,27 +69,52 @@ class Client:
         status, _, content = self.send(method, url, {"Content-Type": "application/json"}, data)
         answer = parse(content)
         if status == HTTPStatus.OK and answer.get("garbage"):
-            return HTTPStatus.BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
+            return HTTPStatus.BAD_GATEWAY, {"error": {"message": "the answer is not a JSON object"}}
         return status, answer
 
 
-class MachineToken:
-    """Access tokens of the machine's service account.
+class MetadataServer:
+    """What Google tells a machine about itself: http://HOST/computeMetadata/v1/.
 
-    Args:
-        metadata: returns an entry of the metadata server below `instance/`. Raises OSError.
+    https://docs.cloud.google.com/compute/docs/metadata/querying-metadata
     """
 
-    def __init__(self, metadata: Callable[[str], str]) -> None:
-        self._metadata = metadata
+    def __init__(self, host: str = _METADATA_HOST) -> None:
+        self.host = host
+        self._opener = urllib.request.build_opener()
+
+    def read(self, path: str, seconds: float = _TIMEOUT_SECONDS) -> tuple[str, str]:
+        """Return an entry and its ETag, within so many seconds. Raises OSError.
+
+        A missing entry is an HTTPError with the code 404.
+        """
+        url = f"http://{self.host}/computeMetadata/v1/{path}"
+        request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+        with self._opener.open(request, timeout=seconds) as response:
+            return response.read().decode(), response.headers.get("ETag", "")
+
+    def wait(self, path: str, etag: str, seconds: int) -> tuple[str, str]:
+        """Return an entry as soon as its ETag is another, at the latest after so many seconds."""
+        join = "&" if "?" in path else "?"
+        query = f"wait_for_change=true&timeout_sec={seconds}&last_etag={etag or '0'}"
+        return self.read(f"{path}{join}{query}", seconds + _TIMEOUT_SECONDS)
+
+
+class Tokens:
+    """Access tokens, each used until two minutes before it expires.
+
+    Args:
+        fetch: returns a token and the seconds for which it is valid. Raises OSError.
+    """
+
+    def __init__(self, fetch: Callable[[], tuple[str, float]]) -> None:
+        self._fetch = fetch
         self._token, self._until = "", 0.0
 
     def __call__(self) -> str:
         """Return a token that is valid for another two minutes. Raises OSError."""
         if time.monotonic() > self._until:
-            answer = json.loads(self._metadata("service-accounts/default/token"))
-            self._token = str(answer["access_token"])
-            lifetime = float(answer.get("expires_in", 0))
+            self._token, lifetime = self._fetch()
             self._until = time.monotonic() + lifetime - _EARLY_SECONDS
         return self._token
 
@@ -93,16 +123,34 @@ class MachineToken:
         self._until = 0.0
 
 
+class MachineToken(Tokens):
+    """Access tokens of the machine's service account.
+
+    Args:
+        entry: returns an entry of the metadata server below `instance/`. Raises OSError.
+    """
+
+    def __init__(self, entry: Callable[[str], str]) -> None:
+        def fetch() -> tuple[str, float]:
+            answer = json.loads(entry("service-accounts/default/token"))
+            return str(answer["access_token"]), float(answer.get("expires_in", 0))
+
+        super().__init__(fetch)
+
+
 class Transport:
     """The real `Send`: it sends requests to https://*.googleapis.com/ alone.
 
     Args:
         token: where the access tokens come from.
         patience: for how many seconds a request is repeated that may work later.
+        timeout: the seconds after which a silent connection counts as lost.
     """
 
-    def __init__(self, token: MachineToken, patience: float = 0.0) -> None:
-        self._token, self._patience = token, patience
+    def __init__(
+        self, token: Tokens, patience: float = 0.0, timeout: float = _TIMEOUT_SECONDS
+    ) -> None:
+        self._token, self._patience, self._timeout = token, patience, timeout
         # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
         https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
         self._opener = urllib.request.build_opener(https, _NoRedirects)
@@ -114,7 +162,7 @@ class Transport:
             failed: OSError | None = None
             try:
                 answer = self._send(method, url, headers, body)
-                if answer[0] not in _TRANSIENT and answer[0] < HTTPStatus.INTERNAL_SERVER_ERROR:
+                if not may_pass(answer[0]):
                     return answer
             except OSError as error:
                 failed = error
@@ -135,7 +183,7 @@ class Transport:
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
         request = urllib.request.Request(url, data=body, headers=sent, method=method)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+            with self._opener.open(request, timeout=self._timeout) as response:
                 return response.status, dict(response.headers), response.read()
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.UNAUTHORIZED:
@@ -159,10 +207,10 @@ def vertex_root(region: str) -> str:
     """Return the address of a region's custom jobs, which only its own host knows.
 
     Raises:
-        ValueError: it is no region. Records and states name it, and others may write those.
+        ValueError: it is not a region. Records and states name it, and others may write those.
     """
     if not _REGION.fullmatch(region):
-        raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")
+        raise ValueError(f"{region!r} is not a region of Google's. One is like us-central1")
     return f"https://{region}-aiplatform.googleapis.com/v1"
 
 
@@ -185,6 +233,20 @@ def message(answer: Json | bytes) -> str:
     error = answer.get("error", {})
     text = str(error.get("message", "no message")) if isinstance(error, dict) else str(error)
     return _ERROR_NUMBER.sub("", text)
+
+
+def reasons(answer: Json) -> set[str]:
+    """Return the machine-readable reasons of a refusal, such as SERVICE_DISABLED.
+
+    https://google.aip.dev/193; the older form has them in `errors`.
+    """
+    error = answer.get("error")
+    details = [error.get(name) or () for name in ("details", "errors")] if _is_map(error) else []
+    return {str(one.get("reason", "")) for part in details for one in part if _is_map(one)}
+
+
+def _is_map(value: object) -> TypeGuard[Json]:
+    return isinstance(value, dict)
 
 
 def is_missing(status: int, answer: Json) -> bool:

@@ -6,10 +6,9 @@ renewals fail stops well before another may start (fencing: every write that cou
 first, or is made on the condition of a generation).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tpu_core.bucket import Bucket, Conflict, Item
 from tpu_core.google import GoogleError
@@ -29,10 +28,17 @@ https://docs.cloud.google.com/storage/quotas#objects
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease: an id that no other holder has, and a name for people."""
+    """Who holds a lease.
+
+    Attributes:
+        id: no other holder has the same.
+        name: for people.
+        about: what else others may read of it in the lease.
+    """
 
     id: str
     name: str
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Lease:
@@ -45,6 +51,7 @@ class Lease:
         now: seconds, also those in which the machine was suspended.
         say: writes a line for people.
         right: what its holder does, for people.
+        is_gone: whether another holder, by its summary, is known to have ended.
     """
 
     def __init__(
@@ -55,10 +62,13 @@ class Lease:
         now: Callable[[], float],
         say: Callable[[str], None],
         right: str,
+        is_gone: Callable[[Mapping[str, Any]], bool] = lambda _: False,
     ) -> None:
         self._bucket, self._path, self._me = bucket, path, me
-        self._now, self._say, self._right = now, say, right
+        self._now, self._say, self._right, self._is_gone = now, say, right, is_gone
         self._generation: int | None = None
+        self.other: Item | None = None
+        """Who else held it when this holder last tried to get it."""
         self._renewals = 0
         self._asked = 0.0
         self._said = ""
@@ -70,8 +80,13 @@ class Lease:
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can hold the lease at this moment."""
+        """Whether no one else can hold the lease at this moment."""
         return self._generation is not None and self._now() < self._asked + SURE
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this holder got the lease and has not been seen to lose it."""
+        return self._generation is not None
 
     def hold(self, within: float = RENEWAL) -> bool:
         """Return whether this holder has the lease, after asking the bucket if it is time to.
@@ -87,6 +102,12 @@ class Lease:
         elif self._now() >= self._asked + within:
             self._renew()
         return self.is_sure
+
+    def release(self) -> None:
+        """Give the lease back, so that the next holder need not wait. Raises GoogleError."""
+        if self._generation is not None:
+            generation, self._generation = self._generation, None
+            self._bucket.delete(self._path, generation)
 
     def _renew(self) -> None:
         asked, self._renewals = self._now(), self._renewals + 1
@@ -110,7 +131,7 @@ class Lease:
 
     def _take(self) -> None:
         asked = self._now()
-        found = self._bucket.look(self._path)
+        self.other = found = self._bucket.look(self._path)
         if found is not None and not self._is_free(found):
             return
         try:
@@ -127,7 +148,8 @@ class Lease:
         self._asked = asked
 
     def _is_free(self, found: Item) -> bool:
-        if found.summary.get("id") == self._me.id or found.age > DURATION:
+        is_mine = found.summary.get("id") == self._me.id
+        if is_mine or found.age > DURATION or self._is_gone(found.summary):
             return True
         who = f"{found.summary.get('name')} {self._right}"
         if who != self._said:
@@ -136,4 +158,5 @@ class Lease:
         return False
 
     def _summary(self) -> dict[str, object]:
-        return stamped({"id": self._me.id, "name": self._me.name, "renewals": self._renewals})
+        me = {"id": self._me.id, "name": self._me.name, "renewals": self._renewals}
+        return stamped({**me, "about": self._me.about})

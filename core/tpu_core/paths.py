@@ -24,8 +24,6 @@ jobs/NAME/hosts/TRY/N.log    what it wrote there
 jobs/NAME/logs/TRY/OFFSET    what it wrote, in pieces: the bytes of an attempt from an offset on
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 
@@ -106,6 +104,6 @@ def piece(job: str, number: int, offset: int) -> str:
 
 
 def offset_of(path: str) -> int | None:
-    """Return the offset at which a piece begins; None if it is no piece."""
+    """Return the offset at which a piece begins; None if it is not a piece."""
     name = path.rpartition("/")[2]
     return int(name) if re.fullmatch(r"[0-9]{15}", name) else None

@@ -3,8 +3,6 @@
 All who may write there may have written anything.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -44,14 +42,14 @@ def load(kind: type[_T], data: bytes | str) -> _T:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise Unreadable(f"it is not JSON: {error}") from None
     return sound(kind, content)
 
 
 def sound(kind: type[_T], content: object) -> _T:
     """Return an object with a format as a dataclass. Raises Unreadable."""
     if not isinstance(content, dict):
-        raise Unreadable("it is no JSON object")
+        raise Unreadable("it is not a JSON object")
     plain = dict(content)
     found = plain.pop(_FIELD, None)
     if type(found) is not int or found != FORMAT:

@@ -1,7 +1,5 @@
 """Times as Google writes them, and how long to wait before another try."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import datetime, timezone

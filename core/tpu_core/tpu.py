@@ -88,10 +88,10 @@ class Place:
 
 def look_up(place: Place, call: Call, name: str) -> tuple[Place, int, Json]:
     """Return where a TPU is, and Google's answer; it is 404 if the TPU is in none of the zones."""
-    for here in place.everywhere():
-        status, found = call("GET", f"{TPU}v2/{here.node(name)}", None)
+    for one in place.everywhere():
+        status, found = call("GET", f"{TPU}v2/{one.node(name)}", None)
         if not is_missing(status, found):
-            return here, status, found
+            return one, status, found
     return place, 404, {}
 
 

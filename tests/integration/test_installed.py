@@ -30,8 +30,8 @@ def test_a_wheel_holds_all_of_its_packages_and_nothing_else(
     with zipfile.ZipFile(wheels[source]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {
-        # The root's distribution has the agent in a folder of its own.
-        str(path.relative_to(root() / source)).removeprefix("agent/")
+        # A package may be in a folder of its own: agent/tpu_agent, ../core/tpu_core.
+        str(path.relative_to((root() / source / package).parent))
         for package in PACKAGES[source]
         for path in (root() / source / package).rglob("*")
         if path.is_file() and not LEFT_OUT & set(path.parts) and path.suffix != ".md"

@@ -279,7 +279,7 @@ def goodput_command(
 
 def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
     """Raise UsageError with all that is wrong with the options."""
-    from tpu_training.goodput.picture import KINDS
+    from tpu_training.goodput.account import KINDS
 
     wrong = []
     if plot is not None and Path(plot).suffix.removeprefix(".") not in KINDS:
@@ -326,7 +326,7 @@ def _money(stack: str | None, total: Account) -> Money:
 
 def _draw(path: Path, ledger: Ledger, total: Account) -> None:
     from tpu_training.errors import InputError
-    from tpu_training.goodput.picture import draw
+    from tpu_training.goodput.account import draw
 
     try:
         path.write_bytes(draw(ledger, total, path.suffix.removeprefix(".")))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from tpu_training.checkpoints.lease import began, place
+from tpu_core.process import began, place
 from tpustack.errors import TpustackError
 from tpustack.project import cache_folder, root
 

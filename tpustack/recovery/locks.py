@@ -21,7 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 from infra.names import backend
 from tpu_core.bucket import Bucket
-from tpu_training.checkpoints.lease import Holder, parse_holder
+from tpu_core.process import Process, parse
+from tpu_core.records import dump
 from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
 
@@ -141,7 +142,7 @@ class Engine:
     """
 
     note: str
-    holder: Holder
+    holder: Process
     since: datetime
     run: str
 
@@ -168,7 +169,7 @@ class Note:
         with contextlib.suppress(TpustackError, OSError):
             self._store = store_of(self._environment) if self._locks else None
             if self._store is not None:
-                note = json.loads(Holder.of(self._process.pid).to_json())
+                note = json.loads(dump(Process.of(self._process.pid)))
                 note["run"] = run_of(self._environment)
                 self._store.write(self._name, json.dumps(note, indent=2) + "\n")
 
@@ -194,7 +195,7 @@ def run_of(environment: Mapping[str, str]) -> str:
 
 
 def _parsed(note: str, text: str) -> Engine | None:
-    holder = parse_holder(text)
+    holder = parse(text)
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         if holder is not None:
             since = parse_time(holder.since).astimezone(timezone.utc)

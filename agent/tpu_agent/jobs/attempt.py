@@ -201,7 +201,7 @@ def any_running(folder: Path) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes for what is no text, such as in the name of a file."""
+    """Return a text with escapes for what is not text, such as in the name of a file."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -392,8 +392,8 @@ class Supervisor:
         except (SetupError, Harmful, GoogleError) as error:
             return Outcome("setup", 1, str(error))
         self._keep_artifacts(environment.artifacts)
-        said = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
-        return Outcome("exited", code, said)
+        text = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
+        return Outcome("exited", code, text)
 
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end; return its exit code. Raises Ended if the attempt is to end."""

@@ -1,7 +1,5 @@
 """The environment of one attempt: its files, a Python environment of its own, its variables."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -28,7 +26,7 @@ _PATHS = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith(
 
 
 class SetupError(Exception):
-    """What a job needs can't be had."""
+    """What a job needs can't be provided."""
 
 
 class Environment:

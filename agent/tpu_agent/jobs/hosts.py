@@ -66,12 +66,14 @@ def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | N
     reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
     for host in range(1, hosts):
         report = reports.get(f"{host}.json")
-        told = _told(Outcome, report)
-        silence = report.age if report and told else followed
-        outcome = _failed(told) if told and told.why != _RUNS else _lost(told, silence)
+        reported = _told(Outcome, report)
+        silence = report.age if report and reported else followed
+        outcome = (
+            _failed(reported) if reported and reported.why != _RUNS else _lost(reported, silence)
+        )
         if outcome is not None:
-            said = f"host {host} of the TPU: {outcome.said}"
-            return Outcome(outcome.why, outcome.code, said)
+            text = f"host {host} of the TPU: {outcome.said}"
+            return Outcome(outcome.why, outcome.code, text)
     return None
 
 
@@ -82,16 +84,16 @@ def _told(kind: type[_T], item: Item | None) -> _T | None:
     return None
 
 
-def _failed(told: Outcome) -> Outcome | None:
-    if told.why == "stopped" or (told.why, told.code) == ("exited", 0):
+def _failed(reported: Outcome) -> Outcome | None:
+    if reported.why == "stopped" or (reported.why, reported.code) == ("exited", 0):
         return None
-    return replace(told, said=told.said or f"exit code {told.code}")
+    return replace(reported, said=reported.said or f"exit code {reported.code}")
 
 
-def _lost(told: Outcome | None, silence: float) -> Outcome | None:
+def _lost(reported: Outcome | None, silence: float) -> Outcome | None:
     if silence < _SILENCE:
         return None
-    what = "has said nothing more" if told else "has not begun"
+    what = "has said nothing more" if reported else "has not begun"
     where = "see `journalctl --unit jobs` there, or its serial port"
     return Outcome("preempted", None, f"it {what} for {_SILENCE / 60:g} minutes; {where}")
 
@@ -242,36 +244,36 @@ class Follower:
         """Run a job's last attempt, or continue it, until it has ended here."""
         attempt = Attempt(self._folder / f"{job.name}-{job.tries[-1].number}")
         attempt.prepare({**self._content_of(job), "artifacts": f"host-{self._worker}/"})
-        told = 0
+        reported = 0
         if attempt.was_started:
-            told = attempt.log.stat().st_size
+            reported = attempt.log.stat().st_size
         else:
             self._world.start(attempt)
         while (outcome := attempt.outcome()) is None:
             self._beat(job)
-            told = self._tell(attempt, told)
-            there = self._read(job.name)
-            if self._taken or there is None or not _goes_on(there, job):
+            reported = self._tell(attempt, reported)
+            now = self._read(job.name)
+            if self._taken or now is None or not _goes_on(now, job):
                 attempt.end("stopped")
             self._world.sleep(_LOOK)
         attempt.kill()
-        self._tell(attempt, told)
+        self._tell(attempt, reported)
         self._report(job, attempt, outcome)
         attempt.remove()
 
-    def _tell(self, attempt: Attempt, told: int) -> int:
+    def _tell(self, attempt: Attempt, reported: int) -> int:
         """Bring what the attempt wrote since into this log; return how much that is by now."""
         with attempt.log.open("rb") as file:
-            file.seek(told)
+            file.seek(reported)
             new = file.read()
         if new:
             self._world.say(new.decode(errors="replace").rstrip("\n"))
-        return told + len(new)
+        return reported + len(new)
 
 
-def _goes_on(there: Job, job: Job) -> bool:
+def _goes_on(now: Job, job: Job) -> bool:
     """Return whether the attempt that `job` began is the one that runs."""
-    return there.state == RUNNING and not there.stop and len(there.tries) == len(job.tries)
+    return now.state == RUNNING and not now.stop and len(now.tries) == len(job.tries)
 
 
 @dataclass(frozen=True)

@@ -176,10 +176,10 @@ class JobMetadata:
                 """Keep this process able to open files: a job may connect as often as it likes."""
                 return threading.active_count() < _MOST
 
-        here = str(IPv4Address(socket.INADDR_LOOPBACK))
-        server = Server((here, 0), Handler)
+        loopback = str(IPv4Address(socket.INADDR_LOOPBACK))
+        server = Server((loopback, 0), Handler)
         threading.Thread(target=server.serve_forever, name="metadata", daemon=True).start()
-        return here, server.server_port
+        return loopback, server.server_port
 
     def token(self) -> str:
         """Return a token of the jobs' account as the server answers it. Raises OSError."""
@@ -202,8 +202,8 @@ class JobMetadata:
             return self._ask(f"{path}?{query}")
         if path == "instance" and "recursive=true" in query.lower():
             text, etag = self._ask(f"{path}/?{query}")
-            told = {name.replace("-", "") for name in (*_INSTANCE, "zone")}
-            kept = {k: v for k, v in parse(text.encode()).items() if k.lower() in told}
+            known = {name.replace("-", "") for name in (*_INSTANCE, "zone")}
+            kept = {k: v for k, v in parse(text.encode()).items() if k.lower() in known}
             return json.dumps(kept), etag
         if path == f"{_ACCOUNTS}/default/token":
             return self.token(), ""

@@ -154,13 +154,13 @@ class Job:
         if last.why != kind:
             kind, budget = ("exited", self.spec.failures)
         used = sum(1 for one in self.tries[:-1] if one.why == kind) + 1
-        said = outcome.said or f"exit code {outcome.code}"
+        text = outcome.said or f"exit code {outcome.code}"
         if last.why == "setup" or (last.why == "exited" and outcome.code in _FINAL_CODES):
-            return self.over(FAILED, now, said, outcome.code)
+            return self.over(FAILED, now, text, outcome.code)
         if used > budget:
             left = f"; it was started again {budget} times" if budget else ""
-            return self.over(FAILED, now, f"{said}{left}", outcome.code)
-        return dataclasses.replace(self, state=QUEUED, reason=f"started again: {said}")
+            return self.over(FAILED, now, f"{text}{left}", outcome.code)
+        return dataclasses.replace(self, state=QUEUED, reason=f"started again: {text}")
 
     def to_json(self) -> bytes:
         """Return the record's content."""
@@ -251,7 +251,7 @@ class Queue:
     def summaries(self) -> dict[str, dict[str, Any]]:
         """Return what a list tells of every job, by name. Raises GoogleError.
 
-        Without what is set aside: an object that is no record, or one of another format.
+        Without what is set aside: an object that is not a record, or one of another format.
         """
         found = {}
         for item in self.store.items(paths.QUEUE):
@@ -336,8 +336,8 @@ def waiting(jobs: Summaries) -> list[str]:
     def rank(name: str) -> tuple[float, float, str]:
         return -jobs[name]["priority"], jobs[name]["submitted"], name
 
-    ours = (name for name, job in jobs.items() if job["state"] == QUEUED and not job["vertex"])
-    return sorted((name for name in ours if all(_succeeded(jobs, name))), key=rank)
+    queued = (name for name, job in jobs.items() if job["state"] == QUEUED and not job["vertex"])
+    return sorted((name for name in queued if all(_succeeded(jobs, name))), key=rank)
 
 
 def in_vain(jobs: Summaries) -> Iterator[tuple[str, str]]:

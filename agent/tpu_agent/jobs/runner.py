@@ -125,7 +125,7 @@ class Runner:
             return False
 
     def _take_over(self, name: str) -> bool:
-        """Go on with an attempt of this machine; give up one whose machine is gone.
+        """Continue an attempt of this machine; give up one whose machine is gone.
 
         Returns:
             False if nothing can be done for it.
@@ -225,10 +225,10 @@ class Runner:
         """Write what becomes of a job whose last attempt has ended, unless it was done."""
         tries = len(job.tries)
 
-        def end(there: Job) -> Job | None:
-            if there.state != RUNNING or len(there.tries) != tries:
+        def end(now: Job) -> Job | None:
+            if now.state != RUNNING or len(now.tries) != tries:
                 return None
-            return there.after_try(outcome, self._world.time())
+            return now.after_try(outcome, self._world.time())
 
         if (ended := self._change(job.name, end)) is not None:
             why = f" ({ended.reason})" if ended.reason else ""
@@ -336,7 +336,7 @@ class Tpus:
 
     def ready(self) -> Tpu | None:
         """Return the TPU; None if it can't be used now, and `why_not`. Raises OSError."""
-        here, node = self._node()
+        place, node = self._node()
         state = str(node.get("state")) if node else "gone"
         if node is None or state != "READY":
             self.why_not = f"the TPU {self._name} is {state}"
@@ -344,7 +344,7 @@ class Tpus:
         ends = node.get("networkEndpoints") or []
         return Tpu(
             name=self._name,
-            zone=here.zone,
+            zone=place.zone,
             project=self._place.project,
             hosts=tuple(str(end["ipAddress"]) for end in ends if end.get("ipAddress")),
             created=str(node.get("createTime", "")),
@@ -360,20 +360,20 @@ class Tpus:
         if phase_of(state_of(node)) in ("lost", "deleting"):
             return f"the TPU {self._name} is {node['state']}"
         if node.get("createTime", "") != created:
-            return f"the TPU {self._name} was made anew"
+            return f"the TPU {self._name} was recreated"
         return None
 
     def wake(self) -> None:
         """Start a TPU that was stopped because nothing ran, or want it back. Raises OSError."""
-        here, node = self._node()
+        place, node = self._node()
         if node is None and not self._has_wanted:
             self._want()
         self._has_wanted = node is None
         if node is not None and node.get("state") == "STOPPED":
-            start(self._call, here, self._name, node)
+            start(self._call, place, self._name, node)
 
     def _node(self) -> tuple[Place, Json | None]:
-        here, status, node = look_up(self._place, self._call, self._name)
+        place, status, node = look_up(self._place, self._call, self._name)
         if status not in (200, 404):
             raise OSError(f"HTTP status {status} for {self._name}: {message(node)}")
-        return here, node if status == 200 else None
+        return place, node if status == 200 else None

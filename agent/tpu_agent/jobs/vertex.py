@@ -5,8 +5,6 @@ each attempt is written into the job's record, on the condition that it has not 
 of a slice has a container; the record is worker 0's, and the others follow it (hosts.Follower).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -102,9 +100,9 @@ class Managed:
         current.shipping.finish()
         tries = len(job.tries)
 
-        def end(there: Job) -> Job | None:
-            ours = there.state == RUNNING and len(there.tries) == tries
-            return there.after_try(outcome, self._world.time()) if ours else None
+        def end(now: Job) -> Job | None:
+            is_same = now.state == RUNNING and len(now.tries) == tries
+            return now.after_try(outcome, self._world.time()) if is_same else None
 
         self._queue.change(job.name, end)
         current.attempt.remove()

@@ -87,7 +87,7 @@ def test_it_comes_back_as_it_was_once_a_job_waits_also_after_the_agent_was_kille
     stack.waits()
     stack.looks(300)
     assert described(google) == before
-    assert stack.lines[-2:][0] == "t is made anew: a job waits for it"
+    assert stack.lines[-2:][0] == "t is recreated: a job waits for it"
     assert "t is back after" in stack.lines[-1]
     assert stack.told == []
 

@@ -95,7 +95,7 @@ def test_another_agent_finds_what_a_killed_one_has_started(child: Child, tmp_pat
     assert child.ended(3) == Ended(3, 75)
 
 
-def test_that_nobody_knows_is_said(child: Child, tmp_path: Path) -> None:
+def test_an_unknown_end_is_reported_as_unknown(child: Child, tmp_path: Path) -> None:
     start(child, "kill -9 $PPID; exit 5")
     until(lambda: not child.running())
     assert child.ended(1) == Ended(1, -1)
@@ -106,7 +106,7 @@ def test_that_nobody_knows_is_said(child: Child, tmp_path: Path) -> None:
     assert child.ended(2) == Ended(2, -1)
 
 
-def test_a_start_that_never_was_is_told_from_one_of_which_nobody_knows(child: Child) -> None:
+def test_a_start_that_never_happened_differs_from_one_with_an_unknown_end(child: Child) -> None:
     assert child.ended(1) is None
     start(child, "exit 5")
     until(lambda: not child.running())

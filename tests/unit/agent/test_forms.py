@@ -165,7 +165,7 @@ def test_a_preempted_tpu_goes_back_into_the_queue_with_all_of_its_request(
     assert {n: lasting(one) for n, one in again.items()} == {
         n: lasting(one) for n, one in first.items()
     }
-    assert agent.lines[0] == "q is deleted and made anew: it is SUSPENDED"
+    assert agent.lines[0] == "q is deleted and recreated: it is SUSPENDED"
     assert agent.lines[1].startswith("q is back after ")
 
 
@@ -265,7 +265,7 @@ def test_a_tpu_of_an_active_request_that_is_dead_takes_the_request_with_it(
     assert request_of(google)["createTime"] != before
 
 
-def test_a_request_that_somebody_deletes_stays_deleted_also_while_it_waits(
+def test_a_request_that_someone_deletes_stays_deleted_also_while_it_waits(
     agent: Agent, google: Client
 ) -> None:
     agent.cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
@@ -275,7 +275,7 @@ def test_a_request_that_somebody_deletes_stays_deleted_also_while_it_waits(
     agent.cloud.cloud.store.delete("setting", "stockout")
     agent.looks(900)
     assert google.get(REQUESTS).get("queuedResources", []) == []
-    assert agent.lines[-1] == "q was made anew, and somebody has deleted it: left alone"
+    assert agent.lines[-1] == "q was recreated, and someone has deleted it: left alone"
 
 
 def test_a_request_of_another_stack_is_never_deleted(
@@ -313,7 +313,7 @@ def test_with_a_damaged_declaration_no_request_is_deleted(
     assert "`pulumi up` writes it" in agent.lines[-1]
 
 
-def test_a_request_in_a_state_that_nobody_knows_is_left_alone(
+def test_a_request_in_a_state_that_is_unknown_is_left_alone(
     local_cloud: LocalCloud, google: Client, clock: VirtualClock
 ) -> None:
     agent = queued(local_cloud, google, clock, ONE)
@@ -388,7 +388,7 @@ def test_a_classic_node_comes_back_with_its_version_and_its_addresses(
     assert lasting(google.get(url)) == lasting(before)
     assert google.get(url)["createTime"] != before["createTime"]
     classic.looks(20)
-    assert classic.lines[0] == "c is deleted and made anew: it is PREEMPTED"
+    assert classic.lines[0] == "c is deleted and recreated: it is PREEMPTED"
     assert classic.lines[1].startswith("c is back after ")
 
 
@@ -453,4 +453,4 @@ def test_a_request_that_a_limit_deletes_comes_back_with_all_its_tpus_for_a_job(
     agent.looks(900, until=agent.are("READY"))
     agent.looks(20)
     assert agent.are("READY")()
-    assert "q is made anew: a job waits for it" in agent.lines
+    assert "q is recreated: a job waits for it" in agent.lines

@@ -167,7 +167,7 @@ def test_limits_are_looked_at_again_whatever_has_gone_wrong(fake: World, error: 
     assert fake.off
 
 
-def test_what_goes_on_failing_is_told_once_and_tried_after_pauses_that_grow(
+def test_what_keeps_failing_is_reported_once_and_retried_with_growing_pauses(
     fake: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = list[float]()
@@ -207,7 +207,7 @@ def test_other_limits_are_heard_by_both(fake: World) -> None:
     assert fake.keeper.budgets() == LIMITS["recovery"]
 
 
-def test_only_a_stack_with_recovery_lets_the_trainer_have_its_tpu_made_anew(fake: World) -> None:
+def test_only_a_stack_with_recovery_lets_the_trainer_have_its_tpu_recreated(fake: World) -> None:
     fake.keeper.renew("it hung")
     assert fake.renewed == []
     fake.keeper.keep()

@@ -171,7 +171,7 @@ def test_a_state_that_google_does_not_document_says_nothing(clock: VirtualClock)
     assert written == {}
 
 
-def test_signs_of_life_are_rare_and_a_killed_agent_goes_on_in_a_file_of_its_own(
+def test_signs_of_life_are_rare_and_a_killed_agent_continues_in_a_file_of_its_own(
     google: Client, agent: Agent
 ) -> None:
     google.post(f"{TPU}/nodes", BODY, nodeId="t")

@@ -156,7 +156,7 @@ def test_one_that_a_person_makes_lives_a_life_of_its_own(
     assert agent.lives(1.1)
 
 
-def test_it_is_not_made_anew_once_its_time_is_up(
+def test_it_is_not_recreated_once_its_time_is_up(
     agent: Limited, google: Client, local_cloud: LocalCloud
 ) -> None:
     assert not agent.lives(10)

@@ -11,7 +11,7 @@ from tpu_agent.machine import Machine
 from tpu_core.google import Json
 from tpu_core.tpu import TPU
 
-FAILURE = (502, {"error": {"message": "the answer is no JSON object"}})
+FAILURE = (502, {"error": {"message": "the answer is not a JSON object"}})
 
 
 class Answer(io.BytesIO):

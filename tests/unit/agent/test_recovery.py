@@ -103,7 +103,7 @@ def preempt(agent: Agent) -> None:
     nodes.preempt(agent.cloud.cloud, NODE)
 
 
-def test_a_preempted_tpu_is_deleted_and_made_anew_with_everything_it_had(
+def test_a_preempted_tpu_is_deleted_and_recreated_with_everything_it_had(
     agent: Agent, google: Client, clock: VirtualClock
 ) -> None:
     before = described(google)
@@ -115,7 +115,7 @@ def test_a_preempted_tpu_is_deleted_and_made_anew_with_everything_it_had(
     assert clock.now() - begun <= 45 + 90 + 30
     agent.looks(20)
     assert agent.lines == [
-        "t is deleted and made anew: it is PREEMPTED",
+        "t is deleted and recreated: it is PREEMPTED",
         f"t is back after {clock.now() - begun - 20:.0f} s",
     ]
 
@@ -147,7 +147,7 @@ def test_a_healthy_tpu_is_left_alone(agent: Agent, google: Client) -> None:
     assert objects(google) == ["agent/declaration.json", "agent/state.json"]
 
 
-def test_a_tpu_that_is_preempted_while_it_is_created_is_made_anew_once_more(
+def test_a_tpu_that_is_preempted_while_it_is_created_is_recreated_once_more(
     agent: Agent, google: Client, clock: VirtualClock
 ) -> None:
     preempt(agent)
@@ -177,7 +177,7 @@ def test_a_creation_that_does_not_end_is_begun_anew_after_an_hour(
     agent.looks(3600)
     assert len(agent.lines) == 1
     agent.looks(600)
-    assert agent.lines[1:] == ["t is deleted and made anew: it is still CREATING after 60 minutes"]
+    assert agent.lines[1:] == ["t is deleted and recreated: it is still CREATING after 60 minutes"]
     stuck = False
     agent.looks(600)
     assert agent.lines[-1].startswith("t is back after")
@@ -213,7 +213,7 @@ def test_what_is_short_is_told_apart_and_tried_again_with_pauses(
     assert state(google) == "READY"
 
 
-def test_a_tpu_that_is_ready_but_dead_is_made_anew_after_five_minutes(
+def test_a_tpu_that_is_ready_but_dead_is_recreated_after_five_minutes(
     agent: Agent, google: Client, clock: VirtualClock
 ) -> None:
     agent.looks(60)
@@ -229,7 +229,7 @@ def test_a_tpu_that_is_ready_but_dead_is_made_anew_after_five_minutes(
     assert google.get(f"{TPU}/nodes/t")["createTime"] != created
 
 
-def test_a_tpu_that_is_ready_and_answers_is_made_anew_when_the_trainer_says_that_it_hangs(
+def test_a_tpu_that_is_ready_and_answers_is_recreated_when_the_trainer_says_that_it_hangs(
     agent: Agent, google: Client
 ) -> None:
     def renew() -> None:
@@ -240,7 +240,7 @@ def test_a_tpu_that_is_ready_and_answers_is_made_anew_when_the_trainer_says_that
     # An agent that was killed before it could note that it has done so repeats it.
     renew()
     assert agent.lines == [
-        "t is deleted and made anew: it is READY, but the trainer hung 2 times in a row"
+        "t is deleted and recreated: it is READY, but the trainer hung 2 times in a row"
     ]
     agent.looks(600, until=lambda: state(google) == "READY")
     assert google.get(f"{TPU}/nodes/t")["createTime"] != created
@@ -274,7 +274,7 @@ def test_a_tpu_of_the_same_name_that_is_not_this_stacks_is_never_deleted(
     assert agent.lines == ["t is not this stack's (its mark differs): left alone"]
 
 
-def test_what_takes_the_name_of_a_tpu_that_is_being_made_anew_is_not_taken_for_it(
+def test_what_takes_the_name_of_a_tpu_that_is_being_recreated_is_not_taken_for_it(
     agent: Agent, google: Client
 ) -> None:
     preempt(agent)
@@ -286,7 +286,7 @@ def test_what_takes_the_name_of_a_tpu_that_is_being_made_anew_is_not_taken_for_i
     assert agent.lines[1:] == ["t is not this stack's (its mark differs): left alone"]
 
 
-def test_a_tpu_that_somebody_deletes_stays_deleted(agent: Agent, google: Client) -> None:
+def test_a_tpu_that_someone_deletes_stays_deleted(agent: Agent, google: Client) -> None:
     """Such as `pulumi destroy`."""
     google.call("DELETE", f"{TPU}/nodes/t")
     agent.looks(600)
@@ -324,7 +324,7 @@ def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> No
     write(google, "agent/declaration.json", {"tpus": {"t": BODY | {"acceleratorType": "v3-8"}}})
     agent.looks(600)
     assert state(google) == "gone"
-    assert agent.lines[-1] == "t is left to the stack, which has changed meanwhile"
+    assert agent.lines[-1] == "t is left to the stack, which has changed since"
 
 
 REMEMBERED: Json = {
@@ -367,7 +367,7 @@ def test_what_can_not_be_read_in_the_agents_memory_is_put_aside(
         {"format": 2, "remaking.later": 1},
     ],
 )
-def test_a_tpu_that_was_deleted_to_be_made_anew_outlives_a_memory_of_another_release(
+def test_a_tpu_that_was_deleted_to_be_recreated_outlives_a_memory_of_another_release(
     agent: Agent, google: Client, change: Json
 ) -> None:
     preempt(agent)
@@ -385,7 +385,7 @@ def test_a_tpu_that_was_deleted_to_be_made_anew_outlives_a_memory_of_another_rel
 
 
 @pytest.mark.parametrize("state", [None, "", "MOONED"])
-def test_a_state_that_nobody_knows_or_that_google_leaves_out_is_left_alone(
+def test_a_state_that_is_unknown_or_that_google_leaves_out_is_left_alone(
     agent: Agent, google: Client, state: str | None
 ) -> None:
     call = agent.call

@@ -226,7 +226,7 @@ def test_what_a_person_mends_elsewhere_is_tried_rarely(world: World, cause: str)
     world.order(OUTCOME.format(1, cause) + "exit 1")
     world.until(lambda: len(world.said) == 2)
     assert world.said[0].endswith(f"({cause}); it is started again in 600 seconds")
-    assert world.told == [f"waits until somebody mends it ({cause}): m"]
+    assert world.told == [f"waits until someone fixes it ({cause}): m"]
 
 
 def test_a_kill_of_the_kernels_for_memory_is_told_from_others(world: World) -> None:
@@ -289,7 +289,7 @@ def test_a_trainer_that_has_just_lost_its_tpu_starts_while_the_agent_makes_that_
 
 
 @pytest.mark.parametrize(("state", "health"), [("READY", "HEALTHY"), ("READY", ""), ("NEW", "")])
-def test_it_does_not_wait_for_a_tpu_that_works_or_is_in_a_state_that_nobody_knows(
+def test_it_does_not_wait_for_a_tpu_that_works_or_is_in_a_state_that_is_unknown(
     state: str, health: str
 ) -> None:
     assert tpu_state("t", state, health, recovered=True) == READY
@@ -322,7 +322,7 @@ HANGS = OUTCOME.format(1, "hung") + "exit 1"
 
 
 @pytest.mark.parametrize("cause", ["hung", "bucket-credentials"])
-def test_a_tpu_on_which_the_trainer_fails_twice_in_a_row_by_its_hosts_is_made_anew(
+def test_a_tpu_on_which_the_trainer_fails_twice_in_a_row_by_its_hosts_is_recreated(
     world: World, cause: str
 ) -> None:
     world.budgets = {"failure": 9, "preemption": 9}
@@ -338,7 +338,7 @@ def test_a_tpu_on_which_the_trainer_fails_twice_in_a_row_by_its_hosts_is_made_an
     assert world.starts() == 10
 
 
-def test_the_next_trainer_waits_for_the_tpu_that_is_made_anew_and_so_does_another_agents(
+def test_the_next_trainer_waits_for_the_tpu_that_is_recreated_and_so_does_another_agents(
     world: World,
 ) -> None:
     def refuse(why: str) -> None:

@@ -155,7 +155,7 @@ def test_it_stays_in_its_zone_while_there_is_capacity(stack: Stack) -> None:
     assert stack.ready_in(B)()
 
 
-def test_what_waits_too_long_goes_on_and_its_machine_knows_its_zone(stack: Stack) -> None:
+def test_what_waits_too_long_moves_on_and_its_machine_knows_its_zone(stack: Stack) -> None:
     stack.sold_out(B)
     stack.preempt()
     begun = stack.clock.now()
@@ -164,7 +164,7 @@ def test_what_waits_too_long_goes_on_and_its_machine_knows_its_zone(stack: Stack
     assert stack.clock.now() - begun >= MINUTES * 60
     stack.looks(20)
     assert list(stack.requests()) == [C]
-    assert stack.lines[1] == f"q is deleted and made anew: it has waited in {B} for 15 minutes"
+    assert stack.lines[1] == f"q is deleted and recreated: it has waited in {B} for 15 minutes"
     spec = stack.requests()[C]["tpu"]["nodeSpec"][0]
     assert spec["parent"] == place(C)
     assert spec["node"]["metadata"]["tpu-zone"] == C
@@ -253,7 +253,7 @@ def test_a_zone_that_refuses_is_left_at_once_and_rounds_grow_slower(
     assert len(stack.requests()) == 1
 
 
-def test_a_request_that_google_fails_goes_on_to_the_next_zone_as_pulumi_up_does(
+def test_a_request_that_google_fails_moves_on_to_the_next_zone_as_pulumi_up_does(
     stack: Stack,
 ) -> None:
     call = stack.call
@@ -268,7 +268,7 @@ def test_a_request_that_google_fails_goes_on_to_the_next_zone_as_pulumi_up_does(
     stack.call = failing
     stack.looks(1800, until=stack.ready_in(C))
     assert list(stack.requests()) == [C]
-    assert stack.lines[0] == "q is deleted and made anew: it is FAILED (Internal error)"
+    assert stack.lines[0] == "q is deleted and recreated: it is FAILED (Internal error)"
     assert [event["kind"] for event in remembered(stack)["events"]] == ["failure"]
 
 
@@ -301,7 +301,7 @@ def test_a_zone_that_google_hides_is_passed_over(
     assert (found.zone, status) == (F, 200)
 
 
-def test_a_tpu_that_the_stack_has_moved_is_found_and_made_anew_where_it_is(stack: Stack) -> None:
+def test_a_tpu_that_the_stack_has_moved_is_found_and_recreated_where_it_is(stack: Stack) -> None:
     stack.remove()
     stack.queue(F)
     stack.looks(900, until=stack.ready_in(F))
@@ -323,7 +323,7 @@ def test_what_the_stack_makes_in_another_zone_meanwhile_wins(stack: Stack) -> No
     assert stack.lines[-1] == f"q is left to the stack, which has made it in {F}"
 
 
-def test_another_stacks_request_of_the_same_name_is_in_nobodys_way(stack: Stack) -> None:
+def test_another_stacks_request_of_the_same_name_blocks_no_one(stack: Stack) -> None:
     stack.queue(C, labels={"tpu-stack-mark": "theirs"})
     stack.sold_out(B)
     stack.preempt()
@@ -450,7 +450,7 @@ def deployment(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     return Deployment(stack, monkeypatch)
 
 
-def test_an_update_goes_on_to_the_first_zone_that_has_capacity(
+def test_an_update_moves_on_to_the_first_zone_that_has_capacity(
     deployment: Deployment, stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.sold_out(B, C)

@@ -145,5 +145,5 @@ def test_a_project_whose_api_was_disabled_has_no_jobs(cloud: Cloud) -> None:  # 
 @pytest.mark.parametrize("region", ["evil.org/?us-central1", "us-central1.evil.org/", ""])
 def test_a_region_that_is_none_gets_no_token(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="is no region of Google's"):
+    with pytest.raises(ValueError, match="is not a region of Google's"):
         VertexJobsProvider().delete("id", {**DECLARED, "regions": [region]})

@@ -24,8 +24,7 @@ from infra.rest import Api
 from tests.unit.structure.modules import ROOT, sources
 from tpu_agent.machine import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root
-from tpu_training.cluster.cloud_tpu import CloudTpuApi
-from tpu_training.cluster.google import BucketObject
+from tpu_training.cluster import google
 from tpustack.ci.forge import forge_of
 from tpustack.cloud.google import Google
 from tpustack.jobs.vertex import _BOOT
@@ -79,16 +78,21 @@ def of_the_jobs(url: str) -> None:
     assert Transport(MachineToken(lambda path: answer))("GET", url, {}, None)[0] >= 300
 
 
+def of_a_training(url: str) -> None:
+    """With the token that its environment names, as TensorFlow takes it."""
+    bucket = google.bucket("b", {"GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN})
+    assert bucket._send("GET", url, {}, None)[0] >= 300
+
+
 CLIENTS: list[Callable[[str], object]] = [
     lambda url: Google(credentials.session(Given(token=TOKEN))).get(url),
     as_another_account,
     of_infra,
     of_the_agent,
     of_the_jobs,
-    lambda url: CloudTpuApi(lambda: TOKEN)._request(url),
-    lambda url: BucketObject("gs://b/o", lambda: TOKEN)._call("GET", url),
+    of_a_training,
 ]
-NAMES = ["tpustack", "google-auth", "infra", "agent", "jobs", "training-tpu", "training-lease"]
+NAMES = ["tpustack", "google-auth", "infra", "agent", "jobs", "training"]
 
 
 def of_a_container(url: str) -> None:
@@ -182,14 +186,13 @@ def test_a_forges_token_stays_with_the_forge(
     "region", ["evil.example/collect?", "us-central1.evil", "", "us-central1\n"]
 )
 def test_a_regions_host_is_that_of_a_region(region: str) -> None:
-    with pytest.raises(ValueError, match="is no region of Google's"):
+    with pytest.raises(ValueError, match="is not a region of Google's"):
         vertex_root(region)
 
 
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
-    "core/tpu_core/google.py": "a region that matches a pattern",
-    "training/tpu_training/cluster/google.py": "the machine's environment; no token",
+    "core/tpu_core/google.py": "a region that matches a pattern; the metadata server, no token",
     "tpustack/dashboard/server.py": "the names of this machine, to compare with; a printed line",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")
@@ -249,7 +252,6 @@ def test_no_host_is_built_from_data() -> None:
 SENDERS = {
     "infra/credentials.py",
     "core/tpu_core/google.py",
-    "training/tpu_training/cluster/google.py",
     "tpustack/ci/forge.py",
     "tpustack/jobs/vertex.py",
 }

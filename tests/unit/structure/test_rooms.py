@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tpu_agent": {"tpu_core"},
     # The bundle is all that it knows of the agent: bytes for the machines.
     "infra": {"tpu_core", "tpu_agent.bundle"},
-    "tpu_training": set(),
+    "tpu_training": {"tpu_core"},
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
@@ -60,7 +60,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tpu_agent.limits",
         # The job records.
         "tpu_agent.jobs",
-        "tpu_training.checkpoints.lease",
         "tpu_training.compile",
         "tpu_training.errors",
         "tpu_training.goodput",

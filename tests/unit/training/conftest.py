@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import re
 import shlex
@@ -171,7 +172,8 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
             assert command() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tpu_training.job.data.connect", lambda *_: one_device)
+            connect = functools.cache(lambda *_: one_device)
+            patch.setattr("tpu_training.job.run.connect", connect)
             run_on(NoTpu(), command, Wait(), ShutdownRequest(), HangTimer())
 
     return run

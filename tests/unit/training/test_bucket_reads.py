@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.counted import Counted, counted_bucket, served_by_used
+from tpu_core.bucket import Bucket, Item
+from tpu_core.google import GoogleError
 from tpu_training.api import write_data
-from tpu_training.cluster.google import BucketObject, NotNow
-from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows
 from tpu_training.data.validation import hold_out
@@ -123,10 +123,10 @@ def test_a_data_set_is_opened_by_one_call_for_all_its_files(
     # Two for the manifest, one for the list.
     assert bucket.calls - before <= 4
 
-    def fail(self: BucketObject) -> dict[str, int]:
-        raise NotNow("Cloud Storage answers 503")
+    def fail(self: Bucket, prefix: str) -> Iterator[Item]:
+        raise GoogleError(503, "Cloud Storage answers 503")
 
-    monkeypatch.setattr(BucketObject, "siblings", fail)
+    monkeypatch.setattr(Bucket, "items", fail)
     assert open_data(data.directory) == data
 
 
@@ -134,7 +134,11 @@ def test_a_file_that_a_bucket_lacks_is_named(
     bucket: Counted, data: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = Path(data.paths("train")[3]).name
-    sizes = {name: size for name, size in files.sizes(data.directory).items() if name != missing}
-    monkeypatch.setattr(BucketObject, "siblings", lambda _: sizes)
+    items = Bucket.items
+
+    def lacking(self: Bucket, prefix: str) -> Iterator[Item]:
+        return (item for item in items(self, prefix) if not item.path.endswith(missing))
+
+    monkeypatch.setattr(Bucket, "items", lacking)
     with pytest.raises(DataError, match=f"{missing} is missing"):
         open_data(data.directory)

@@ -422,6 +422,33 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_was_otherwise(
             checkpoints_of(cluster, state, tmp_path, record).restore_latest()
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text.replace('"format": 1', '"format": 2'), "its format is 2"),
+        (lambda text: text.replace('"starts": 1', '"starts": "one"'), "history.starts is 'one'"),
+        (lambda text: "{", "it is not JSON"),
+    ],
+)
+def test_the_record_of_a_job_that_is_damaged_or_of_another_release_is_refused(
+    cluster: Cluster,
+    data: DataSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[str], str],
+    why: str,
+) -> None:
+    state = new_state(cluster, data)
+    with monkeypatch.context() as patch, checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        whole = JobRecord.serialize
+        patch.setattr(JobRecord, "serialize", lambda self: change(whole(self)))
+        checkpoints.save(1)
+    with pytest.raises(
+        CheckpointError, match=f"ckpt-1: the record of its job can't be read: {why}"
+    ):
+        checkpoints_of(cluster, state, tmp_path).restore_latest()
+
+
 def test_parameters_that_changed_since_the_checkpoint_are_told(
     cluster: Cluster, data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ from tpu_training.data.function import load_function
 from tpu_training.data.live_function import seed_of
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import DataError, InputError
-from tpu_training.job.data import python_in, refuse_unrepeatable, trace
+from tpu_training.job.run import python_in, refuse_unrepeatable, trace
 from tpu_training.models.params import Params
 
 if TYPE_CHECKING:

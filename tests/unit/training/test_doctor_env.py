@@ -18,11 +18,9 @@ PLAIN = Machine(cpus=4, libraries={"tensorflow": "2.19.1"})
 TPU_VM = Machine(tpu_chips=4, tpu_generation="v4", has_libtpu=True, libraries=PLAIN.libraries)
 
 
-class NoMetadata:
+def no_metadata(path: str) -> str | None:
     """The metadata server of a machine elsewhere."""
-
-    def get(self, path: str) -> str | None:
-        return None
+    return None
 
 
 def look_up(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
@@ -124,12 +122,12 @@ def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl"):
         (tmp_path / "dev" / name).touch()
-    machine = find_machine(tmp_path, {}, NoMetadata())
+    machine = find_machine(tmp_path, {}, no_metadata)
     assert (machine.tpu_chips, machine.tpu_generation, machine.gpus) == (2, "v4", 1)
     assert machine.has_usable_tpu
     assert "1 GPU, 2 TPU chips (v4)" in str(machine)
     elsewhere = {"TPU_LIBRARY_PATH": "/nowhere"}
-    assert not find_machine(tmp_path, elsewhere, NoMetadata()).has_usable_tpu
+    assert not find_machine(tmp_path, elsewhere, no_metadata).has_usable_tpu
 
 
 def test_the_own_tpu_is_taken_only_when_nothing_else_is_asked_for() -> None:

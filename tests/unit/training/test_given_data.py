@@ -48,7 +48,7 @@ def dataset(split, context):
 
 @pytest.fixture
 def fit(one_device: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tpu_training.Result]:
-    monkeypatch.setattr("tpu_training.job.data.connect", lambda *_: one_device)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
     return tpu_training.fit
 
 

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tpu_training.errors import InputError
-from tpu_training.goodput.account import STATES, Account, account, timeline, to_prometheus
+from tpu_training.goodput.account import (
+    KINDS,
+    STATES,
+    Account,
+    account,
+    draw,
+    timeline,
+    to_prometheus,
+)
 from tpu_training.goodput.ledger import (
     FINISHED,
     PARTS,
@@ -23,7 +31,6 @@ from tpu_training.goodput.ledger import (
     parse_tpus,
     read,
 )
-from tpu_training.goodput.picture import KINDS, draw
 
 pytestmark = pytest.mark.training
 
@@ -137,13 +144,13 @@ def test_a_job_that_waits_now_is_charged_and_a_finished_or_a_running_one_is_not(
     assert of(entry(0, 0, 9), agent=(runs,)).wall == 100.0
 
 
-def test_an_agent_that_died_leaves_a_time_of_which_nobody_knows() -> None:
+def test_after_an_agent_died_the_state_of_its_tpus_is_unknown() -> None:
     before, after = tpus(200.0, (0.0, "ready", "")), tpus(9000.0, (8000.0, "ready", ""))
     found = of(entry(0, 0, 9), ended(entry(8100, 9, 10)), agent=(before, after))
     assert spent(found) == {"initialising": 200, "idle": 100 + 100, "away": 7800}
 
 
-def test_an_agent_that_is_started_again_goes_on_where_it_was() -> None:
+def test_an_agent_that_is_restarted_continues_where_it_was() -> None:
     before, after = tpus(200.0, (100.0, "recovering", "x")), tpus(600.0, (500.0, "ready", ""))
     found = of(entry(0, 0, 9), ended(entry(550, 9, 10)), agent=(before, after))
     assert spent(found) == {"initialising": 200, "recovering": 400, "idle": 50}

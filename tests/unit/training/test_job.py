@@ -9,12 +9,14 @@ import resource
 import shutil
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tests.unit.training.test_given_data import FUNCTION
 from tpu_training.checkpoints.checkpoints import CheckpointFolder
@@ -254,3 +256,27 @@ def test_evaluating_without_a_checkpoint_is_wrong_input(
 ) -> None:
     with pytest.raises(InputError, match=r"--model-dir=.*contains no checkpoint to evaluate"):
         run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
+
+
+@pytest.mark.training
+def test_a_retry_frees_the_last_attempts_model_before_it_makes_its_own(
+    digits: Path, run_here: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = list[weakref.ref[Trainer]]()
+
+    class FailsOnce(Trainer):
+        def __init__(self, *arguments: Any) -> None:
+            assert not any(attempt() for attempt in attempts), "two models on the devices at once"
+            super().__init__(*arguments)
+            attempts.append(weakref.ref(self))
+
+        def run(self) -> Any:
+            if len(attempts) == 1:
+                raise tf.errors.DataLossError(None, None, "corrupted record at 0")
+            return super().run()
+
+    monkeypatch.setattr("tpu_training.job.run.Trainer", FailsOnce)
+    monkeypatch.setattr("tpu_training.data.corruption.readable_part", lambda data, *_: data)
+    where = (f"--data={digits}", f"--model-dir={tmp_path}", "--global_batch_size=64")
+    run_here("train", *where, "--epochs=0.1")
+    assert len(attempts) == 2

@@ -38,7 +38,7 @@ def create_model(spec):
 
 @pytest.fixture
 def fit(one_device: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tpu_training.Result]:
-    monkeypatch.setattr("tpu_training.job.data.connect", lambda *_: one_device)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
     return tpu_training.fit
 
 

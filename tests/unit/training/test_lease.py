@@ -8,13 +8,17 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tpu_training.checkpoints.lease import BucketLease, Holder, LocalLease, hold, parse_holder
-from tpu_training.cluster.google import Found, NotNow, Taken
+from tpu_core import bucket as core
+from tpu_core.bucket import Conflict, Item
+from tpu_core.google import GoogleError
+from tpu_core.process import Process, parse
+from tpu_training.checkpoints.lease import BucketLease, LocalLease, hold
 from tpu_training.errors import LeaseError
 
 DIRECTORY = "gs://bucket/jobs/one"
@@ -35,63 +39,76 @@ class Time:
         self.meanwhile()
 
 
-class Bucket:
+class Bucket(core.Bucket):
     """One object with the preconditions of Cloud Storage, by the clock of the bucket."""
 
     def __init__(self, time: Time) -> None:
+        super().__init__("bucket", lambda *_: pytest.fail("it reaches the network"))
         self.time = time
-        self.object: Found | None = None
-        self.updated = 0.0
+        self.object: Item | None = None
         self.reachable = True
         self.loses_answers = 0
         self.generations = 0
 
-    def read(self) -> Found | None:
+    def look(self, path: str) -> Item | None:
         self._reach()
         if self.object is None:
             return None
-        return dataclasses.replace(self.object, age=self.time.now() - self.updated)
+        return dataclasses.replace(self.object, age=self.time.now() - self.object.updated)
 
-    def put(self, text: str, generation: int = 0, metageneration: int | None = None) -> int:
+    def write(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        generation: int | None = None,
+        metageneration: int | None = None,
+        summary: Mapping[str, Any] | None = None,
+    ) -> int:
         self._reach()
-        self._expect(generation, metageneration)
-        self.generations += 1
-        self.object = Found(self.generations, 1, text, 0.0)
-        self.updated = self.time.now()
+        self._expect(generation or 0, metageneration)
+        self.put(dict(summary or {}))
         if self.loses_answers:
             self.loses_answers -= 1
-            raise NotNow("timed out")
+            raise GoogleError(0, "timed out")
         return self.generations
 
-    def renew(self, generation: int, count: int) -> None:
-        self._reach()
-        self._expect(generation)
-        assert self.object
-        self.object = dataclasses.replace(self.object, metageneration=1 + count)
-        self.updated = self.time.now()
+    def put(self, summary: dict[str, Any]) -> None:
+        self.generations += 1
+        plain = json.loads(json.dumps(summary))
+        self.object = Item("o", self.generations, 1, 0, plain, self.time.now(), 0.0)
 
-    def delete(self, generation: int) -> None:
+    def touch(self, path: str, generation: int, summary: Mapping[str, Any]) -> None:
+        self._reach()
+        if self.object is None:
+            raise GoogleError(404, "it is gone")
+        self._expect(generation)
+        count, now = self.object.metageneration + 1, self.time.now()
+        self.object = dataclasses.replace(self.object, metageneration=count, updated=now)
+
+    def delete(self, path: str, generation: int) -> None:
         self._reach()
         self._expect(generation)
         self.object = None
 
     def _reach(self) -> None:
         if not self.reachable:
-            raise NotNow("no answer")
+            raise GoogleError(0, "no answer")
 
     def _expect(self, generation: int, metageneration: int | None = None) -> None:
         now = self.object
         there = (now.generation, now.metageneration) if now else (0, None)
         if generation != there[0] or metageneration not in (None, there[1]):
-            raise Taken("changed")
+            raise Conflict("changed")
 
 
-def holder(name: str) -> Holder:
-    """A process on another machine, of which nobody here knows whether it lives."""
-    return Holder(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
+def holder(name: str) -> Process:
+    """A process on another machine, of which nothing is known."""
+    return Process(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
 
 
-OTHER_FORMAT = holder("z").to_json().replace('"format": 1', '"format": 2')
+def summary(process: Process) -> dict[str, Any]:
+    return {"id": process.run, "name": str(process), "about": dataclasses.asdict(process)}
 
 
 @pytest.fixture
@@ -105,7 +122,8 @@ def bucket(time: Time) -> Bucket:
 
 
 def lease(bucket: Bucket, name: str, clock: Time | None = None) -> BucketLease:
-    return BucketLease(DIRECTORY, bucket, holder(name), clock or bucket.time)
+    time = clock or bucket.time
+    return BucketLease(DIRECTORY, bucket, holder(name), time.now, time.sleep)
 
 
 def test_the_second_trainer_is_told_who_trains_there(bucket: Bucket, time: Time) -> None:
@@ -136,10 +154,13 @@ def test_a_lease_that_was_given_back_is_free_at_once(bucket: Bucket, time: Time)
 
 def test_a_holder_that_ended_on_this_machine_is_not_waited_for(bucket: Bucket, time: Time) -> None:
     code = (
-        "from tpu_training.checkpoints.lease import Holder;print(Holder.this_process().to_json())"
+        "from tpu_core import process, records;"
+        "print(records.dump(process.Process.this_process()).decode())"
     )
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    bucket.put(dead.stdout)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    dead = parse(done.stdout)
+    assert dead
+    bucket.put(summary(dead))
     begun = time.now()
     lease(bucket, "b").acquire()
     assert time.now() == begun
@@ -148,7 +169,7 @@ def test_a_holder_that_ended_on_this_machine_is_not_waited_for(bucket: Bucket, t
 def test_a_holder_that_runs_on_this_machine_is_refused_without_waiting(
     bucket: Bucket, time: Time
 ) -> None:
-    bucket.put(dataclasses.replace(Holder.this_process(), run="another").to_json())
+    bucket.put(summary(dataclasses.replace(Process.this_process(), run="another")))
     begun = time.now()
     with pytest.raises(LeaseError, match=f"process {os.getpid()} on"):
         lease(bucket, "b").acquire()
@@ -168,7 +189,7 @@ def test_the_loser_stops_before_its_next_write_and_says_who_holds_it(
         loser.check()
     loser.release()
     assert bucket.object
-    assert "vm-b" in bucket.object.text
+    assert "vm-b" in bucket.object.summary["name"]
 
 
 def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
@@ -180,10 +201,10 @@ def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
     mine.release()
     renew = mine.renew
 
-    def count() -> None:
+    def count(within: float) -> None:
         renewals.append(time.now())
         assert len(renewals) < 5, "it spins"
-        renew()
+        renew(within)
 
     monkeypatch.setattr(mine, "renew", count)
     for ask in (mine.confirm, mine.check):
@@ -225,18 +246,28 @@ def test_a_bucket_that_does_not_come_back_ends_the_job(bucket: Bucket, time: Tim
     mine.acquire()
     bucket.reachable = False
     time.sleep(60)
-    with pytest.raises(NotNow):
+    with pytest.raises(GoogleError, match="no answer"):
         mine.confirm()
 
 
-@pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"run": 1}', "\0\x01", OTHER_FORMAT])
-def test_garbage_is_taken_over_once_nobody_renews_it(bucket: Bucket, garbage: str) -> None:
+def test_a_bucket_that_refuses_ends_the_job_at_once(bucket: Bucket, time: Time) -> None:
+    def refuse(path: str) -> Item | None:
+        raise GoogleError(403, "HTTP response code 403")
+
+    bucket.look = refuse  # type: ignore[method-assign]
+    with pytest.raises(GoogleError, match="403"):
+        lease(bucket, "a").acquire()
+    assert time.now() == 1000.0
+
+
+@pytest.mark.parametrize("garbage", [{}, {"id": 1}, {"about": 5}, {"about": {"run": 1}}])
+def test_a_damaged_lease_is_taken_over_once_it_is_not_renewed(
+    bucket: Bucket, garbage: dict[str, Any]
+) -> None:
     bucket.put(garbage)
     lease(bucket, "b").acquire()
     assert bucket.object
-    found = parse_holder(bucket.object.text)
-    assert found
-    assert found.run == "b"
+    assert bucket.object.summary["id"] == "b"
 
 
 def test_an_answer_that_was_lost_on_the_way_does_not_lose_the_lease(bucket: Bucket) -> None:
@@ -288,13 +319,13 @@ def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
                 chance.choice([mine.renew, mine.confirm])()
         except TimeoutError:
             return
-        except NotNow:
+        except GoogleError:
             return
         except LeaseError:
             holding.pop(number, None)
             trainers[number] = lease(bucket, f"{number}-{time.now()}", Skewed(number))
             return
-        may_write = [n for n, held in holding.items() if held._clock.now() < held._asked + 40]
+        may_write = [n for n, held in holding.items() if held._lease.is_sure]
         assert len(may_write) <= 1
 
     trainers = [lease(bucket, str(number), Skewed(number)) for number in range(10)]
@@ -345,10 +376,10 @@ def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
     monkeypatch.setattr(os, "open", open_while_it_is_removed)
     second = LocalLease(str(tmp_path), holder("b"))
     second.acquire()
-    assert parse_holder((tmp_path / "lease.json").read_text()) == holder("b")
+    assert parse((tmp_path / "lease.json").read_text()) == holder("b")
 
 
-def test_evaluating_beside_a_training_is_allowed(tmp_path: Path) -> None:
+def test_evaluating_next_to_a_training_is_allowed(tmp_path: Path) -> None:
     with hold(str(tmp_path)), hold(str(tmp_path), trains=False) as lease:
         lease.confirm()
         lease.check()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tpu_training.__main__ import main
 from tpu_training.job.job import Job
-from tpu_training.job.lr_verdict import (
+from tpu_training.job.lr_range_test import (
     Curve,
     Point,
     Reading,
@@ -273,5 +273,6 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     assert f"lr-range-test finished suggestion={verdict['suggestion']:.2g} " in out
     assert verdict["good_from"] <= verdict["suggestion"] <= verdict["good_to"]
     assert len(verdict["trials"]) >= 2
+    assert verdict["format"] == 1
     assert list((tmp_path / "tensorboard" / "lr_range_test").glob("events.*"))
     assert not (tmp_path / "checkpoints").exists()

@@ -38,7 +38,7 @@ def test_a_preemption_ends_the_job_with_a_checkpoint() -> None:
         {"upcomingMaintenance": {"maintenance_status": "PENDING", "can_reschedule": "FALSE"}},
     ],
 )
-def test_maintenance_saves_once_and_the_job_goes_on(notice: dict[str, Any]) -> None:
+def test_maintenance_saves_once_and_the_job_continues(notice: dict[str, Any]) -> None:
     looks = [QUIET, QUIET | notice, QUIET | notice, QUIET, QUIET | notice]
     saves = [False, True, False, False, True]
     assert heard(*looks) == [(False, save) for save in saves]

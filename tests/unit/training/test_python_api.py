@@ -34,7 +34,7 @@ SIZES = {"global_batch_size": 20, "evaluation_batch_size": 16, "steps_per_loop":
 
 @pytest.fixture
 def fit(one_device: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tpu_training.Result]:
-    monkeypatch.setattr("tpu_training.job.data.connect", lambda *_: one_device)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
     return tpu_training.fit
 
 

@@ -62,8 +62,8 @@ def seen_by_own_model(
     *arguments: str,
 ) -> dict[str, str]:
     """Return what an own model finds in the environment when `tpu-training` imports it."""
-    monkeypatch.setattr(start, "find_machine", lambda: machine)
-    monkeypatch.setattr(start, "installed_library", lambda: library)
+    monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: machine)
+    monkeypatch.setattr("tpu_training.cluster.machine.installed_library", lambda: library)
     (folder / "own.py").write_text(OWN)
     mode, *rest = arguments
     code = main([mode, f"--model={folder}/own.py", "--data=d", "--model-dir=m", *rest])
@@ -114,7 +114,7 @@ def test_before_tensorflow_is_imported_it_is_told_of_the_plug_in_or_kept_from_it
 def test_a_command_that_does_not_train_leaves_the_tpu_to_the_training(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(start, "find_machine", lambda: TPU_VM)
+    monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: TPU_VM)
     prepare([command, "--tpu=v3-8"])
     assert {name: value for name in NAMES if (value := os.environ.get(name))} == LEFT
 
@@ -152,7 +152,7 @@ class Metadata:
             "instance/attributes/worker-network-endpoints": hosts_,
         }
 
-    def get(self, path: str) -> str | None:
+    def __call__(self, path: str) -> str | None:
         return self.values.get(path)
 
 
@@ -218,6 +218,6 @@ def test_pauses_of_a_bucket_that_fails_are_short_unless_the_user_says_otherwise(
     monkeypatch.setenv(delay, "5")
     monkeypatch.setenv(retries, "")
     monkeypatch.delenv(retries)
-    monkeypatch.setattr(start, "find_machine", lambda: CPU)
+    monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: CPU)
     start.prepare_tensorflow(None, trains=False)
     assert (os.environ[delay], os.environ[retries]) == ("5", "20")

@@ -108,7 +108,7 @@ def test_an_endpoint_that_comes_up_late_is_found(listener: socket.socket) -> Non
     servers[0].close()
 
 
-def test_a_tpu_that_is_made_anew_meanwhile_is_found_at_its_new_address(
+def test_a_tpu_that_is_recreated_meanwhile_is_found_at_its_new_address(
     listener: socket.socket,
 ) -> None:
     """One that died is still READY for a while, at an address where nobody answers any more."""
@@ -136,7 +136,7 @@ def test_a_tpu_that_is_made_anew_meanwhile_is_found_at_its_new_address(
             connection.sendall(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 
     threading.Thread(target=serve, daemon=True).start()
-    workers = addresses_of(Api(), TpuName("p", "us-central1-b", "my-tpu"), old, "--tpu=my-tpu")
+    workers = addresses_of(Api().get, TpuName("p", "us-central1-b", "my-tpu"), old, "--tpu=my-tpu")
     found = wait_for_workers(workers, VirtualTime().wait(tries=40, interval=10.0))
     assert found.addresses == new.addresses
     assert found.source == "--tpu=my-tpu"

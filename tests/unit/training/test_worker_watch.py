@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tpu_training.job.worker_watch import WorkerWatch, watching
+from tpu_training.cluster.endpoint import WorkerWatch, watching
 
 _SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
@@ -112,11 +112,11 @@ WAITS = {
 }
 WAITING = """
 import os, sys
-from tpu_training.job import worker_watch
+from tpu_training.cluster import endpoint
 def end(why):
     print(why, flush=True)
     os._exit(1)
-with worker_watch.watching(sys.argv[1:], end):
+with endpoint.watching(sys.argv[1:], end):
     {wait}
 """
 

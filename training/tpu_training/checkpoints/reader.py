@@ -1,15 +1,18 @@
 """What checkpoints hold: find the newest whole one, restore it, read its record and averages."""
 
+from __future__ import annotations
+
 import dataclasses
-import json
 import logging
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
+from tpu_core import records
 from tpu_training.errors import CheckpointError
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
@@ -48,6 +51,7 @@ _HARMLESS = (
 )
 # step, loss and metrics of the best evaluation
 Best = dict[str, float]
+Value = bool | int | float | str | None
 
 logger = logging.getLogger(__name__)
 
@@ -149,26 +153,22 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def serialize(self) -> str:
         """Return the text to save."""
-        content = {
-            "model": self.model,
-            "params": self.params,
-            "best": self.best,
-            "history": dataclasses.asdict(self.history),
-        }
-        return json.dumps(content, sort_keys=True)
+        best: dict[str, float | None] | None = None
+        if self.best:
+            best = {n: value if math.isfinite(value) else None for n, value in self.best.items()}
+        return records.dump(_Saved(self.model, self.params, best, self.history)).decode()
 
     def deserialize(self, string_value: bytes) -> None:
         """Adopt the saved best evaluation and history; the rest stays that of this job."""
-        content = json.loads(string_value)
-        self.best = content["best"]
-        had = content["history"]
-        self.history = JobHistory(had["starts"] + 1, had["seconds"])
+        saved = _parse(string_value, "the checkpoint")
+        self.best = saved.best_figures
+        self.history = JobHistory(saved.history.starts + 1, saved.history.seconds)
 
     def differences(self, path: str) -> list[str]:
         """List `name=value` for each setting in which the writer of `path` differs."""
         theirs = _read(path)
-        found = [f"model={theirs['model']}"] if theirs["model"] != self.model else []
-        had = theirs["params"]
+        found = [f"model={theirs.model}"] if theirs.model != self.model else []
+        had = theirs.params
         for name in sorted(had.keys() | self.params.keys()):
             before, now = had.get(name), self.params.get(name)
             if before != now and name not in _HARMLESS:
@@ -177,11 +177,11 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def has_seen_more(self, path: str) -> str:
         """Say why the model of `path` was trained on examples that are now held out, if it was."""
-        theirs = _read(path)["params"]
+        theirs = _read(path).params
         changed = [
-            f"{name}={theirs[name]}"
+            f"{name}={theirs.get(name)}"
             for name in ("validation_fraction", "seed")
-            if theirs[name] != self.params[name]
+            if theirs.get(name) != self.params[name]
         ]
         held_out = self.params["validation_fraction"]
         return f"was trained with {', '.join(changed)}" if held_out and changed else ""
@@ -190,14 +190,22 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
 def best_of(path: str) -> Best | None:
     """Return the best evaluation recorded in the checkpoint at `path`; None if unreadable."""
     try:
-        return cast("Best | None", _read(path)["best"])
-    except (tf.errors.OpError, RuntimeError, ValueError):
+        return _read(path).best_figures
+    except (tf.errors.OpError, RuntimeError, ValueError, CheckpointError):
         return None
 
 
-def _read(path: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(tf.train.load_checkpoint(path).get_tensor(_TENSOR))
-    return content
+def _read(path: str) -> _Saved:
+    return _parse(tf.train.load_checkpoint(path).get_tensor(_TENSOR), path)
+
+
+def _parse(content: bytes, path: str) -> _Saved:
+    try:
+        return records.load(_Saved, content)
+    except records.Unreadable as error:
+        raise CheckpointError(
+            f"{path}: the record of its job can't be read: {error}; {ANOTHER_DIRECTORY}"
+        ) from None
 
 
 @dataclass
@@ -206,3 +214,20 @@ class JobHistory:
 
     starts: int = 1
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A JobRecord as it is in a checkpoint; JSON has no NaN, for which None stands."""
+
+    model: str
+    params: dict[str, Value]
+    best: dict[str, float | None] | None
+    history: JobHistory
+
+    @property
+    def best_figures(self) -> Best | None:
+        """The best evaluation's step and figures; None before the first."""
+        if not self.best:
+            return None
+        return {n: math.nan if value is None else value for n, value in self.best.items()}

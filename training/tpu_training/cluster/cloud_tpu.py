@@ -8,36 +8,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
 
-import requests
-
+from tpu_core.google import Client, GoogleError, Json, may_pass, message, reasons
+from tpu_core.tpu import TPU, phase_of, state_of
+from tpu_training.cluster import google
 from tpu_training.cluster.endpoint import (
     DEFAULT_PORT,
     Addresses,
     LocalTpu,
     NamedTpu,
-    NoTpu,
     Target,
     Wait,
+    Workers,
 )
-from tpu_training.cluster.google import (
-    MetadataServer,
-    TokenSource,
-    application_default_tokens,
-    authorization,
-)
-from tpu_training.cluster.machine import Machine, drive_slice
+from tpu_training.cluster.machine import Machine, Metadata, drive_slice
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 # A new role or a newly enabled API takes up to about a minute to propagate, and the agent takes a
 # moment to notice that a TPU is lost.
 _GRACE_SECONDS = 60.0
 
-_LOST = ("PREEMPTED", "TERMINATED")
 _CURES = {
     "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
     "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
@@ -46,8 +40,6 @@ _CURES = {
     "HIDDEN": "it is hidden: delete it and create it again",
 }
 
-_ROOT = "https://tpu.googleapis.com"
-_TIMEOUT_SECONDS = 30.0
 _VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
 _NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
@@ -58,22 +50,20 @@ class Lost(TpuStateError):
     """Google took the TPU away. The agent, or a person, may recreate it."""
 
 
-def resolve(
-    target: Target, wait: Wait, waiting: Callable[[], None] = lambda: None
-) -> Addresses | LocalTpu | NoTpu:
+def resolve(target: Target, wait: Wait, waiting: Callable[[], None] = lambda: None) -> Workers:
     """Replace a TPU's name by its workers' addresses once it is READY; keep other targets.
 
     Calls `waiting` whenever it has to wait.
     """
     if not isinstance(target, NamedTpu):
         return target
-    name = complete_name(target, MetadataServer.from_environment())
-    api = CloudTpuApi(application_default_tokens())
-    tpu = wait_until_ready(api, name, wait, waiting)
-    return addresses_of(api, name, tpu, f"{target.source}={target.name}")
+    name = complete_name(target, google.metadata)
+    read = partial(read_tpu, Client(google.transport()))
+    tpu = wait_until_ready(read, name, wait, waiting)
+    return addresses_of(read, name, tpu, f"{target.source}={target.name}")
 
 
-def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addresses:
+def addresses_of(read: Read, name: TpuName, tpu: Tpu, source: str) -> Addresses:
     """Return the addresses of `tpu`, which look its name up again whenever they are asked to.
 
     They stay the same while that finds no TPU that is READY.
@@ -81,16 +71,14 @@ def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addres
 
     def look_up() -> Addresses:
         with contextlib.suppress(NotYet, DeniedForNow, Lost):
-            return addresses_of(api, name, _ready(look_for(api, name), name), source)
-        return here
+            return addresses_of(read, name, _ready(look_for(read, name), name), source)
+        return found
 
-    here = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
-    return here
+    found = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
+    return found
 
 
-def choose_local(
-    workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
-) -> Addresses | LocalTpu | NoTpu:
+def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers:
     """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
 
     That of one host of a slice is the slice. Raises InputError if this host can't drive it.
@@ -107,14 +95,15 @@ def choose_local(
     )
 
 
-def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
+def complete_name(target: NamedTpu, metadata: Metadata) -> TpuName:
     """Complete the name with project and zone from the metadata server.
 
     Raises:
         InputError: There is no such server either; the message names the missing flags.
     """
-    project = target.project or metadata.project()
-    zone = target.zone or metadata.zone()
+    project = target.project or metadata("project/project-id")
+    # It has projects/NUMBER/zones/ before its name.
+    zone = target.zone or (metadata("instance/zone") or "").rpartition("/")[2]
     missing = [
         f"--tpu-{part} (or TPU_{part.upper()})"
         for part, value in (("project", project), ("zone", zone))
@@ -129,7 +118,7 @@ def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
 
 
 def wait_until_ready(
-    api: TpuReader, name: TpuName, wait: Wait, waiting: Callable[[], None] = lambda: None
+    read: Read, name: TpuName, wait: Wait, waiting: Callable[[], None] = lambda: None
 ) -> Tpu:
     """Return the TPU once it is READY and has addresses; log each unsuccessful try.
 
@@ -144,7 +133,7 @@ def wait_until_ready(
     problem: Exception | None = None
     for attempt in wait.attempts():
         try:
-            return _ready(look_for(api, name), name)
+            return _ready(look_for(read, name), name)
         except (NotYet, DeniedForNow, Lost) as error:
             if not isinstance(error, NotYet) and attempt.elapsed >= _GRACE_SECONDS:
                 raise
@@ -162,7 +151,7 @@ def wait_until_ready(
 def _ready(tpu: Tpu, name: TpuName) -> Tpu:
     """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it is not to be."""
     if cure := _CURES.get(tpu.state):
-        kind = Lost if tpu.state in _LOST else TpuStateError
+        kind = Lost if phase_of(tpu.state) == "lost" else TpuStateError
         raise kind(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
     if tpu.state != "READY":
         raise NotYet(f"the TPU {name.name} is {tpu.state}, not READY")
@@ -214,11 +203,11 @@ class Tpu:
     tensorflow: str | None
 
     @classmethod
-    def from_api(cls, node: Mapping[str, Any]) -> Tpu:
+    def from_api(cls, node: Json) -> Tpu:
         """Read a v1 or v2 Node; `health` may be missing (tensorflow/tpu#590)."""
         version = _VERSION.search(node.get("tensorflowVersion") or node.get("runtimeVersion") or "")
         return cls(
-            state=node.get("state", "STATE_UNSPECIFIED"),
+            state=state_of(node),
             addresses=tuple(
                 f"{endpoint['ipAddress']}:{endpoint.get('port') or DEFAULT_PORT}"
                 for endpoint in node.get("networkEndpoints", ())
@@ -229,48 +218,34 @@ class Tpu:
         )
 
 
-class TpuReader(Protocol):
-    """The part of the Cloud TPU API that a look-up needs."""
-
-    def get(self, name: TpuName) -> Tpu:
-        """Return the TPU; raise as CloudTpuApi.get does."""
+Read = Callable[[TpuName], Tpu]
+"""Reads one TPU; raises as `read_tpu` does."""
 
 
-class CloudTpuApi:
-    """Reads TPUs with the caller's credentials. Only API v1 may know a classic TPU node."""
+def read_tpu(client: Client, name: TpuName) -> Tpu:
+    """Return the TPU called `name`. Only API v1 may know a classic TPU node.
 
-    def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-        self._session = requests.Session()
-
-    def get(self, name: TpuName) -> Tpu:
-        """Return the TPU called `name`.
-
-        Raises:
-            NotYet, DeniedForNow: Asking again may help.
-            AccessError, EndpointError: Asking again will not help.
-        """
-        for version in ("v2", "v1"):
-            answer = self._request(f"{_ROOT}/{version}/{name}")
-            if answer.status_code != HTTPStatus.NOT_FOUND:
-                break
-        if answer.ok:
-            return Tpu.from_api(answer.json())
-        raise _error_of(answer, name)
-
-    def _request(self, url: str) -> requests.Response:
-        headers = authorization(url, self._tokens)
+    Raises:
+        NotYet, DeniedForNow: Asking again may help.
+        AccessError, EndpointError: Asking again will not help.
+    """
+    for version in ("v2", "v1"):
         try:
-            return self._session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
-        except requests.RequestException as error:
+            status, answer = client.call("GET", f"{TPU}{version}/{name}", None)
+        except GoogleError as error:
             raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+        if status != HTTPStatus.NOT_FOUND:
+            break
+    if status == HTTPStatus.OK:
+        return Tpu.from_api(answer)
+    raise _error_of(status, answer, name)
 
 
-def look_for(api: TpuReader, name: TpuName) -> Tpu:
-    """Return the TPU in the first of its zones that has it; raises as CloudTpuApi.get does."""
+def look_for(read: Read, name: TpuName) -> Tpu:
+    """Return the TPU in the first of its zones that has it; raises as `read_tpu` does."""
     for one in name.in_each_zone:
         with contextlib.suppress(NotThere):
-            return api.get(one)
+            return read(one)
     raise NotThere(_nowhere(name))
 
 
@@ -278,41 +253,27 @@ def _nowhere(name: TpuName) -> str:
     return f"there is no TPU {name.name} in zone {name.zone} of project {name.project}"
 
 
-def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
-    status = answer.status_code
-    message, reasons = _message_and_reasons(answer)
+def _error_of(status: int, answer: Json, name: TpuName) -> EndpointError | AccessError:
+    text, why = message(answer), reasons(answer)
     if status == HTTPStatus.NOT_FOUND:
         return NotThere(_nowhere(name))
-    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return NotYet(f"the Cloud TPU API answers {status} ({message})")
     if status == HTTPStatus.UNAUTHORIZED:
-        return AccessError(f"the Cloud TPU API refuses the credentials ({message})")
-    if status == HTTPStatus.FORBIDDEN and _NEVER_HEALS in reasons:
+        return AccessError(f"the Cloud TPU API refuses the credentials ({text})")
+    if may_pass(status):
+        return NotYet(f"the Cloud TPU API answers {status} ({text})")
+    if status != HTTPStatus.FORBIDDEN:
+        return EndpointError(f"the Cloud TPU API answers {status} for {name} ({text})")
+    if _NEVER_HEALS in why or "insufficient authentication scopes" in text:
         return AccessError(
             "the VM's access scopes do not cover the Cloud TPU API: stop the VM, give it the scope "
             "https://www.googleapis.com/auth/cloud-platform, and start it again"
         )
-    if status == HTTPStatus.FORBIDDEN and "SERVICE_DISABLED" in reasons:
+    if "SERVICE_DISABLED" in why:
         return DeniedForNow(
             f"the Cloud TPU API is disabled in project {name.project}: run "
             f"`gcloud services enable tpu.googleapis.com --project={name.project}`"
         )
-    if status == HTTPStatus.FORBIDDEN:
-        return DeniedForNow(
-            f"permission tpu.nodes.get on {name} denied ({message}): grant roles/tpu.viewer in "
-            f"project {name.project} to the account that runs the training"
-        )
-    return EndpointError(f"the Cloud TPU API answers {status} for {name} ({message})")
-
-
-def _message_and_reasons(answer: requests.Response) -> tuple[str, set[str]]:
-    """Parse Google's error object; of any other body return the first line and no reasons."""
-    try:
-        error = answer.json()["error"]
-        details = [*error.get("details", ()), *error.get("errors", ())]
-        reasons = {detail.get("reason", "") for detail in details}
-        if "insufficient authentication scopes" in error.get("message", ""):
-            reasons.add(_NEVER_HEALS)
-        return error.get("message", ""), reasons
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return answer.text.partition("\n")[0][:200], set()
+    return DeniedForNow(
+        f"permission tpu.nodes.get on {name} denied ({text}): grant roles/tpu.viewer in "
+        f"project {name.project} to the account that runs the training"
+    )

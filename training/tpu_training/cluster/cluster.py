@@ -9,7 +9,14 @@ from functools import lru_cache
 
 import tensorflow as tf
 
-from tpu_training.cluster.endpoint import SCHEME, Addresses, LocalTpu, NoTpu, Wait, wait_for_workers
+from tpu_training.cluster.endpoint import (
+    SCHEME,
+    Addresses,
+    LocalTpu,
+    Wait,
+    Workers,
+    wait_for_workers,
+)
 
 _WORKER_JOB = "/job:worker/"
 _FIRST_TASK = "/task:0/"
@@ -71,7 +78,7 @@ class Cluster:
 # Once, until `connect.cache_clear()` as after a worker is lost: to connect again would initialise
 # the TPU again, and what an earlier job of this process has made on it would be lost.
 @lru_cache(maxsize=1)
-def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
+def connect(target: Workers, wait: Wait, local_devices: int) -> Cluster:
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
     if isinstance(target, Addresses):
         _warn_of_other_version(target)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.google import MetadataServer
+from tpu_training.cluster.google import metadata as read_metadata
 from tpu_training.errors import InputError
 
 # https://github.com/jax-ml/jax/blob/167d72d/jax/_src/hardware_utils.py; gVNIC has the same vendor.
@@ -38,6 +37,9 @@ _PLUG_IN_LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 # TensorFlow's own search: tensorflow/core/tpu/tpu_api_dlsym_initializer.cc.
 _LIBRARY = "TPU_LIBRARY_PATH"
 _LOAD = "TPU_LOAD_LIBRARY"
+
+Metadata = Callable[[str], "str | None"]
+"""Returns an entry of the metadata server; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,13 @@ class Machine:
 def find_machine(
     root: Path = Path("/"),
     environ: Mapping[str, str] = os.environ,
-    metadata: Attributes | None = None,
+    metadata: Metadata = read_metadata,
 ) -> Machine:
     """Detect this machine's devices.
 
     `root` replaces the file system's root in tests, `metadata` the metadata server.
     """
     generations = _tpu_generations(root)
-    metadata = metadata or MetadataServer.from_environment(environ)
     return Machine(
         cpus=_usable_cpus(),
         gpus=_gpus(root),
@@ -150,13 +151,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
 
 
-class Attributes(Protocol):
-    """The part of the metadata server that this module needs."""
-
-    def get(self, path: str) -> str | None:
-        """Return the text at `path`; None if there is none."""
-
-
 @dataclass(frozen=True)
 class Slice:
     """A slice of several hosts: their addresses in worker order, and which of them this is.
@@ -175,7 +169,7 @@ class Slice:
         return tuple(f"{host}:{DEFAULT_PORT}" for host in self.hosts)
 
 
-def find_slice(metadata: Attributes, environ: Mapping[str, str]) -> Slice | None:
+def find_slice(metadata: Metadata, environ: Mapping[str, str]) -> Slice | None:
     """Return the slice; None on a TPU VM that is the only host, or is told that it is.
 
     Google Kubernetes Engine sets variables; the metadata of a TPU VM has `ID:ID:ADDRESS` for each
@@ -185,8 +179,8 @@ def find_slice(metadata: Attributes, environ: Mapping[str, str]) -> Slice | None
         return None
     worker, hosts = environ.get("TPU_WORKER_ID", ""), environ.get("TPU_WORKER_HOSTNAMES", "")
     if not hosts:
-        worker = metadata.get("instance/attributes/agent-worker-number") or ""
-        hosts = metadata.get("instance/attributes/worker-network-endpoints") or ""
+        worker = metadata("instance/attributes/agent-worker-number") or ""
+        hosts = metadata("instance/attributes/worker-network-endpoints") or ""
     addresses = tuple(host.strip().rpartition(":")[2] for host in hosts.split(","))
     if len(addresses) < 2 or not worker.isdecimal():
         return None
@@ -199,15 +193,15 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
     Raises:
         InputError: This is another worker, or `target` asks for this host's chips alone.
     """
-    here = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
+    this = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
     if isinstance(target, LocalTpu):
         raise InputError(
-            f"{target.source}=local: {here}, and its chips wait for those of the others; leave "
+            f"{target.source}=local: {this}, and its chips wait for those of the others; leave "
             "local out on worker 0, or name the slice (--tpu=NAME) anywhere: that drives them all"
         )
     if slice_.worker:
         raise InputError(
-            f"{here}: start the job on worker 0, which drives all of them; here it would take "
+            f"{this}: start the job on worker 0, which drives all of them; here it would take "
             "chips that worker 0 needs"
         )
     return Addresses(slice_.workers, "the metadata of this slice")

@@ -22,6 +22,7 @@ from tpu_training.cluster.endpoint import (
     NoTpu,
     Target,
     Wait,
+    Workers,
     find_target,
     why_silent,
 )
@@ -116,7 +117,7 @@ def examine(
     environ: Mapping[str, str],
     machine: Machine | None = None,
     probe: Callable[[str], str | None] = why_silent,
-    look_up: Callable[[Target, Wait], Addresses | LocalTpu | NoTpu] = resolve,
+    look_up: Callable[[Target, Wait], Workers] = resolve,
 ) -> Environment:
     """Find out what a job started here with these arguments would train on.
 
@@ -126,7 +127,7 @@ def examine(
     machine = machine or find_machine()
     problems: list[str] = []
     target: Target = NoTpu()
-    workers: Addresses | LocalTpu | NoTpu | None = None
+    workers: Workers | None = None
     try:
         target = find_target(tpu, project, zone, environ)
         workers = choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
@@ -166,9 +167,7 @@ def _settings(tpu: str | None, environ: Mapping[str, str]) -> tuple[Setting, ...
     return tuple(settings)
 
 
-def _choice(
-    workers: Addresses | LocalTpu | NoTpu | None, target: Target, machine: Machine
-) -> tuple[str, str]:
+def _choice(workers: Workers | None, target: Target, machine: Machine) -> tuple[str, str]:
     """Describe the expected strategy and the reason for it, without connecting."""
     if workers is None:
         return "nothing: see the problem", "the setting that names the TPU can't be used as it is"

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.cluster.google import BucketObject, Refused, bucket_tokens
+from tpu_core.google import GoogleError
+from tpu_training.cluster import google
 from tpu_training.errors import InputError, TrainingError
 
 _CHUNK_BYTES = 8 << 20
@@ -108,9 +109,12 @@ def size(path: str) -> int | None:
 def sizes(directory: str) -> Mapping[str, int]:
     """Return the size of each file in `directory` by its name; a bucket is asked only once."""
     if directory.startswith("gs://"):
+        bucket, _, folder = f"{directory}/".removeprefix("gs://").partition("/")
         try:
-            return BucketObject(f"{directory}/", bucket_tokens()).siblings()
-        except (Refused, TrainingError) as error:
+            items = google.bucket(bucket).items(folder)
+            found = {item.path.removeprefix(folder): item.size for item in items}
+            return {name: size for name, size in found.items() if "/" not in name}
+        except (GoogleError, TrainingError) as error:
             # TensorFlow may have other rights, and tries again.
             logger.warning("%s: can't be listed at once (%s)", directory, error)
     return {name: size(f"{directory}/{name}") or 0 for name in names(directory)}

@@ -155,5 +155,5 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _is_users(file: str) -> bool:
-    ours = (_PACKAGE, sysconfig.get_path("stdlib"), "<")
-    return not file.startswith(ours) and not any(part in file for part in _LIBRARIES)
+    not_users = (_PACKAGE, sysconfig.get_path("stdlib"), "<")
+    return not file.startswith(not_users) and not any(part in file for part in _LIBRARIES)

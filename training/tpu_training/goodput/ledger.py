@@ -7,16 +7,15 @@ and `events` with `at`, `tpu`, `state` and `cause`. Loads no TensorFlow.
 
 import dataclasses
 import json
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
+from tpu_core import records
+
 FOLDER = "ledger"
-FORMAT = 1
-"""The format of the ledger's files; files of another format are set aside."""
 ASIDE = ".damaged"
 """What a trainer adds to the name of a damaged file of the ledger."""
 # Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
@@ -41,7 +40,7 @@ class Entry:
     Attributes:
         begin: When it started, in seconds since the epoch by its machine's clock.
         duration: For how long it has run, by a clock that is never set.
-        first_step: The step from which it went on.
+        first_step: The step from which it continued.
         last_step: The last one that it finished.
         seconds: What it spent on each of PARTS; the rest of `duration` came before its first loop.
         machine: The name of the machine it ran on; empty if unknown.
@@ -52,7 +51,7 @@ class Entry:
     duration: float
     first_step: int
     last_step: int
-    seconds: Mapping[str, float]
+    seconds: dict[str, float]
     machine: str = ""
     ending: str = ""
 
@@ -63,30 +62,21 @@ class Entry:
 
     def to_json(self) -> str:
         """Return the text of its file."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, sort_keys=True) + "\n"
+        return json.dumps(records.stamped(dataclasses.asdict(self)), sort_keys=True) + "\n"
 
 
 def parse_entry(text: str) -> Entry | None:
     """Return the entry in a file's text; None if it is damaged."""
-    try:
-        content = json.loads(text)
-        seconds = {part: number(content["seconds"][part]) for part in PARTS}
-        times = [number(content[name]) for name in ("begin", "duration")]
-        steps = [int(content[name]) for name in ("first_step", "last_step")]
-        words = [str(content[name]) for name in ("machine", "ending")]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    if content.get("format") != FORMAT or not 0 <= steps[0] <= steps[1]:
-        return None
-    return Entry(times[0], times[1], steps[0], steps[1], seconds, words[0], words[1])
+    with suppress(records.Unreadable):
+        found = records.load(Entry, text)
+        times = (found.begin, found.duration, *found.seconds.values())
+        if found.seconds.keys() == set(PARTS) and 0 <= found.first_step <= found.last_step:
+            return found if _are_times(*times) else None
+    return None
 
 
-def number(value: object) -> float:
-    """Return a time of a ledger. Raises ValueError or TypeError."""
-    found = float(value)  # type: ignore[arg-type]
-    if not (math.isfinite(found) and 0 <= found < _LATEST):
-        raise ValueError(f"{found} is no time")
-    return found
+def _are_times(*values: float) -> bool:
+    return all(0 <= value < _LATEST for value in values)
 
 
 READY = "ready"
@@ -130,17 +120,12 @@ class Span:
 
 def parse_tpus(text: str) -> TpusFile | None:
     """Return what is in a file of the agent; None if it is damaged."""
-    try:
-        content = json.loads(text)
-        events = tuple(
-            Event(number(e["at"]), str(e["tpu"]), str(e["state"]), str(e.get("cause", "")))
-            for e in content["events"]
-        )
-        found = TpusFile(str(content["machine"]), number(content["seen"]), events)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    known = content.get("format") == FORMAT and all(event.state in TPU_STATES for event in events)
-    return found if known else None
+    with suppress(records.Unreadable):
+        found = records.load(TpusFile, text)
+        known = all(event.state in TPU_STATES for event in found.events)
+        times = (found.seen, *(event.at for event in found.events))
+        return found if known and _are_times(*times) else None
+    return None
 
 
 def spans(files: Sequence[TpusFile]) -> list[Span]:
@@ -215,7 +200,7 @@ class Ledger:
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
-        wrong = [f"{name} is no file of a ledger; it is left out" for name in self.broken]
+        wrong = [f"{name} is not a file of a ledger; it is left out" for name in self.broken]
         wrong += [f"{name} was kept aside; what it may have said is missing" for name in self.aside]
         for machine, slow in self.clocks.items():
             way = "slow" if slow > 0 else "fast"

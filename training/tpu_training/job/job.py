@@ -119,13 +119,13 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
     if "://" in model_dir:
         return
     path = Path(model_dir).absolute()
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir():
-        yield f"--model-dir={model_dir}: {there} is a file; name another directory"
-    elif not os.access(there, os.W_OK | os.X_OK):
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        yield f"--model-dir={model_dir}: {existing} is a file; name another directory"
+    elif not os.access(existing, os.W_OK | os.X_OK):
         yield (
-            f"--model-dir={model_dir}: this user may not write to {there}; name another directory "
-            "or change its owner or mode"
+            f"--model-dir={model_dir}: this user may not write to {existing}; name another "
+            "directory or change its owner or mode"
         )
 
 

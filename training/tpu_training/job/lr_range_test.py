@@ -5,35 +5,22 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tpu_core import records
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
-from tpu_training.data import files
-from tpu_training.data.corruption import readable_part
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.pipeline import training_batches
-from tpu_training.job.data import connect_and_open
+from tpu_training.cluster.endpoint import Wait, Workers
+from tpu_training.data import corruption, data_set, files, pipeline
 from tpu_training.job.job import Job
-from tpu_training.job.lr_verdict import (
-    Curve,
-    Point,
-    Trials,
-    Verdict,
-    conclude,
-    explore,
-    exponential_rates,
-    read,
-)
+from tpu_training.job.run import connect_and_open
 from tpu_training.loop.optimizers import create_schedule
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop, run_loop
@@ -48,7 +35,7 @@ _END = 0.2
 _SIZE_INCHES = (9.0, 5.0)
 _DOTS_PER_INCH = 120
 # Regions in grey, green and red, the line in dark blue. Labels distinguish them in greyscale.
-_TOO_LOW, _GOOD, _DIVERGING = "#d9d9d9", "#c7e9c0", "#fcbba1"
+_TOO_LOW_COLOUR, _GOOD_COLOUR, _DIVERGING_COLOUR = "#d9d9d9", "#c7e9c0", "#fcbba1"
 _LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
 _HEADROOM = 1.2
 _NARROWEST = 10.0
@@ -64,9 +51,7 @@ _HIGHEST = 2.0
 logger = logging.getLogger(__name__)
 
 
-def connect_and_run(
-    workers: Addresses | LocalTpu | NoTpu, wait: Wait, job: Job, sweep: Sweep, plot: bool
-) -> Verdict:
+def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: bool) -> Verdict:
     """Connect to `workers` and run the test there."""
     files.check_bucket(job.model_dir, "--model-dir")
     # What is held out for the training's validation must not choose its rate either.
@@ -75,11 +60,11 @@ def connect_and_run(
         try:
             return run_lr_range_test(cluster, data, job, sweep, plot)
         except tf.errors.OpError as error:
-            data = readable_part(data, job.params.skip_corrupt_records, error)
+            data = corruption.readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def run_lr_range_test(
-    cluster: Cluster, data: DataSet, job: Job, sweep: Sweep, plot: bool
+    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep, plot: bool
 ) -> Verdict:
     """Sweep on `cluster`, write `<model-dir>/lr_range_test/`, print and return the verdict."""
     job.params.replica_batch_size(cluster.replicas)
@@ -106,7 +91,7 @@ def run_lr_range_test(
 
 
 def _test(
-    cluster: Cluster, data: DataSet, job: Job, sweep: Sweep
+    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep
 ) -> tuple[Sequence[Point], Verdict]:
     longest = max(sweep.steps, sweep.trial_steps)
     trainer = RateTrainer(cluster, job.model, job.params, data, longest)
@@ -128,9 +113,7 @@ def _write(
     rows.writerow(["step", "learning_rate", "loss", "smoothed_loss"])
     rows.writerows([p.step, p.rate, p.loss, p.smoothed] for p in points)
     files.write_text(f"{directory}/curve.csv", table.getvalue())
-    files.write_text(
-        f"{directory}/verdict.json", json.dumps(dataclasses.asdict(verdict), indent=2) + "\n"
-    )
+    files.write_text(f"{directory}/verdict.json", records.dump(verdict).decode())
     if title is None:
         return None
 
@@ -174,7 +157,12 @@ class RateTrainer:
     """
 
     def __init__(
-        self, cluster: Cluster, model: ModelDefinition, params: Params, data: DataSet, longest: int
+        self,
+        cluster: Cluster,
+        model: ModelDefinition,
+        params: Params,
+        data: data_set.DataSet,
+        longest: int,
     ) -> None:
         """Prepare for at most `longest` steps from each start."""
         self._cluster, self._params, self._longest = cluster, params, longest
@@ -189,7 +177,7 @@ class RateTrainer:
         state.optimizer.rate = lambda step: tf.gather(self._rates, tf.maximum(step, 0))
         self._variables = [*state.model.variables, *state.optimizer.variables, state.step]
         self._first = [variable.numpy() for variable in self._variables]
-        batches = training_batches(data, cluster, params)
+        batches = pipeline.training_batches(data, cluster, params)
         self._loop = create_train_loop(cluster, params, state, batches)
 
     def start(self, rates: Sequence[float]) -> None:
@@ -314,13 +302,13 @@ def _across(axes: Any, rate: float) -> float:
 
 def _shade(axes: Any, verdict: Verdict) -> None:
     end = axes.get_xlim()[1]
-    regions = [(axes.get_xlim()[0], verdict.good_from or end, _TOO_LOW, "too low")]
+    regions = [(axes.get_xlim()[0], verdict.good_from or end, _TOO_LOW_COLOUR, "too low")]
     if verdict.good_from and verdict.good_to:
-        regions.append((verdict.good_from, verdict.good_to, _GOOD, "good"))
+        regions.append((verdict.good_from, verdict.good_to, _GOOD_COLOUR, "good"))
         if verdict.diverged:
-            regions.append((verdict.good_to, end, _DIVERGING, "diverging"))
+            regions.append((verdict.good_to, end, _DIVERGING_COLOUR, "diverging"))
         else:
-            regions[-1] = (verdict.good_from, end, _GOOD, "good")
+            regions[-1] = (verdict.good_from, end, _GOOD_COLOUR, "good")
     for row, (left, right, colour, name) in enumerate(regions):
         if right <= left:
             continue
@@ -336,3 +324,324 @@ def _shade(axes: Any, verdict: Verdict) -> None:
             fontweight="bold",
             color="#404040",
         )
+
+
+# Conclude from a sweep of learning rates, and trials after it, which rates are good.
+#
+# A sweep spends one step on each rate: it shows where the loss falls and where it diverges, but not
+# which rate trains well in a schedule. So trials train shortly at rates around its lowest loss. The
+# sweep is Smith's (arXiv:1506.01186, section 3.3; arXiv:1803.09820, section 4), the thresholds are
+# this package's own. All of it is plain numbers. training/docs/lr-range-test.md compares the
+# conclusions with a grid of trainings.
+
+# A loss this many times the best one has diverged, as in the fastai library.
+_DIVERGED = 4.0
+# The first steps never end the sweep: one bad batch must not.
+_EARLIEST_STOP = 10
+# A fall smaller than this part of the first loss is noise.
+_SMALLEST_FALL = 0.02
+# A rise by this part of the whole fall counts as diverging.
+_RISE_BEGUN = 0.05
+# Half a decade.
+_FACTOR = 10**0.5
+_MOST_EACH_WAY = 6
+# A training is good if its loss falls by this part of the best one's fall.
+_GOOD = 0.9
+# And about as good as the best by this part.
+_EQUAL = 0.98
+# The loss of guessing, times this: less than that does not show learning.
+_LEARNT = 0.96
+# rate -> the loss at the end of a short training; not finite if it diverged
+Train = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The boundaries of the regions, as learning rates, and the suggestion.
+
+    Attributes:
+        good_from: Where the good region begins; None without one, like the next two.
+        good_to: Where the good region ends.
+        suggestion: The suggested peak of a schedule.
+        diverged: Whether sweep or trials reached the diverging region.
+        reasons: The explanation, in sentences.
+        smoothed: The curve that was judged.
+        trials: The loss at the end of each trial by its rate; None where it was not finite.
+    """
+
+    good_from: float | None
+    good_to: float | None
+    suggestion: float | None
+    diverged: bool
+    reasons: tuple[str, ...]
+    smoothed: tuple[float, ...]
+    trials: dict[float, float | None] = field(default_factory=dict)
+
+
+def conclude(
+    reading: Reading, trials: Trials | None, steps: int, guessing: float | None
+) -> Verdict:
+    """Return the verdict; `steps` is a trial's length, `guessing` the loss of equal chances."""
+    if trials is None:
+        return Verdict(None, None, None, reading.diverged, (reading.problem,), reading.smoothed)
+    losses = {
+        rate: loss if math.isfinite(loss) else None for rate, loss in sorted(trials.losses.items())
+    }
+    warnings = (reading.warning,) if reading.warning else ()
+    suggestion = trials.suggestion if trials.learnt(guessing) else None
+    if suggestion is None:
+        reason = _why_none(trials, steps, guessing)
+        return Verdict(
+            None, None, None, reading.diverged, (reason, *warnings), reading.smoothed, losses
+        )
+    good = trials.good
+    return Verdict(
+        good_from=good[0],
+        good_to=good[-1],
+        suggestion=suggestion,
+        diverged=reading.diverged or good[-1] < max(losses),
+        reasons=(*_reasons(trials, suggestion, steps), *warnings),
+        smoothed=reading.smoothed,
+        trials=losses,
+    )
+
+
+def _why_none(trials: Trials, steps: int, guessing: float | None) -> str:
+    lowest = trials.losses[trials.best]
+    if not math.isfinite(lowest):
+        return (
+            f"no training of {steps} steps stays finite, from {min(trials.losses):.2g} to "
+            f"{max(trials.losses):.2g}: the model or its loss is at fault, not the rate"
+        )
+    if trials.learnt(guessing):
+        repeated = " and ".join(
+            f"{loss:.3g} at {rate:.2g}" for rate, loss in trials.repeated.items()
+        )
+        return (
+            f"how a training of {steps} steps ends is chance: the lowest loss is {lowest:.3g} at "
+            f"{trials.best:.2g}, but with other batches {repeated}. Raise --trial-steps, or take "
+            "another optimizer"
+        )
+    return (
+        f"at no rate does the model learn more than how to guess in {steps} steps: the loss is "
+        f"{lowest:.3g} at best, guessing has {guessing:.3g}. The labels do not belong to the "
+        "inputs, or the inputs that reach the model are all alike; on a hard task raise "
+        "--trial-steps"
+    )
+
+
+def _reasons(trials: Trials, suggestion: float, steps: int) -> list[str]:
+    good, tried = trials.good, sorted(trials.losses)
+    low = f"below {good[0]:.2g} a training of {steps} steps gets less far"
+    if good[0] == tried[0]:
+        low = f"the lowest rate that was tried, {good[0]:.2g}, is good already: lower --min-rate"
+    high = f"above {good[-1]:.2g} it gets less far or diverges"
+    if good[-1] == tried[-1]:
+        high = f"up to {good[-1]:.2g} it did not diverge: the edge is higher, raise --max-rate"
+    best = f"at {trials.best:.2g} it ends lowest, with a loss of {trials.losses[trials.best]:.3g}"
+    amid = "amid the rates that end about as low"
+    if suggestion != trials.middle:
+        amid = "which is good with other batches, too"
+    middle = f"{suggestion:.2g}, {amid}, is a good peak"
+    return [low, f"{best}; {middle} for a schedule with warm-up", high]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step: its learning rate, its loss, and the running mean of the losses up to it."""
+
+    step: int
+    rate: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a sweep shows.
+
+    Attributes:
+        smoothed: The curve, smoothed in both directions: a running mean alone lags, towards rates
+            that are too high.
+        first: The loss before any step.
+        lowest: The rate at which the loss is lowest; None if it never fell.
+        diverged: Whether it rose again after that, or became no number.
+        problem: What is wrong with the curve, with its meaning; "" for one that can be used.
+        warning: What is odd about a curve that can be used.
+    """
+
+    smoothed: tuple[float, ...]
+    first: float
+    lowest: float | None
+    diverged: bool
+    problem: str = ""
+    warning: str = ""
+
+
+def exponential_rates(lowest: float, highest: float, steps: int) -> list[float]:
+    """Return `steps` rates from `lowest` to `highest` in a geometric sequence."""
+    factor = math.log(highest / lowest) / (steps - 1)
+    return [lowest * math.exp(factor * step) for step in range(steps)]
+
+
+class Curve:
+    """The points of a running sweep."""
+
+    def __init__(self, smoothing: float) -> None:
+        """Smooth with a running mean that keeps the part `smoothing`, 0 to below 1, each step."""
+        self.points: list[Point] = []
+        self._smoothing = smoothing
+        self._mean = 0.0
+        self._best = math.inf
+
+    def add(self, rate: float, loss: float) -> bool:
+        """Add a step; return whether the sweep should continue."""
+        step = len(self.points)
+        self._mean = self._smoothing * self._mean + (1.0 - self._smoothing) * loss
+        # Without the correction the mean would start near 0 (as in Adam, arXiv:1412.6980).
+        smoothed = self._mean / (1.0 - self._smoothing ** (step + 1))
+        self.points.append(Point(step, rate, loss, smoothed))
+        if not math.isfinite(loss):
+            return False
+        self._best = min(self._best, smoothed)
+        return step < _EARLIEST_STOP or smoothed <= _DIVERGED * self._best
+
+
+def read(points: Sequence[Point], smoothing: float) -> Reading:
+    """Read the curve of a sweep."""
+    finite = [point for point in points if math.isfinite(point.loss)]
+    if len(finite) < 3:
+        smoothed = tuple(point.smoothed for point in finite)
+        problem = (
+            f"the loss was {points[-1].loss} at the rate {points[-1].rate:.3g}, almost from the "
+            "start: the model or the data is at fault, not the rate"
+        )
+        return Reading(smoothed, math.nan, None, False, problem)
+    losses = _smooth(finite, smoothing)
+    lowest = min(range(len(losses)), key=losses.__getitem__)
+    fall = losses[0] - losses[lowest]
+    if fall < _SMALLEST_FALL * abs(losses[0]):
+        problem = (
+            f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): no "
+            "gradient reaches the weights, or the inputs say nothing about the labels; look for an "
+            "error in the model, the labels or the input, and only then sweep to a higher rate"
+        )
+        return Reading(tuple(losses), losses[0], None, False, problem)
+    rise = losses[lowest] + _RISE_BEGUN * fall
+    rose = max(losses[lowest:]) >= rise
+    ended = len(finite) < len(points)
+    warning = ""
+    if ended and not rose:
+        warning = (
+            f"the loss became {points[-1].loss} at {points[-1].rate:.2g} without having risen "
+            "before: an operation of the model or an example does that more likely than the rate"
+        )
+    return Reading(tuple(losses), losses[0], finite[lowest].rate, rose or ended, warning=warning)
+
+
+def _smooth(points: Sequence[Point], smoothing: float) -> list[float]:
+    losses = [point.loss for point in points]
+    # One spike at the end must not distort the points before it.
+    ceiling = _DIVERGED * min(point.smoothed for point in points)
+    clipped = [min(loss, max(ceiling, losses[0])) for loss in losses]
+    backwards = _running_means(clipped[::-1], smoothing)[::-1]
+    forwards = _running_means(clipped, smoothing)
+    return [(a + b) / 2 for a, b in zip(forwards, backwards, strict=True)]
+
+
+def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
+    mean, means = 0.0, []
+    for count, value in enumerate(values, start=1):
+        mean = smoothing * mean + (1.0 - smoothing) * value
+        means.append(mean / (1.0 - smoothing**count))
+    return means
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The final loss of short trainings by their rates, and the loss before any step.
+
+    `repeated` are the losses of second trainings, with other batches.
+    """
+
+    first: float
+    losses: dict[float, float]
+    repeated: dict[float, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> float:
+        """The rate of the lowest loss, the lower one of equals."""
+        return min(sorted(self.losses), key=lambda rate: _finite(self.losses[rate]))
+
+    @property
+    def good(self) -> list[float]:
+        """The rates around the best one that are good, in their order."""
+        return self._around_best(_GOOD)
+
+    @property
+    def middle(self) -> float:
+        """The middle of the rates that are about as good as the best, which may be at an edge."""
+        equal = self._around_best(_EQUAL)
+        return math.sqrt(equal[0] * equal[-1])
+
+    @property
+    def suggestion(self) -> float | None:
+        """The first rate whose second training was good, too; None if chance decides."""
+        return next((rate for rate, loss in self.repeated.items() if self.falls(loss, _GOOD)), None)
+
+    def falls(self, loss: float, part: float) -> bool:
+        """Return whether the fall to `loss` is at least `part` of that to the lowest loss."""
+        lowest = _finite(self.losses[self.best])
+        return self.first - loss >= part * (self.first - lowest)
+
+    def _around_best(self, part: float) -> list[float]:
+        rates = sorted(self.losses)
+        low = high = rates.index(self.best)
+        while low > 0 and self.falls(self.losses[rates[low - 1]], part):
+            low -= 1
+        while high + 1 < len(rates) and self.falls(self.losses[rates[high + 1]], part):
+            high += 1
+        return rates[low : high + 1]
+
+    def learnt(self, guessing: float | None) -> bool:
+        """Return whether the best training is better than `guessing`, if that is known."""
+        lowest = self.losses[self.best]
+        return math.isfinite(lowest) and (guessing is None or lowest < _LEARNT * guessing)
+
+
+def explore(start: float, first: float, lowest: float, highest: float, train: Train) -> Trials:
+    """Train at `start` and by half decades up and down from it, as long as that is good.
+
+    Then train again at the rate to suggest: a loss may be due to chance.
+    """
+    trials = Trials(first, {start: train(start)})
+    for direction in (1, -1):
+        for rate in _rates(start, direction):
+            if not lowest <= rate <= highest:
+                break
+            trials.losses[rate] = train(rate)
+            # Where nothing was finite yet, lower rates may be.
+            if not trials.falls(trials.losses[rate], _GOOD) and _any_finite(trials, direction):
+                break
+    if math.isfinite(trials.losses[trials.best]):
+        _repeat(trials, train)
+    return trials
+
+
+def _repeat(trials: Trials, train: Train) -> None:
+    """Train again amid the best rates and, if that is not good, at the best one."""
+    for rate in (trials.middle, trials.best):
+        if trials.suggestion is None and rate not in trials.repeated:
+            trials.repeated[rate] = train(rate)
+
+
+def _rates(start: float, direction: int) -> Iterator[float]:
+    return (start * _FACTOR ** (direction * number) for number in range(1, _MOST_EACH_WAY + 1))
+
+
+def _any_finite(trials: Trials, direction: int) -> bool:
+    return direction > 0 or any(map(math.isfinite, trials.losses.values()))
+
+
+def _finite(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf

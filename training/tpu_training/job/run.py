@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from tpu_training.checkpoints import initial_weights, model_description, reader
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.checkpoints.lease import Lease, hold
-from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
-from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
+from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.tpus import tpus, unknown_tpu
-from tpu_training.data import files
-from tpu_training.data.corruption import readable_part
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.manifest import TEST, VALIDATION
-from tpu_training.data.pipeline import training_batches
+from tpu_training.data import corruption, data_set, files, live_function, pipeline, validation
+from tpu_training.data import function as data_function
+from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
 from tpu_training.errors import DivergedError, InputError
+from tpu_training.errors.catalog import users_line
 from tpu_training.goodput.ledger import Beginning
-from tpu_training.job.data import connect_and_open
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
+from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
-from tpu_training.models.params import Params
+from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring.measurements import COST_NOTE, Monitor, write_report
-from tpu_training.monitoring.profiler import parse_steps
-from tpu_training.monitoring.terminal import Progress
-from tpu_training.monitoring.trackers import Tracker
+from tpu_training.monitoring import measurements, profiler, terminal, trackers
+from tpu_training.tasks import check_targets
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
 _FORMAT = 1
@@ -54,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_on(
-    workers: Addresses | LocalTpu | NoTpu,
+    workers: Workers,
     job: Job,
     wait: Wait,
     shutdown: ShutdownRequest,
@@ -63,7 +60,7 @@ def run_on(
 ) -> Result:
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
-    parse_steps(job.params.profile_steps)
+    profiler.parse_steps(job.params.profile_steps)
     files.check_bucket(job.model_dir, "--model-dir")
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
@@ -81,8 +78,11 @@ def run_on(
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
                 connect.cache_clear()
+                hang_timer.release()
                 skipped = job.params.skip_corrupt_records
-                data = readable_part(data, skipped, error, hang_timer.reset)
+                data = corruption.readable_part(data, skipped, error, hang_timer.reset)
+            # The last attempt and its callbacks refer to each other.
+            gc.collect()
 
 
 class Trainer:
@@ -92,7 +92,7 @@ class Trainer:
         self,
         cluster: Cluster,
         job: Job,
-        data: DataSet,
+        data: data_set.DataSet,
         shutdown: ShutdownRequest,
         hang_timer: HangTimer,
         beginning: Beginning,
@@ -105,12 +105,12 @@ class Trainer:
         self._spec = data.manifest.input_spec(job.params.image_size)
         self._observers = create_observers(job) if job.trains else []
         peak = peak_flops(job, cluster)
-        refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
+        model_description.refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
         steps = total_steps(job.params, data.manifest)
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
-        record, keep = JobRecord(job.model.name, job.params), job.params.keep_checkpoints
+        record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
@@ -120,7 +120,7 @@ class Trainer:
         else:
             self._prepare_evaluation(restored)
         self._metrics = Metrics.of(cluster, job, data)
-        self._monitor = Monitor(
+        self._monitor = measurements.Monitor(
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.pictures.copied
@@ -147,12 +147,14 @@ class Trainer:
     def _prepare_training(self, restored: str | None) -> None:
         job, state = self._job, self._state
         if restored is None:
-            load_initial_weights(self._cluster, job.params, state.model)
+            initial_weights.load_initial_weights(self._cluster, job.params, state.model)
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
         names = self._data.manifest.class_names
-        describe_model(job.model, job.params, self._spec, job.data, names).write(job.model_dir)
+        model_description.describe_model(job.model, job.params, self._spec, job.data, names).write(
+            job.model_dir
+        )
 
     def _prepare_evaluation(self, restored: str | None) -> None:
         if restored is None:
@@ -161,7 +163,7 @@ class Trainer:
                 "first"
             )
         if self._state.average is None:
-            restore_averages(self._state.model, restored)
+            reader.restore_averages(self._state.model, restored)
 
     def _step(self) -> int:
         return int(self._state.step.numpy())
@@ -221,8 +223,8 @@ class Trainer:
         summary, values = self._metrics.write(self._model_dir)
         if job.trains:
             with tf.device(cluster.this_process):
-                logger.info("report: %s", write_report(job.model_dir))
-            if note := os.environ.get(COST_NOTE):
+                logger.info("report: %s", measurements.write_report(job.model_dir))
+            if note := os.environ.get(measurements.COST_NOTE):
                 logger.info("cost: %s", note)
         if state.average:
             with cluster.on_loop_device():
@@ -253,7 +255,7 @@ class Metrics:
     confusion: list[list[int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cluster: Cluster, job: Job, data: DataSet) -> Metrics:
+    def of(cls, cluster: Cluster, job: Job, data: data_set.DataSet) -> Metrics:
         """Collect the values that are known before the first step."""
         return cls(
             {
@@ -268,7 +270,7 @@ class Metrics:
             data.manifest.class_names,
         )
 
-    def add_training(self, result: TrainResult, progress: Progress) -> None:
+    def add_training(self, result: TrainResult, progress: terminal.Progress) -> None:
         """Add the results of the training."""
         self.values["steps"] = result.steps
         if progress.steps_per_second:
@@ -316,7 +318,7 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def log_plan(params: Params, data: DataSet, step: int) -> None:
+def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
     """Log the number of steps from `step` on; warn when they are too few to learn from."""
     examples, steps = data.manifest.split("train").examples, total_steps(params, data.manifest)
     if step >= steps:
@@ -350,7 +352,7 @@ def create_observers(job: Job) -> list[Callback]:
         InputError: A file has no `create_callbacks`, or that gives something else.
     """
     params = job.params
-    tracked = [Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
+    tracked = [trackers.Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
     return [*(tracked if params.tracker else ()), *_own(job), *job.callbacks]
 
 
@@ -374,7 +376,7 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     """Return the peak of all replicas, bfloat16 operations a second; 0 where it is unknown.
 
     Raises:
-        InputError: --tpu_type is no TPU type.
+        InputError: --tpu_type is not a TPU type.
     """
     named = job.params.tpu_type or os.environ.get(_TYPE_VARIABLE, "")
     if job.params.tpu_type and named not in tpus():
@@ -384,7 +386,9 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     return tpus()[named].peak_flops * cluster.replicas
 
 
-def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> DivergedError:
+def explain(
+    error: DivergedError, cluster: Cluster, job: Job, data: data_set.DataSet
+) -> DivergedError:
     """Return `error`, or one that says that no learning rate is to blame.
 
     Repeats the steps in which it happened with new weights and a learning rate of 0: what is not
@@ -412,12 +416,130 @@ def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> 
 
 
 def _loss_without_learning(
-    cluster: Cluster, job: Job, data: DataSet, step: int, count: int
+    cluster: Cluster, job: Job, data: data_set.DataSet, step: int, count: int
 ) -> float:
     steps = total_steps(job.params, data.manifest)
     state = create_train_state(cluster, job.model, job.params, data.manifest, steps)
     state.optimizer.rate = lambda _: tf.constant(0.0)
     state.step.assign(step)
-    batches = training_batches(data, cluster, job.params, step)
+    batches = pipeline.training_batches(data, cluster, job.params, step)
     loop = create_train_loop(cluster, job.params, state, batches)
     return run_loop(cluster, loop, count).loss
+
+
+# The data set of a job: files in a directory or bucket, or a function that gives the examples.
+
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+def connect_and_open(
+    workers: Workers,
+    wait: Wait,
+    job: Job,
+    connecting: AbstractContextManager[object] | None = None,
+) -> tuple[Cluster, Job, data_set.DataSet]:
+    """Connect to `workers`, within `connecting`; open the data of `job`, less what it holds out.
+
+    Files are looked at before any waiting. A function runs TensorFlow, which must know the devices.
+
+    Raises:
+        InputError: The data is unusable, or the workers can't read it.
+    """
+    opened = None if is_function(job.data) else _open(job)
+    with connecting or nullcontext():
+        cluster = connect(workers, wait, job.params.local_devices)
+    job, data = opened or _open(job)
+    if data.function:
+        _check_function(data.function, job, cluster)
+    else:
+        data_set.check_readable(data, cluster)
+    return cluster, job, data
+
+
+def _open(job: Job) -> tuple[Job, data_set.DataSet]:
+    data = data_set.open_given(job.data, job.params.seed)
+    check_targets(job.model, data.manifest.input_spec(job.params.image_size))
+    if job.evaluates:
+        data.manifest.split(TEST)
+    if job.mode == "evaluate":
+        return job, data
+    job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
+    return job, validation.hold_out(data, job.params)
+
+
+def _check_function(live: live_function.LiveFunction, job: Job, cluster: Cluster) -> None:
+    """Refuse a function that the workers can't run, or that a resumed job can't continue."""
+    graph = trace(live.function)
+    if python := python_in(graph):
+        if cluster.endpoint:
+            raise InputError(
+                f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
+                "can't; write it with TensorFlow, or `tpu-training data convert` what it gives"
+            )
+        logger.warning(
+            "data: %s runs Python for each example: a resumed job continues exactly only if that "
+            "gives the same in each pass over the same context.seed",
+            python,
+        )
+    if job.params.order == EXACT:
+        refuse_unrepeatable(graph, live.function.place)
+
+
+def trace(function: data_function.DataFunction) -> tf.Graph:
+    """Return the graph of the training examples. Raises InputError with the user's line."""
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def rows(seed: tf.Tensor) -> tf.data.Dataset:
+        return function.in_graph(TRAIN, seed)
+
+    return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
+
+
+def python_in(graph: tf.Graph) -> str:
+    """Return FILE:LINE of what runs Python for each example in `graph`, or ""."""
+    return next((_where(found) for found in operations(graph) if found.type in _PYTHON), "")
+
+
+def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
+    """Raise InputError with everything in `graph` that another pass would do differently.
+
+    A resumed job reads the epoch from its beginning and leaves out what was seen. So the epoch must
+    depend on context.seed alone, not on operations with a state or on which thread is first.
+    """
+    found = {
+        f"{_where(operation) or place}: {reason}": None
+        for operation in operations(graph)
+        if (reason := _why(operation))
+    }
+    if found:
+        raise InputError(
+            f"{'; '.join(found)}; or give --order=fast, with which a resumed job continues after "
+            "as many examples, but with others"
+        )
+
+
+def _why(operation: tf.Operation) -> str:
+    attributes = operation.node_def.attr
+    if _draws_its_seed(operation):
+        return f"{operation.type} has no seed; give it seed=context.seed"
+    if operation.op_def.is_stateful and ("seed2" in attributes or "Rng" in operation.type):
+        return (
+            f"{operation.type} draws other numbers once a job was resumed; use tf.random.stateless_"
+            "… or tf.image.stateless_random_… with context.seed"
+        )
+    if attributes["deterministic"].s == b"false" or attributes["sloppy"].b:
+        return "gives examples in the order in which threads are ready; leave out deterministic"
+    return ""
+
+
+def _draws_its_seed(operation: tf.Operation) -> bool:
+    """Return whether a data set that draws was given no seed, for which 0 and 0 stand."""
+    names = [argument.name for argument in operation.op_def.input_arg]
+    inputs = dict(zip(names, operation.inputs, strict=False))
+    seeds = [inputs[name] for name in ("seed", "seed2") if name in inputs]
+    return len(seeds) == 2 and all(tf.get_static_value(seed) == 0 for seed in seeds)
+
+
+def _where(operation: tf.Operation) -> str:
+    """Return FILE:LINE of the user's code that made `operation`, or ""."""
+    return users_line((frame.filename, frame.lineno) for frame in reversed(operation.traceback))

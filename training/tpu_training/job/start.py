@@ -12,15 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tpu_training.cluster.cloud_tpu import choose_local, resolve
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Wait, find_target
-from tpu_training.cluster.machine import (
-    check_library,
-    find_machine,
-    installed_library,
-    leave_tpu_alone,
-    use_tpu_here,
-)
+from tpu_training.cluster import cloud_tpu, endpoint, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.manifest import FILE_NAME, is_function
@@ -77,7 +69,7 @@ def run_job(
 
 def find_workers(
     job: Job, waiting: Callable[[], None] = lambda: None
-) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
+) -> tuple[endpoint.Workers, endpoint.Wait]:
     """Return the workers of `job` and how long to wait for them; wait for a TPU to be READY.
 
     Reports a missing TensorFlow, wrong names, data, directories and a missing role before
@@ -87,13 +79,15 @@ def find_workers(
     if importlib.util.find_spec("tensorflow") is None:
         raise ModuleNotFoundError(NO_TENSORFLOW, name="tensorflow")
     params = job.params
-    wait = Wait(params.connect_tries, params.connect_interval)
-    target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
+    wait = endpoint.Wait(params.connect_tries, params.connect_interval)
+    target = endpoint.find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
     split_cpu = params.local_devices > 0
-    workers = choose_local(resolve(target, wait, waiting), find_machine(), split_cpu)
-    if isinstance(workers, LocalTpu):
-        check_library(os.environ)
+    workers = cloud_tpu.choose_local(
+        cloud_tpu.resolve(target, wait, waiting), machine.find_machine(), split_cpu
+    )
+    if isinstance(workers, endpoint.LocalTpu):
+        machine.check_library(os.environ)
     return workers, wait
 
 
@@ -106,18 +100,18 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
     """
     set_up_buckets(os.environ)
     try:
-        target = find_target(tpu, None, None, os.environ) if trains else NoTpu()
+        target = endpoint.find_target(tpu, None, None, os.environ) if trains else endpoint.NoTpu()
     except InputError:
         # It is reported with all other problems of the command line.
         return
-    if isinstance(target, Addresses | NamedTpu):
-        leave_tpu_alone(os.environ)
+    if isinstance(target, endpoint.Addresses | endpoint.NamedTpu):
+        machine.leave_tpu_alone(os.environ)
         return
-    machine = find_machine()
-    if machine.tpu_chips and (machine.slice or not trains):
-        leave_tpu_alone(os.environ)
-    elif isinstance(target, LocalTpu) or machine.has_usable_tpu:
-        use_tpu_here(os.environ, installed_library())
+    found = machine.find_machine()
+    if found.tpu_chips and (found.slice or not trains):
+        machine.leave_tpu_alone(os.environ)
+    elif isinstance(target, endpoint.LocalTpu) or found.has_usable_tpu:
+        machine.use_tpu_here(os.environ, machine.installed_library())
 
 
 def with_converted_data(job: Job) -> Job:

@@ -23,10 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tpu_training.cluster.google import BucketObject, MetadataServer, Refused, bucket_tokens
+from tpu_core.bucket import Bucket
+from tpu_core.google import GoogleError, MetadataServer
+from tpu_training.cluster import google
+from tpu_training.cluster.endpoint import watching
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError
 from tpu_training.errors.catalog import find_known_error
-from tpu_training.job.worker_watch import watching
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
 # A preempted VM has 30 seconds until it stops.
@@ -40,6 +42,8 @@ _STDERR = 2
 OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
 # No supervisor looks more often.
 _RARELY_SECONDS = 1.0
+# How long the metadata server waits for a change before it answers as it is.
+_CHANGE_SECONDS = 60
 # The pause before a server that can't be reached is asked again.
 _PAUSE_SECONDS = 1.0
 # Of a preempted TPU VM's 30 seconds; one list of objects costs 0.0005 cents.
@@ -164,6 +168,14 @@ class HangTimer(Callback):
     def reset(self) -> None:
         """Record progress."""
         self._set_deadline(0.0)
+
+    def release(self) -> None:
+        """Keep the step of the last whole checkpoint, but not the model of the one who knows it.
+
+        A retry makes its own model, and a TPU's memory may not hold two.
+        """
+        saved = self.saved_step()
+        self.saved_step = lambda: saved
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Record a finished loop as progress."""
@@ -302,13 +314,14 @@ def hear_notices(
     https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice
     """
     if path := os.environ.get(_NOTICES):
-        look = partial(_generation, BucketObject(path, bucket_tokens()), path.rpartition("/")[2])
+        bucket, _, name = path.removeprefix("gs://").partition("/")
+        look = partial(generation_of, google.bucket(bucket), name)
         about_tpu = shutdown, over, look
         threading.Thread(
             target=hear_of_tpu, args=about_tpu, name="tpu-notices", daemon=True
         ).start()
-    server = server or MetadataServer.from_environment()
-    if server == MetadataServer() and not _is_google(_PRODUCT):
+    server = server or google.metadata_server()
+    if server.host == MetadataServer().host and not _is_google(_PRODUCT):
         return
     about = Notices(shutdown), over, server
     threading.Thread(target=_listen, args=about, name="notices", daemon=True).start()
@@ -328,30 +341,28 @@ def hear_of_tpu(
         had = had if found is None else found
 
 
-def _generation(there: BucketObject, name: str) -> int | None:
+def generation_of(bucket: Bucket, name: str) -> int | None:
     """Return which object is there, 0 for none; None if that is not known now.
 
     A list needs the least of rights, and a job's own account may have no other there.
     """
     try:
-        return there.siblings("generation").get(name, 0)
-    except (TrainingError, Refused):
+        return next((one.generation for one in bucket.items(name) if one.path == name), 0)
+    except (TrainingError, GoogleError):
         return None
 
 
 def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> None:
-    etag = "0"
+    etag = ""
     while not over.is_set():
-        found = server.wait_for_change("instance/", etag)
-        if found is None:
-            over.wait(_PAUSE_SECONDS)
-            continue
-        text, etag = found
         try:
+            text, etag = server.wait("instance/?recursive=true&alt=json", etag, _CHANGE_SECONDS)
             if not over.is_set():
                 notices.look(json.loads(text))
+        except OSError:
+            over.wait(_PAUSE_SECONDS)
         except (ValueError, AttributeError):
-            logger.warning("notice: the metadata server answers with something that is no JSON")
+            logger.warning("notice: the metadata server answers with something that is not JSON")
             over.wait(_PAUSE_SECONDS)
 
 

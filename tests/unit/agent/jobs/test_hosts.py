@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Program, Tpus
-from tpu_agent.jobs import main
+from tpu_agent import main
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu
 from tpu_agent.jobs.hosts import Host
@@ -322,9 +322,9 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
         raise Made(*what)
 
     monkeypatch.setattr(main, "Machine", Metadata)
-    monkeypatch.setattr(main, "Host", made)
-    monkeypatch.setattr(main, "Runner", made)
+    monkeypatch.setattr("tpu_agent.jobs.hosts.Host", made)
+    monkeypatch.setattr("tpu_agent.jobs.runner.Runner", made)
     with pytest.raises(Made) as found:
-        main.run([str(tmp_path / "jobs.py"), "jobs", *arguments])
+        main.run_jobs([str(tmp_path / "jobs.py"), "jobs", *arguments])
     made_of = found.value.args
     assert made_of[1:3] == ("tpu-name", 3) if follows else made_of[2] == "tpu-name"

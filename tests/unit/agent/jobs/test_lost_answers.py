@@ -114,7 +114,7 @@ def test_a_container_runs_its_job_once(store: Bucket, tmp_path: Path) -> None:
     assert (job.state, len(job.tries), len(started)) == ("succeeded", 1, 1)
 
 
-def test_a_container_knows_its_own_try_although_somebody_stopped_the_job_in_between(
+def test_a_container_knows_its_own_try_although_someone_stopped_the_job_in_between(
     send: Send, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpu_agent.jobs.vertex._LOOK", 0.0)

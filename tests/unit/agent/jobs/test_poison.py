@@ -29,9 +29,9 @@ def poisoned(*where: str | int, value: Any) -> bytes:
 
 
 POISON = {
-    "no JSON": (b"{", "it is no JSON: Expecting"),
-    "JSON without an end": (b"[" * 100_000, "it is no JSON: maximum recursion"),
-    "no object": (b"[1]", "it is no JSON object"),
+    "no JSON": (b"{", "it is not JSON: Expecting"),
+    "JSON without an end": (b"[" * 100_000, "it is not JSON: maximum recursion"),
+    "no object": (b"[1]", "it is not a JSON object"),
     "no format": (poisoned("format", value=None), "its format is None; this release reads 1"),
     "later": (poisoned("format", value=2), "its format is 2; this release reads 1"),
     "nearly": (poisoned("format", value=True), "its format is True; this release reads 1"),

@@ -68,7 +68,7 @@ def test_what_leads_out_is_refused_before_anything_is_written(
     assert not (tmp_path / "work").exists()
 
 
-def test_files_and_links_inside_come_as_they_were_but_as_nobodys_set_user_id_program(
+def test_files_and_links_inside_are_unpacked_unchanged_but_without_set_user_id(
     tmp_path: Path,
 ) -> None:
     made = archive(

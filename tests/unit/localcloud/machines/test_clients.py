@@ -13,9 +13,10 @@ from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 from tpu_agent.bundle import startup_script
-from tpu_training.cluster.google import BucketObject
-from tpu_training.job.supervision import _generation, hear_of_tpu
+from tpu_core.bucket import Bucket
+from tpu_training.job.supervision import generation_of, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest
+from tpustack.cloud.google import Google
 
 pytestmark = pytest.mark.server
 
@@ -109,11 +110,10 @@ def test_a_trainer_elsewhere_hears_that_a_tpu_vm_is_taken_away(
     key = guest.boot(spec(attributes=attributes, service_account=account, scopes=(CLOUD_PLATFORM,)))
     guest.sees(key, "Finished running startup scripts.")
     looks, shutdown, over = list[int | None](), ShutdownRequest(), threading.Event()
-    token = str(api.session.headers["Authorization"]).removeprefix("Bearer ")
-    there = BucketObject("gs://machine-bucket/notices/t", lambda: token, api.session)
+    there = Bucket("machine-bucket", Google(api.session).exchange)
 
     def look() -> int | None:
-        looks.append(_generation(there, "t"))
+        looks.append(generation_of(there, "notices/t"))
         return looks[-1]
 
     monkeypatch.setattr("tpu_training.job.supervision._LOOK_SECONDS", 0.05)

@@ -6,75 +6,68 @@ from collections.abc import Callable
 
 import pytest
 
+import tpu_core.bucket
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Fault
 from tests.unit.localcloud.storage.conftest import Bucket
-from tpu_training.checkpoints.lease import BucketLease, Holder
-from tpu_training.cluster.google import BucketObject, NotNow, Refused, Taken
+from tpu_core.google import GoogleError
+from tpu_core.process import Process
+from tpu_training.checkpoints.lease import BucketLease
 from tpu_training.errors import LeaseError
+from tpustack.cloud.google import Google
 
-PATH = "gs://test-bucket/jobs/one two/lease.json"
-
-
-class Time:
-    """The local cloud's virtual time."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
-
-    def now(self) -> float:
-        return self.clock.now()
-
-    def sleep(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+PATH = "jobs/one two/lease.json"
 
 
 @pytest.fixture
-def there(bucket: Bucket, owner: str) -> BucketObject:
-    return BucketObject(PATH, lambda: owner, bucket.api.session)
+def there(bucket: Bucket) -> tpu_core.bucket.Bucket:
+    return tpu_core.bucket.Bucket("test-bucket", Google(bucket.api.session).exchange)
 
 
 @pytest.fixture
-def lease(there: BucketObject, clock: VirtualClock) -> Callable[[str], BucketLease]:
+def lease(there: tpu_core.bucket.Bucket, clock: VirtualClock) -> Callable[[str], BucketLease]:
     def lease(name: str) -> BucketLease:
-        holder = Holder(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
-        return BucketLease("gs://test-bucket/jobs/one two", there, holder, Time(clock))
+        me = Process(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
+        folder = "gs://test-bucket/jobs/one two"
+        return BucketLease(folder, there, me, clock.now, clock.advance)
 
     return lease
 
 
-def test_an_object_is_only_changed_as_it_was_read(there: BucketObject) -> None:
-    assert there.read() is None
-    first = there.put("first")
-    with pytest.raises(Taken):
-        there.put("second")
-    there.renew(first, 1)
-    with pytest.raises(Taken):
-        there.put("second", first, metageneration=1)
-    found = there.read()
+def test_an_object_is_only_changed_as_it_was_read(there: tpu_core.bucket.Bucket) -> None:
+    assert there.look(PATH) is None
+    first = there.write(PATH, b"first", generation=0)
+    with pytest.raises(tpu_core.bucket.Conflict):
+        there.write(PATH, b"second", generation=0)
+    there.touch(PATH, first, {"renewals": 1})
+    with pytest.raises(tpu_core.bucket.Conflict):
+        there.write(PATH, b"second", generation=first, metageneration=1)
+    found = there.look(PATH)
     assert found
-    assert (found.generation, found.metageneration, found.text) == (first, 2, "first")
-    second = there.put("second", first, found.metageneration)
-    with pytest.raises(Taken):
-        there.renew(first, 2)
-    with pytest.raises(Taken):
-        there.delete(first)
-    there.delete(second)
-    assert there.read() is None
-    with pytest.raises(Taken):
-        there.renew(second, 1)
+    assert (found.generation, found.metageneration) == (first, 2)
+    second = there.write(PATH, b"second", generation=first, metageneration=2)
+    with pytest.raises(tpu_core.bucket.Conflict):
+        there.touch(PATH, first, {})
+    with pytest.raises(tpu_core.bucket.Conflict):
+        there.delete(PATH, first)
+    there.delete(PATH, second)
+    assert there.look(PATH) is None
+    with pytest.raises(GoogleError):
+        there.touch(PATH, second, {})
 
 
-def test_the_bucket_says_how_old_a_renewal_is(there: BucketObject, clock: VirtualClock) -> None:
-    generation = there.put("text")
+def test_the_bucket_says_how_old_a_renewal_is(
+    there: tpu_core.bucket.Bucket, clock: VirtualClock
+) -> None:
+    generation = there.write(PATH, b"")
     clock.advance(45.0)
-    found = there.read()
+    found = there.look(PATH)
     assert found
     assert found.age == pytest.approx(45.0, abs=1.0)
-    there.renew(generation, 1)
-    found = there.read()
+    there.touch(PATH, generation, {})
+    found = there.look(PATH)
     assert found
-    assert found.age < 1.0
+    assert found.age <= 1.0
 
 
 def test_the_lease_goes_from_a_dead_holder_to_the_next(
@@ -100,11 +93,8 @@ def test_a_bucket_that_fails_for_a_while_is_asked_again(
     lease("a").acquire()
 
 
-def test_a_missing_role_is_named(there: BucketObject, bucket: Bucket, cloud: Cloud) -> None:
-    there._tokens = lambda: "no token of this cloud"
-    with pytest.raises(NotNow, match="401"):
-        there.read()
-    nobody = bucket.api.as_member("user:nobody@example.com")
-    token = str(nobody.session.headers["Authorization"]).removeprefix("Bearer ")
-    with pytest.raises(Refused, match=r"does not have storage\.objects\.create access"):
-        BucketObject(PATH, lambda: token, nobody.session).put("text")
+def test_a_missing_role_is_named(bucket: Bucket) -> None:
+    other = bucket.api.as_member("user:other@example.com")
+    there = tpu_core.bucket.Bucket("test-bucket", Google(other.session).exchange)
+    with pytest.raises(GoogleError, match=r"does not have storage\.objects\.create access"):
+        there.write(PATH, b"text")

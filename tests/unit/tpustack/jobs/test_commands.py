@@ -145,7 +145,7 @@ def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
     listed = job("list")
     assert "queue/torn.json is set aside: its format is None" in listed.err
     assert "first" in listed.out
-    assert "queue/torn.json is set aside: it is no JSON" in job("show", "torn").err
+    assert "queue/torn.json is set aside: it is not JSON" in job("show", "torn").err
     assert job("show", "first").code == 0
 
 

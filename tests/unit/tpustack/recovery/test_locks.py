@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from pulumi import automation
 
-from tpu_training.checkpoints import lease
+import tpu_core.process
 from tpustack.errors import TpustackError
 from tpustack.recovery.locks import (
     Lock,
@@ -162,8 +162,8 @@ def test_of_another_boot_or_process_namespace_nothing_is_known_but_by_the_forge(
     lock = state.lock(engine.pid)
     engine.kill()
     engine.wait()
-    here = place if place is not None else lease.place().replace("pid:[", "pid:[9")
-    monkeypatch.setattr(lease, "place", lambda: here)
+    here = place if place is not None else tpu_core.process.place().replace("pid:[", "pid:[9")
+    monkeypatch.setattr(tpu_core.process, "place", lambda: here)
     assert not state.recovery().are_orphaned([lock])
     asked: list[str] = []
     assert state.recovery(ended=lambda run: not asked.append(run)).are_orphaned([lock])  # type: ignore[func-returns-value]
@@ -180,8 +180,8 @@ def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_d
     state.note(engine)
     (path,) = state.notes()
     asks = (
-        "import sys; from tpu_training.checkpoints.lease import began, parse_holder;"
-        "held = parse_holder(open(sys.argv[1]).read());"
+        "import sys; from tpu_core.process import began, parse;"
+        "held = parse(open(sys.argv[1]).read());"
         "print(began(held.process) is None, held.is_gone())"
     )
     command = [*unshare, sys.executable, "-c", asks, str(path)]

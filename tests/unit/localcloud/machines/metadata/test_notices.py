@@ -9,7 +9,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.machines.machines import Machines
 from tests.unit.localcloud.machines.conftest import spec, until
-from tpu_training.cluster.google import MetadataServer
+from tpu_core.google import MetadataServer
 from tpu_training.job.supervision import hear_notices
 from tpu_training.loop.callbacks import ShutdownRequest
 
@@ -23,7 +23,7 @@ def test_a_preemption_is_heard_while_the_machine_still_runs(local_cloud: LocalCl
     shutdown, over = ShutdownRequest(), threading.Event()
     server = MetadataServer(f"127.0.0.1:{machines.port(machine.key)}")
     hear_notices(shutdown, over, server)
-    assert server.wait_for_change("instance/", "0")
+    assert server.wait("instance/?recursive=true", "", 60)
     assert not shutdown.requested
     machines._running[machine.key].metadata.publish(preempted=True)
     until(lambda: shutdown.requested)
