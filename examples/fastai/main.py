@@ -4,14 +4,7 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-from fastai.basics import (
-    Callback,
-    CrossEntropyLossFlat,
-    DataLoader,
-    DataLoaders,
-    Learner,
-    accuracy,
-)
+from fastai.basics import Callback, CrossEntropyLossFlat, DataLoader, DataLoaders, Learner, accuracy
 
 BATCH = 80
 

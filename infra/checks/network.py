@@ -33,33 +33,19 @@ def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Prob
     if host is None or settings.network.create:
         return
     if not is_project_id(host):
-        yield Problem(
-            "network.project",
-            host,
-            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
-            "Use the id of the Shared VPC's host project",
-        )
+        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        yield Problem("network.project", host, why, "Use the id of the Shared VPC's host project")
     elif host == settings.project:
-        yield Problem(
-            "network.project",
-            host,
-            "is the stack's own project",
-            "Remove it, or name the host project of a Shared VPC",
-        )
+        cure = "Remove it, or name the host project of a Shared VPC"
+        yield Problem("network.project", host, "is the stack's own project", cure)
     if settings.network.name is None:
-        yield Problem(
-            "network.name",
-            UNSET,
-            f"is required with network.project: {host} may lend several networks",
-            "Set it, and network.subnetwork if that has another name",
-        )
+        why = f"is required with network.project: {host} may lend several networks"
+        cure = "Set it, and network.subnetwork if that has another name"
+        yield Problem("network.name", UNSET, why, cure)
     if settings.architecture is Architecture.NODE:
-        yield Problem(
-            "network.project",
-            host,
-            "is for architecture vm; a classic node would need a connection of Service Networking",
-            "Use architecture vm, or a network of the stack's own project",
-        )
+        why = "is for architecture vm; a classic node would need a connection of Service Networking"
+        cure = "Use architecture vm, or a network of the stack's own project"
+        yield Problem("network.project", host, why, cure)
 
 
 def warn_about_network(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -145,12 +131,8 @@ def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
         )
     for subnet in _taken(settings, context):
         if block.overlaps(subnet):
-            yield Problem(
-                "tpu.cidrBlock",
-                text,
-                f"overlaps the subnet's range {subnet}",
-                "Use private addresses outside of it",
-            )
+            cure = "Use private addresses outside of it"
+            yield Problem("tpu.cidrBlock", text, f"overlaps the subnet's range {subnet}", cure)
             return
 
 
@@ -192,20 +174,12 @@ def _range_problems(setting: str, text: str, context: Context) -> Iterator[Probl
         yield Problem(setting, text, "has no size", f"Add one, as in {text}/{example.prefixlen}")
         return
     if interface.ip != interface.network.network_address:
-        yield Problem(
-            setting,
-            text,
-            f"does not begin at the first address of a /{interface.network.prefixlen}",
-            f"Use {interface.network}",
-        )
+        why = f"does not begin at the first address of a /{interface.network.prefixlen}"
+        yield Problem(setting, text, why, f"Use {interface.network}")
     private = context.catalog.network.private_ranges
     if not any(interface.network.subnet_of(block) for block in private):
-        yield Problem(
-            setting,
-            text,
-            "is not private (RFC 1918)",
-            f"Use addresses in {', '.join(map(str, private))}",
-        )
+        why, cure = "is not private (RFC 1918)", f"Use addresses in {', '.join(map(str, private))}"
+        yield Problem(setting, text, why, cure)
 
 
 def _parsed(text: str) -> IPv4Network | None:

@@ -38,34 +38,25 @@ def check_project(settings: StackSettings, context: Context) -> Iterator[Problem
             "a stack of your own with `tpustack init NAME`",
         )
     if not is_project_id(settings.project):
-        yield Problem(
-            PROJECT_KEY,
-            settings.project,
-            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
-            "Use the id, not the name or the number: `gcloud projects list` shows it",
-        )
+        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        cure = "Use the id, not the name or the number: `gcloud projects list` shows it"
+        yield Problem(PROJECT_KEY, settings.project, why, cure)
 
 
 def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the prefix leaves room for the longest of all names (RFC 1035)."""
     if settings.owner and settings.name_prefix:
-        yield Problem(
-            "owner",
-            settings.owner,
-            f"is part of no name, because namePrefix is {settings.name_prefix!r}",
-            "Remove one of the two",
-        )
+        why = f"is part of no name, because namePrefix is {settings.name_prefix!r}"
+        yield Problem("owner", settings.owner, why, "Remove one of the two")
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
     said = "" if settings.name_prefix else f" and would be {prefix!r}, which"
     if not _NAME.fullmatch(prefix):
-        yield Problem(
-            "namePrefix",
-            value,
+        why = (
             f"{said} is no name for resources (lower-case letters, digits and hyphens, a letter "
-            "first, no hyphen last)".strip(),
-            "Set one like tpu-stack-dev",
+            "first, no hyphen last)".strip()
         )
+        yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
     elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
         yield Problem(
             "namePrefix",
@@ -161,12 +152,8 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         )
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
-        yield Problem(
-            "budget.emails",
-            list(budget.emails),
-            f"are too many: a budget tells at most {_MOST_EMAILS} addresses",
-            "Use the address of a group",
-        )
+        why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
+        yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
     for name, percents in (
         ("thresholds", budget.thresholds),
         ("forecastThresholds", budget.forecast_thresholds),
@@ -207,12 +194,8 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
             )
     names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
     if len(names) > _MOST_CHANNELS:
-        yield Problem(
-            "messages",
-            names,
-            f"are too many: an alert has at most {_MOST_CHANNELS} channels",
-            "Use the address of a group",
-        )
+        why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
+        yield Problem("messages", names, why, "Use the address of a group")
     if topic is not None and ("/" in topic or not is_topic(topic)):
         cure = "Use the name of a topic to make, like tpu-messages"
         yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)

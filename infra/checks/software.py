@@ -35,30 +35,20 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         if runtime.tensorflow and (accelerator is None or accelerator.family in runtime.families)
     ]
     if name is None:
-        yield Problem(
-            "tpu.runtimeVersion",
-            UNSET,
-            "is required for architecture vm",
-            f"Set one, for example {' or '.join(suitable[:2])}",
-        )
+        cure = f"Set one, for example {' or '.join(suitable[:2])}"
+        yield Problem("tpu.runtimeVersion", UNSET, "is required for architecture vm", cure)
         return
     runtime = context.catalog.runtime(name)
     if runtime is None:
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
-            "is no runtime that Google names",
-            nearest(name, context.catalog.runtimes),
-        )
+        why, cure = "is no runtime that Google names", nearest(name, context.catalog.runtimes)
+        yield Problem("tpu.runtimeVersion", name, why, cure)
         return
     if accelerator and accelerator.family not in _families(runtime, context):
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
+        why = (
             f"does not run on {accelerator.name} (it is for "
-            f"{', '.join(_families(runtime, context))})",
-            nearest(name, suitable),
+            f"{', '.join(_families(runtime, context))})"
         )
+        yield Problem("tpu.runtimeVersion", name, why, nearest(name, suitable))
     if runtime.serves_grpc:
         return
     if settings.training.run_on is RunOn.TPU:
@@ -74,12 +64,8 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         return
     # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
     if accelerator and not accelerator.grpc_worker:
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
-            f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}",
-            "Use a -pod runtime, or training.runOn: tpu",
-        )
+        why = f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}"
+        yield Problem("tpu.runtimeVersion", name, why, "Use a -pod runtime, or training.runOn: tpu")
 
 
 def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
@@ -102,26 +88,14 @@ def check_node_version(settings: StackSettings, context: Context) -> Iterator[Pr
     ]
     wanted = settings.tpu.tensorflow_version
     if wanted is None:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            UNSET,
-            "is required for architecture node",
-            f"Set one, for example {served[0]}",
-        )
+        why, cure = "is required for architecture node", f"Set one, for example {served[0]}"
+        yield Problem("tpu.tensorflowVersion", UNSET, why, cure)
     elif wanted not in known:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            wanted,
-            "is no version of classic TPU nodes",
-            nearest(wanted, served),
-        )
+        why, cure = "is no version of classic TPU nodes", nearest(wanted, served)
+        yield Problem("tpu.tensorflowVersion", wanted, why, cure)
     elif ended := known[wanted].ended:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            wanted,
-            f"is no longer served on TPU nodes since {ended}",
-            nearest(wanted, served),
-        )
+        why, cure = f"is no longer served on TPU nodes since {ended}", nearest(wanted, served)
+        yield Problem("tpu.tensorflowVersion", wanted, why, cure)
 
 
 def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -131,12 +105,9 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
         yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if not wanted and runtime and runtime.tensorflow is None:
-        yield Problem(
-            "training.tensorflowVersion",
-            UNSET,
-            f"is required: the runtime {runtime.name} has no TensorFlow of its own",
-            "Set the version to install, for example 2.19.1",
-        )
+        why = f"is required: the runtime {runtime.name} has no TensorFlow of its own"
+        cure = "Set the version to install, for example 2.19.1"
+        yield Problem("training.tensorflowVersion", UNSET, why, cure)
 
 
 def is_version(text: str) -> bool:
@@ -248,12 +219,9 @@ def _old_python(
 ) -> Iterator[Problem]:
     """Yield a problem if an image's Python is known to be too old for the training package."""
     if python and numbers(python) < numbers(packages.oldest_python):
-        yield Problem(
-            where,
-            image,
-            f"has Python {python}, but the training package needs {packages.oldest_python}",
-            "Use a newer image" if where == "vm.image" else "Use a newer runtime",
-        )
+        why = f"has Python {python}, but the training package needs {packages.oldest_python}"
+        cure = "Use a newer image" if where == "vm.image" else "Use a newer runtime"
+        yield Problem(where, image, why, cure)
 
 
 def _missing(wanted: Installed, settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -368,19 +336,12 @@ def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the training wheel exists."""
     wheel = find_wheel(settings, context.root)
     if wheel is None:
-        yield Problem(
-            "training.wheel",
-            UNSET,
-            f"and there is no dist/{WHEEL_PATTERN}",
-            "Build it with `make wheel`, or set the path of one",
-        )
+        cure = "Build it with `make wheel`, or set the path of one"
+        yield Problem("training.wheel", UNSET, f"and there is no dist/{WHEEL_PATTERN}", cure)
     elif not wheel.is_file() or wheel.suffix != ".whl":
-        yield Problem(
-            "training.wheel",
-            settings.training.wheel,
-            "is no wheel" if wheel.exists() else "does not exist",
-            "Build it with `make wheel`, or set the path of one, relative to the project's root",
-        )
+        why = "is no wheel" if wheel.exists() else "does not exist"
+        cure = "Build it with `make wheel`, or set the path of one, relative to the project's root"
+        yield Problem("training.wheel", settings.training.wheel, why, cure)
 
 
 def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -417,12 +378,8 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
 def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the job's name can be a folder in the bucket."""
     if not _JOB.fullmatch(settings.training.job):
-        yield Problem(
-            "training.job",
-            settings.training.job,
-            "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)",
-            "Use one like mnist-1",
-        )
+        why = "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)"
+        yield Problem("training.job", settings.training.job, why, "Use one like mnist-1")
 
 
 def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:

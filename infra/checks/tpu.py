@@ -30,13 +30,11 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
         return
     if accelerator and accelerator.zones_final and settings.zone not in accelerator.zones:
         same = [name for name in here if types[name].family == accelerator.family]
-        yield Problem(
-            "zone",
-            settings.zone,
-            f"offers no {accelerator.name}",
+        cure = (
             f"Use {one_of(accelerator.zones)} for it; {settings.zone} has "
-            f"{', '.join((same or here)[:5])}",
+            f"{', '.join((same or here)[:5])}"
         )
+        yield Problem("zone", settings.zone, f"offers no {accelerator.name}", cure)
 
 
 def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -46,23 +44,18 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
     accelerator = context.catalog.accelerator(wanted)
     if accelerator is None:
         later = _LATER.match(wanted)
-        yield Problem(
-            "tpu.acceleratorType",
-            wanted,
+        why = (
             "is of a generation that the Cloud TPU API does not serve: TPU7x and later are on "
             "Compute Engine and GKE alone (docs/tpu.md)"
             if later
-            else "is no TPU type that Google offers",
-            nearest(wanted, types),
+            else "is no TPU type that Google offers"
         )
+        yield Problem("tpu.acceleratorType", wanted, why, nearest(wanted, types))
     elif settings.architecture.value not in accelerator.architectures:
         nodes = [name for name, other in types.items() if "node" in other.architectures]
-        yield Problem(
-            "architecture",
-            settings.architecture.value,
-            f"does not exist for {wanted}",
-            f"Use architecture vm, or one of {', '.join(nodes)}",
-        )
+        why = f"does not exist for {wanted}"
+        cure = f"Use architecture vm, or one of {', '.join(nodes)}"
+        yield Problem("architecture", settings.architecture.value, why, cure)
 
 
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -70,26 +63,16 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     tpu = settings.tpu
     node = settings.architecture is Architecture.NODE
     if node and tpu.runtime_version:
-        yield Problem(
-            "tpu.runtimeVersion",
-            tpu.runtime_version,
-            "is for architecture vm; a classic node has a TensorFlow version",
-            "Set tpu.tensorflowVersion instead",
-        )
+        why = "is for architecture vm; a classic node has a TensorFlow version"
+        cure = "Set tpu.tensorflowVersion instead"
+        yield Problem("tpu.runtimeVersion", tpu.runtime_version, why, cure)
     if not node and tpu.tensorflow_version:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            tpu.tensorflow_version,
-            "is for architecture node; a TPU VM has a runtime",
-            "Set tpu.runtimeVersion instead",
-        )
+        why = "is for architecture node; a TPU VM has a runtime"
+        cure = "Set tpu.runtimeVersion instead"
+        yield Problem("tpu.tensorflowVersion", tpu.tensorflow_version, why, cure)
     if not node and tpu.cidr_block:
-        yield Problem(
-            "tpu.cidrBlock",
-            tpu.cidr_block,
-            "is for architecture node; a TPU VM has its address from the subnet",
-            "Remove it",
-        )
+        why = "is for architecture node; a TPU VM has its address from the subnet"
+        yield Problem("tpu.cidrBlock", tpu.cidr_block, why, "Remove it")
     if node and tpu.queued:
         yield Problem(
             "tpu.queued",
@@ -98,12 +81,8 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
             "Remove it",
         )
     if node and settings.training.run_on is RunOn.TPU:
-        yield Problem(
-            "training.runOn",
-            "tpu",
-            "is for architecture vm; a classic node allows no login",
-            "Use vm",
-        )
+        why, cure = "is for architecture vm; a classic node allows no login", "Use vm"
+        yield Problem("training.runOn", "tpu", why, cure)
 
 
 def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -128,12 +107,8 @@ def check_capacity(settings: StackSettings, context: Context) -> Iterator[Proble
         Capacity.RESERVED,
         Capacity.FLEX_START,
     ):
-        yield Problem(
-            "tpu.capacity",
-            tpu.capacity.value,
-            "is for architecture vm",
-            "Use on-demand or preemptible for a classic node",
-        )
+        why, cure = "is for architecture vm", "Use on-demand or preemptible for a classic node"
+        yield Problem("tpu.capacity", tpu.capacity.value, why, cure)
 
 
 # --- Settings that only TPU VMs have: classic nodes refuse them
@@ -171,13 +146,11 @@ def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that network tags follow Google's rules."""
     for number, tag in enumerate(settings.tpu.tags):
         if not _TAG.fullmatch(tag):
-            yield Problem(
-                f"tpu.tags[{number}]",
-                tag,
+            why = (
                 "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
-                "first, no hyphen last)",
-                "Use one like tpu-workers",
+                "first, no hyphen last)"
             )
+            yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -185,26 +158,15 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
-            yield Problem(
-                f"tpu.scopes[{number}]",
-                scope,
-                "is no access scope of Google's",
-                f"Use URLs such as {FULL_SCOPE}",
-            )
+            why, cure = "is no access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
+            yield Problem(f"tpu.scopes[{number}]", scope, why, cure)
     if not scopes:
-        yield Problem(
-            "tpu.scopes",
-            [],
-            "are none, which Google takes for all",
-            f"Leave it out for {FULL_SCOPE}",
-        )
+        why, cure = "are none, which Google takes for all", f"Leave it out for {FULL_SCOPE}"
+        yield Problem("tpu.scopes", [], why, cure)
     elif settings.training.run_on is RunOn.TPU and FULL_SCOPE not in scopes:
-        yield Problem(
-            "tpu.scopes",
-            list(scopes),
-            "lack what the trainer needs, which runs on the TPU VM (training.runOn)",
-            f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do",
-        )
+        why = "lack what the trainer needs, which runs on the TPU VM (training.runOn)"
+        cure = f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do"
+        yield Problem("tpu.scopes", list(scopes), why, cure)
 
 
 def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -347,54 +309,29 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     if settings.architecture is not Architecture.VM or queue is None:
         return
     if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
-        yield Problem(
-            "tpu.queued.reservation",
-            queue.reservation,
-            "is no reservation's name",
-            "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME",
-        )
+        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
+        yield Problem("tpu.queued.reservation", queue.reservation, "is no reservation's name", cure)
     if queue.reservation and tpu.capacity is not Capacity.RESERVED:
-        yield Problem(
-            "tpu.queued.reservation",
-            queue.reservation,
-            f"contradicts tpu.capacity: {tpu.capacity.value}",
-            "Set tpu.capacity: reserved, or remove it",
-        )
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}"
+        cure = "Set tpu.capacity: reserved, or remove it"
+        yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
-        yield Problem(
-            "tpu.queued.reservationBound",
-            True,
-            "does not say to which reservation",
-            "Set tpu.queued.reservation, or remove it",
-        )
+        why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
+        yield Problem("tpu.queued.reservationBound", True, why, cure)
     if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
-        yield Problem(
-            "tpu.queued.guaranteedHours",
-            queue.guaranteed_hours,
-            "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours",
-            "Set tpu.queued.runHours instead",
-        )
+        why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
+        cure = "Set tpu.queued.runHours instead"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
-        yield Problem(
-            "tpu.queued.guaranteedHours",
-            queue.guaranteed_hours,
-            f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away",
-            "Set tpu.capacity: on-demand or reserved, or remove it",
-        )
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
+        cure = "Set tpu.capacity: on-demand or reserved, or remove it"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if queue.workload and tpu.slices == 1:
-        yield Problem(
-            "tpu.queued.workload",
-            queue.workload.value,
-            "is for several slices, but there is one",
-            "Set tpu.slices, or remove it",
-        )
+        why, cure = "is for several slices, but there is one", "Set tpu.slices, or remove it"
+        yield Problem("tpu.queued.workload", queue.workload.value, why, cure)
     if tpu.timeouts.create_minutes is not None:
-        yield Problem(
-            "tpu.timeouts.createMinutes",
-            tpu.timeouts.create_minutes,
-            "is for a TPU that does not queue",
-            "Set tpu.queued.waitMinutes instead",
-        )
+        why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
+        yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)
 
 
 def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -411,28 +348,17 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
     if settings.architecture is not Architecture.VM:
         return
     if tpu.queue is None:
-        yield Problem(
-            "tpu.queued.enabled",
-            False,
-            "contradicts tpu.capacity: flex-start, which Google has in the queue alone",
-            "Remove it",
-        )
+        why = "contradicts tpu.capacity: flex-start, which Google has in the queue alone"
+        yield Problem("tpu.queued.enabled", False, why, "Remove it")
     elif hours is None:
-        yield Problem(
-            "tpu.queued.runHours",
-            UNSET,
-            "is required with tpu.capacity: flex-start",
-            "Set after how many hours Google deletes the TPU, at most 168",
-        )
+        why = "is required with tpu.capacity: flex-start"
+        cure = "Set after how many hours Google deletes the TPU, at most 168"
+        yield Problem("tpu.queued.runHours", UNSET, why, cure)
     accelerator = context.catalog.accelerator(tpu.accelerator_type)
     if accelerator and not accelerator.flex_start:
         named = {each.family for each in context.catalog.accelerators.values() if each.flex_start}
-        yield Problem(
-            "tpu.capacity",
-            tpu.capacity.value,
-            f"is for {' and '.join(sorted(named))}, but tpu.acceleratorType is {accelerator.name}",
-            "Use spot, or a type of those",
-        )
+        why = f"is for {' and '.join(sorted(named))}, but tpu.acceleratorType is {accelerator.name}"
+        yield Problem("tpu.capacity", tpu.capacity.value, why, "Use spot, or a type of those")
 
 
 def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator[str]:
