@@ -18,14 +18,14 @@ import pulumi
 
 from infra.credentials import users_session
 
-_SECONDS = 30.0
+_DOCTOR_SECONDS = 30.0
 _DOCTOR = (sys.executable, "-m", "tpustack", "doctor", "--json", "-")
 _GOOGLES = "gcp:"
 _TPUS = ("gcp:tpu/v2Vm:V2Vm", "gcp:tpu/node:Node")
 _NODE = "https://tpu.googleapis.com/v2/{}"
 # Google shows a TPU that it is making at once.
 _PATIENCE = 60.0
-_MISSING = 404
+_ABSENT = 404
 
 
 def report() -> None:
@@ -55,7 +55,7 @@ def cures(error: str) -> list[str]:
     """Return what to do about the known errors in a text."""
     try:
         done = subprocess.run(
-            _DOCTOR, input=error, capture_output=True, text=True, check=False, timeout=_SECONDS
+            _DOCTOR, input=error, capture_output=True, text=True, check=False, timeout=_DOCTOR_SECONDS
         )
         found = json.loads(done.stdout)["findings"]
         return list(dict.fromkeys(str(one["cure"]) for one in found))
@@ -80,10 +80,10 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
     sleep(_PATIENCE)
     try:
         session = users_session()
-        answer = session.get(_NODE.format(tpu), timeout=_SECONDS) if session else None
+        answer = session.get(_NODE.format(tpu), timeout=_DOCTOR_SECONDS) if session else None
     except Exception:  # No error of any kind may fail an update.
         return
-    if answer is not None and answer.status_code == _MISSING:
+    if answer is not None and answer.status_code == _ABSENT:
         pulumi.log.warn(
             f"{tpu.rpartition('/')[2]}: Google refuses to make it, mostly since a quota is too "
             "small. The provider asks again until tpu.timeouts.createMinutes (20) are up, and only "
