@@ -24,7 +24,7 @@ class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
 
     `provider` is the version of pulumi-gcp that will declare them. `preempted` returns which of the
-    TPUs Google has taken away (infra/preview.py).
+    TPUs Google has taken away (infra/advice.py).
     """
 
     stack: str

@@ -280,8 +280,7 @@ class QueuedTpu(Tpu):
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the request and the TPU VMs that it becomes."""
         # Imports requests, which takes a while.
-        from infra.resources.node import QueuedNode
-        from infra.resources.request import QueuedRequest, body_of
+        from infra.resources.request import QueuedNode, QueuedRequest, body_of
 
         stack, queue = self.stack, self.settings.queue or QueueSettings()
         if pulumi.runtime.is_dry_run():

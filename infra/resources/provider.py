@@ -14,8 +14,7 @@ import dill
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra.resources.node import QueuedNodeProvider
-from infra.resources.request import QueuedRequestProvider
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider
 from infra.resources.vertex import VertexJobsProvider
 
 Provider = type[dynamic.ResourceProvider]

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import preview
+from infra import advice
 from infra.settings.parse import parse
 
 from .conftest import config
@@ -32,7 +32,7 @@ class Google:
 
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(**bucket: object) -> None:
-    preview.report_access(parse(config(bucket=bucket), "test"), "a-bucket")
+    advice.report_access(parse(config(bucket=bucket), "test"), "a-bucket")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def previewed(**bucket: object) -> None:
 def test_what_the_update_turns_on_is_said(
     access: dict[str, Any], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: Google(access))
+    monkeypatch.setattr(advice, "users_session", lambda: Google(access))
     previewed()
     (warning,) = warnings
     assert warning.startswith("gs://a-bucket: the update turns on uniform access and public")
@@ -56,7 +56,7 @@ def test_what_the_update_turns_on_is_said(
 def test_nothing_is_said_of_a_closed_bucket_or_none(
     google: Google | None, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: google)
+    monkeypatch.setattr(advice, "users_session", lambda: google)
     previewed()
     assert warnings == []
 
@@ -64,6 +64,6 @@ def test_nothing_is_said_of_a_closed_bucket_or_none(
 def test_a_bucket_that_stays_somebody_elses_is_not_looked_at(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "users_session", lambda: pytest.fail("somebody was asked"))
     previewed(create=False, name="a-bucket")
     assert warnings == []

@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import preview
+from infra import advice
 from infra.checks.software import check_args, job_name
 from infra.settings.parse import parse
 
@@ -31,7 +31,7 @@ class Bucket:
 
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(training: dict[str, object]) -> None:
-    preview.report_data(parse(config(training=training), "test"), "a-bucket")
+    advice.report_data(parse(config(training=training), "test"), "a-bucket")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_data_set_is_looked_up_in_the_bucket(
     status: int, why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = Bucket(status)
-    monkeypatch.setattr(preview, "users_session", lambda: bucket)
-    assert preview.missing_data("a-bucket") == why
+    monkeypatch.setattr(advice, "users_session", lambda: bucket)
+    assert advice.missing_data("a-bucket") == why
     assert bucket.asked == [
         "https://storage.googleapis.com/storage/v1/b/a-bucket/o/data%2Fmanifest.json"
     ]
@@ -58,7 +58,7 @@ def test_a_data_set_is_looked_up_in_the_bucket(
 def test_without_credentials_the_preview_says_that_it_could_not_look(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: None)
+    monkeypatch.setattr(advice, "users_session", lambda: None)
     previewed({})
     (warning,) = warnings
     assert warning.startswith(
@@ -69,7 +69,7 @@ def test_without_credentials_the_preview_says_that_it_could_not_look(
 def test_a_preview_warns_of_a_training_without_data(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: Bucket(404))
+    monkeypatch.setattr(advice, "users_session", lambda: Bucket(404))
     previewed({})
     (warning,) = warnings
     assert f"there is no {MANIFEST}. Without data the training ends at once" in warning
@@ -80,7 +80,7 @@ def test_a_preview_warns_of_a_training_without_data(
 def test_where_the_settings_say_where_the_data_is_nobody_is_asked(
     training: dict[str, object], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "users_session", lambda: pytest.fail("somebody was asked"))
     previewed(training)
     assert warnings == []
 

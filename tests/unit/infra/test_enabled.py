@@ -8,7 +8,7 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import apis, preview
+from infra import advice, apis
 from infra.apis import apis_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -94,8 +94,8 @@ def test_the_preview_says_who_enables_what_is_disabled(
     monkeypatch.setattr(pulumi.log, "info", lambda text: heard.append(f"info: {text}"))
     monkeypatch.setattr(pulumi.log, "warn", lambda text: heard.append(f"warn: {text}"))
     settings = parse(config(enableApis=ours), "test")
-    preview._tell_disabled([TPU], settings)
-    preview._tell_disabled([], settings)
+    advice._tell_disabled([TPU], settings)
+    advice._tell_disabled([], settings)
     (sentence,) = heard
     assert sentence.startswith(said)
 

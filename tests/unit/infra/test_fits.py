@@ -8,7 +8,7 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import preview
+from infra import advice
 from infra.settings import StackSettings
 from infra.settings.parse import parse
 from tests.compiled import keep_answer, write_data
@@ -35,7 +35,7 @@ def settings(data: str | None = "data") -> StackSettings:
 
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(root: Path, data: str | None = "data") -> None:
-    preview.report_fit(settings(data), root)
+    advice.report_fit(settings(data), root)
 
 
 def test_a_job_that_does_not_fit_is_a_warning_with_the_cure(
@@ -55,7 +55,7 @@ def test_nothing_is_said_of_a_job_that_fits_or_that_nobody_compiled(
     keep_answer({"global_batch_size": "1024"}, needed_gib=16)
     if known:
         keep_answer({"global_batch_size": "512"}, needed_gib=known)
-    assert preview.misfit(settings(), tmp_path) is None
+    assert advice.misfit(settings(), tmp_path) is None
 
 
 @pytest.mark.parametrize("data", ["data", None])
@@ -64,7 +64,7 @@ def test_nobody_is_asked_where_nothing_was_compiled_or_no_data_is_here(
 ) -> None:
     if data is None:
         keep_answer({}, needed_gib=16)
-    monkeypatch.setattr(preview, "misfit", lambda *_: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "misfit", lambda *_: pytest.fail("somebody was asked"))
     previewed(tmp_path, data)
     assert warnings == []
 
@@ -73,6 +73,6 @@ def test_a_training_package_that_is_missing_or_hangs_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert preview.misfit(settings(), tmp_path) is None
+    assert advice.misfit(settings(), tmp_path) is None
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    assert preview.misfit(settings(), tmp_path) is None
+    assert advice.misfit(settings(), tmp_path) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import preview as offered
+from infra import advice as offered
 from infra.settings.parse import parse
 
 from .conftest import config, context_of

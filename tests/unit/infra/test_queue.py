@@ -14,11 +14,10 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.resources import node as node_module
+from infra.resources import request as node_module
 from infra.resources import request as request_module
-from infra.resources.node import QueuedNodeProvider
 from infra.resources.provider import UnknownProviderError, provider_of
-from infra.resources.request import QueuedRequestProvider, TpuApi, body_of
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, body_of
 from infra.resources.vertex import VertexJobsProvider
 from infra.rest import ApiError
 

@@ -14,7 +14,7 @@ import pytest
 
 from infra.components.identity import week
 from infra.components.machine import replace_for_another_job
-from infra.outputs import OUTPUTS
+from infra.program import OUTPUTS
 from infra.resources.request import body_of
 from infra.settings.base import SettingsError
 from tpu_agent import machine

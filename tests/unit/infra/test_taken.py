@@ -12,7 +12,7 @@ import pulumi
 import pytest
 import requests
 
-from infra import preview
+from infra import advice
 from infra.names import names_of
 from infra.resources.request import TpuApi, standing
 from infra.rest import ApiError
@@ -50,7 +50,7 @@ def found(**tpu: object) -> dict[str, str]:
     """What a program with these settings finds."""
     settings = parse({**config(tpu={**POD, **tpu}), "gcp:project": DEFAULT_PROJECT}, "test")
     names = names_of(settings, "test").tpus(settings.tpu.slices)
-    return dict(preview.look_for_preempted(settings, names)())
+    return dict(advice.look_for_preempted(settings, names)())
 
 
 def serve(cloud: LocalCloud, states: dict[str, str]) -> None:
@@ -142,7 +142,7 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             asked.append(arguments)
             raise requests.ConnectionError("no address")
 
-    monkeypatch.setattr(preview, "users_session", Offline)
+    monkeypatch.setattr(advice, "users_session", Offline)
     assert found(slices=256) == {}
     assert len(asked) == 1
 
@@ -157,14 +157,14 @@ def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
             answers.wait(60)
             raise requests.ConnectTimeout("too late")
 
-    monkeypatch.setattr(preview, "users_session", Silent)
-    monkeypatch.setattr(preview, "LONGEST", 0.05)
+    monkeypatch.setattr(advice, "users_session", Silent)
+    monkeypatch.setattr(advice, "LONGEST", 0.05)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert found() == {}
     told: list[object] = []
 
     async def program() -> None:
-        preview.look_up(lambda: answers.wait(60), told.append)
+        advice.look_up(lambda: answers.wait(60), told.append)
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     asyncio.run(program())
