@@ -1,10 +1,8 @@
-"""What a preview tells beyond the engine's: it asks Google, next to the program, without errors.
+"""What the program says beyond the engine: what Google alone knows, and cures of its errors.
 
-Nothing here may fail a preview: where Google does not answer, or there are no credentials, the
-provider itself says why.
+It asks Google next to the program. Nothing here may fail or delay a deployment: where Google does
+not answer, or there are no credentials, the provider itself says why.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -27,14 +25,13 @@ from infra.apis import apis_of, disabled
 from infra.checks.context import Context
 from infra.checks.software import MANIFEST
 from infra.checks.tpu import Unlisted, unlisted
-from infra.credentials import users_session
+from infra.credentials import users_client
 from infra.settings import StackSettings
 
 _T = TypeVar("_T")
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
-_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
-# Seconds of one call, and those that a preview waits for all.
-_SECONDS, LONGEST = 10.0, 12.0
+# Seconds that a preview waits for all answers, and that a program of ours may take.
+LONGEST, _SECONDS = 12.0, 10.0
 _FOUND, _MISSING = 200, 404
 Preempted = Callable[[], Mapping[str, str]]
 
@@ -49,7 +46,10 @@ def report(settings: StackSettings, context: Context) -> None:
 
 
 def start(ask: Callable[[], _T]) -> Future[_T]:
-    """Call `ask` on a thread that the program's end does not wait for."""
+    """Call `ask` on a thread that the program's end does not wait for.
+
+    An executor's threads would be waited for, however long a host does not answer.
+    """
     asked: Future[_T] = Future()
     # Then a caller that stops waiting does not cancel it.
     asked.set_running_or_notify_cancel()
@@ -60,14 +60,15 @@ def start(ask: Callable[[], _T]) -> Future[_T]:
         except Exception as error:
             asked.set_exception(error)
 
-    threading.Thread(target=run, name="preview", daemon=True).start()
+    threading.Thread(target=run, name="advice", daemon=True).start()
     return asked
 
 
 def look_up(ask: Callable[[], _T], tell: Callable[[_T], None]) -> None:
     """Call `ask` next to the program, and `tell` with what it returns, unless that takes too long.
 
-    A host that does not answer may have many addresses, each of which is tried.
+    A host that does not answer may have many addresses, each of which is tried. `tell` is called
+    on the program's own loop, since the engine's log is not for other threads.
     """
     asked = start(ask)
 
@@ -78,6 +79,14 @@ def look_up(ask: Callable[[], _T], tell: Callable[[_T], None]) -> None:
     # An output, since the program waits for all outputs before it ends.
     looked: Any = run()
     pulumi.Output.from_input(looked)
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        pulumi.log.warn(warning)
+
+
+# --- TPUs that Google has taken away
 
 
 def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempted:
@@ -106,41 +115,39 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
 
 
 def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
-    if (session := users_session()) is None:
+    if (client := users_client()) is None:
         return {}
-    # Takes a while to load, which only those who have credentials should wait for.
-    from infra.resources.request import GONE, TpuApi, standing
+    from infra.resources.request import TpuApi, is_gone, standing
 
     # Where Google can't be reached the provider says so, and a preview should not wait for this.
-    api = TpuApi(session, connects=1)
-    found = standing(
-        api, {"project": settings.project, "zone": settings.zone, "nodes": list(names)}
-    )
+    api = TpuApi(client, connects=1)
+    where = {"project": settings.project, "zone": settings.zone, "nodes": list(names)}
     return {
         name: f"In place of that of {node.get('createTime')}, which is {node['state']}"
-        for name, node in zip(names, found, strict=True)
-        if node and node.get("state") in GONE
+        for name, node in zip(names, standing(api, where), strict=True)
+        if node and is_gone(node)
     }
 
 
+# --- What a preview says
+
+
 def report_disabled(settings: StackSettings) -> None:
-    """Say which APIs are disabled."""
+    """Say which APIs are disabled, and who enables them."""
     apis = apis_of(settings)
-    look_up(lambda: disabled(settings.project, apis), lambda names: _tell_disabled(names, settings))
+    look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
 
 
-def _tell_disabled(names: Sequence[str], settings: StackSettings) -> None:
-    if not names:
-        return
-    listed = ", ".join(names)
-    if settings.enable_apis:
+def tell_disabled(settings: StackSettings, names: Sequence[str]) -> None:
+    """Say who enables these APIs: the update, or a person."""
+    if names and settings.enable_apis:
         pulumi.log.info(
-            f"`pulumi up` enables these APIs in {settings.project}: {listed}. They stay enabled "
-            "after `pulumi destroy`."
+            f"`pulumi up` enables these APIs in {settings.project}: {', '.join(names)}. They stay "
+            "enabled after `pulumi destroy`."
         )
-    else:
+    elif names:
         pulumi.log.warn(
-            f"Disabled in {settings.project}, and enableApis is false: {listed}. Run "
+            f"Disabled in {settings.project}, and enableApis is false: {', '.join(names)}. Run "
             f"`gcloud services enable {' '.join(names)} --project {settings.project}`."
         )
 
@@ -149,58 +156,50 @@ def report_data(settings: StackSettings, bucket: str) -> None:
     """Warn unless there is a data set to train on."""
     own = any(each.partition("=")[0] == "--data" for each in settings.training.args)
     if not (settings.jobs.enabled or settings.training.data or own):
-        look_up(lambda: missing_data(bucket), _tell_data)
-
-
-def _tell_data(why: str | None) -> None:
-    if why is not None:
-        pulumi.log.warn(
-            f"training.data: (not set), and {why}. Without data the training ends at once: name a "
-            "folder that `tpu-training data convert` wrote"
-        )
+        look_up(lambda: missing_data(bucket), _warn)
 
 
 def missing_data(bucket: str) -> str | None:
-    """Return why there may be no data set in the bucket; None if there is one."""
-    place = f"gs://{bucket}/data/{MANIFEST}"
+    """Return the warning that there may be no data set in the bucket; None if there is one."""
+    place, at = f"gs://{bucket}/data/{MANIFEST}", quote(f"data/{MANIFEST}", safe="")
     try:
-        session = users_session()
-        if session is None:
-            return f"whether {place} is there can't be looked up without Google credentials"
-        url = _OBJECT.format(quote(bucket), quote(f"data/{MANIFEST}", safe=""))
-        status = session.get(url, params={"fields": "name"}, timeout=_SECONDS).status_code
+        client, url = users_client(), f"{_BUCKET.format(quote(bucket))}/o/{at}?fields=name"
+        status = client.call("GET", url, None)[0] if client else 0
     except Exception as error:
-        return f"{place} can't be looked up ({type(error).__name__})"
-    if status == _FOUND:
-        return None
-    return f"there is no {place}" if status == _MISSING else f"{place} can't be read ({status})"
+        why = f"{place} can't be looked up ({type(error).__name__})"
+    else:
+        if status == _FOUND:
+            return None
+        why = {
+            0: f"whether {place} is there can't be looked up without Google credentials",
+            _MISSING: f"there is no {place}",
+        }.get(status, f"{place} can't be read ({status})")
+    return (
+        f"training.data: (not set), and {why}. Without data the training ends at once: name a "
+        "folder that `tpu-training data convert` wrote"
+    )
 
 
 def report_access(settings: StackSettings, bucket: str) -> None:
-    """Warn if people would lose access."""
+    """Warn if people would lose access to a bucket that the stack takes over."""
     if settings.bucket.create:
-        look_up(lambda: is_open(bucket), lambda found: _tell_access(bucket, found))
+        look_up(lambda: lost_access(bucket), _warn)
 
 
-def _tell_access(bucket: str, found: bool) -> None:
-    if found:
-        pulumi.log.warn(
-            f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
-            "reads it by the ACL of an object, or without logging in, loses access"
-        )
-
-
-def is_open(bucket: str) -> bool:
-    """Return whether a bucket lacks a protection; not if nothing can be read."""
+def lost_access(bucket: str) -> str | None:
+    """Return the warning if a bucket lacks a protection; None if it can't be read."""
     try:
-        session, query = users_session(), {"fields": "iamConfiguration"}
-        url = _BUCKET.format(quote(bucket))
-        said = session.get(url, params=query, timeout=_SECONDS).json() if session else {}
-        access = said["iamConfiguration"]
-        shut = access["uniformBucketLevelAccess"]["enabled"]
+        client, url = users_client(), f"{_BUCKET.format(quote(bucket))}?fields=iamConfiguration"
+        access = client.call("GET", url, None)[1]["iamConfiguration"] if client else {}
+        uniform = access["uniformBucketLevelAccess"]["enabled"]
+        if uniform and access["publicAccessPrevention"] == "enforced":
+            return None
     except Exception:
-        return False
-    return not shut or access["publicAccessPrevention"] != "enforced"
+        return None
+    return (
+        f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
+        "reads it by the ACL of an object, or without logging in, loses access"
+    )
 
 
 def report_unlisted(settings: StackSettings, context: Context) -> None:
@@ -209,35 +208,34 @@ def report_unlisted(settings: StackSettings, context: Context) -> None:
     Where Google says nothing, the warning of the checks stands.
     """
     for one in unlisted(settings, context):
-        look_up(partial(status_of, one), partial(_tell_unlisted, one))
+        look_up(partial(_status_of, one), partial(_tell_unlisted, one))
+
+
+def _status_of(one: Unlisted) -> int:
+    """Return the status with which Google answers; 0 without credentials."""
+    try:
+        client = users_client()
+        return client.call("GET", one.url, None)[0] if client else 0
+    except Exception:
+        return 0
 
 
 def _tell_unlisted(one: Unlisted, status: int) -> None:
     if status == _FOUND:
         pulumi.log.info(f"{one.setting}: Google offers {one.value}.")
     elif status == _MISSING:
-        pulumi.log.warn(
-            f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail."
-        )
-
-
-def status_of(one: Unlisted) -> int:
-    """Return the status with which Google answers; 0 without credentials."""
-    try:
-        session = users_session()
-        return session.get(one.url, timeout=_SECONDS).status_code if session else 0
-    except Exception:
-        return 0
+        _warn(f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail.")
 
 
 def report_fit(settings: StackSettings, root: Path) -> None:
-    """Warn if the job does not fit."""
-    if settings.training.data and _answers().is_dir():
-        look_up(lambda: misfit(settings, root), _tell_fit)
+    """Warn if the job does not fit; only where `tpu-training compile` has kept answers."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    if settings.training.data and Path(cache, "tpu-stack", "compile").is_dir():
+        look_up(lambda: misfit(settings, root), _warn)
 
 
 def misfit(settings: StackSettings, root: Path) -> str | None:
-    """Return why the job does not fit into the stack's TPU; None if it does or was not compiled.
+    """Return the warning that the job does not fit into the TPU; None if it does, or who knows.
 
     `tpu-training compile` keeps what it found out; nothing is compiled here.
     """
@@ -250,40 +248,29 @@ def misfit(settings: StackSettings, root: Path) -> str | None:
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=_SECONDS)
         answers = json.loads(done.stdout)["answers"]
-        return answers[0]["misfit"] if answers else None
+        why = answers[0]["misfit"] if answers else None
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return None
+    return why and f"training.args: {why}"
 
 
-def _answers() -> Path:
-    """Return the folder of the answers (training/docs/compile.md)."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "tpu-stack", "compile")
-
-
-def _tell_fit(why: str | None) -> None:
-    if why is not None:
-        pulumi.log.warn(f"training.args: {why}")
-
-
-# --- Next to an error of Google's, `pulumi up` says what to do about it.
+# --- What an update says next to an error of Google's
 #
-# The known errors are the trainer's, and `tpustack doctor` finds them in a text. It is asked once
-# something has failed.
+# The causes are those that the trainer and `tpustack doctor` know in a text; tpu_core.causes tells
+# apart the answers of the TPU API alone. The doctor is asked once something has failed.
 
-_DOCTOR_SECONDS = 30.0
 _DOCTOR = (sys.executable, "-m", "tpustack", "doctor", "--json", "-")
+_DOCTOR_SECONDS = 30.0
 _GOOGLES = "gcp:"
 _TPUS = ("gcp:tpu/v2Vm:V2Vm", "gcp:tpu/node:Node")
 _NODE = "https://tpu.googleapis.com/v2/{}"
 # Google shows a TPU that it is making at once.
 _PATIENCE = 60.0
-_ABSENT = 404
 
 
 def watch_errors() -> None:
     """Let each resource of Google's that is declared from here on say the cure when it fails."""
-    hooks = pulumi.ResourceHookBinding(on_error=[pulumi.ErrorHook("cure", _tell)])
+    hooks = pulumi.ResourceHookBinding(on_error=[pulumi.ErrorHook("cure", _tell_cures)])
     waits = pulumi.ResourceHookBinding(before_create=[_watch])
 
     def with_hooks(
@@ -298,7 +285,7 @@ def watch_errors() -> None:
     pulumi.runtime.register_stack_transformation(with_hooks)
 
 
-async def _tell(args: pulumi.ErrorHookArgs) -> bool:
+async def _tell_cures(args: pulumi.ErrorHookArgs) -> bool:
     for cure in await asyncio.to_thread(cures, args.errors[0]):
         pulumi.log.warn(f"{args.name}: {cure}.")
     return False  # Nothing is tried again.
@@ -337,11 +324,11 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
     """
     sleep(_PATIENCE)
     try:
-        session = users_session()
-        answer = session.get(_NODE.format(tpu), timeout=_DOCTOR_SECONDS) if session else None
+        client = users_client()
+        status = client.call("GET", _NODE.format(tpu), None)[0] if client else 0
     except Exception:  # No error of any kind may fail an update.
         return
-    if answer is not None and answer.status_code == _ABSENT:
+    if status == _MISSING:
         pulumi.log.warn(
             f"{tpu.rpartition('/')[2]}: Google refuses to make it, mostly since a quota is too "
             "small. The provider asks again until tpu.timeouts.createMinutes (20) are up, and only "

@@ -3,7 +3,9 @@
 The provider's `gcp.tpu.V2QueuedResource` has no field for capacity, deadline, account, metadata or
 labels, ends before there is a TPU, and cannot delete a request whose TPU VM stands (it never sends
 `force`). Two dynamic resources on the TPU API take its place: `QueuedRequest` is the request, made
-and deleted as a whole; `QueuedNode` (node.py) waits for its TPU VMs and knows their endpoints.
+and deleted as a whole; `QueuedNode` waits for its TPU VMs and knows their endpoints.
+
+The state holds pickles of the two providers, which name this module (provider.py).
 """
 
 from __future__ import annotations
@@ -15,16 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
-import requests
 from pulumi import dynamic
 
 from infra import credentials
-from infra.rest import ATTEMPTS, Api, ApiError, Json, say
-from tpu_core.causes import SHORTAGES, cause_of
-from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
-from tpu_core.tpu import in_zone, labels_of
+from infra.rest import ATTEMPTS, Api, ApiError, say
+from tpu_core import causes, contract, tpu
+from tpu_core.google import Client, Json
 
-_ROOT = "https://tpu.googleapis.com/v2alpha1/"
+Props = Mapping[str, Any]
 
 
 class TpuApi(Api):
@@ -32,12 +32,12 @@ class TpuApi(Api):
 
     def __init__(
         self,
-        session: requests.Session | None = None,
+        client: Client | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         connects: int = ATTEMPTS,
     ) -> None:
-        super().__init__(_ROOT, "TPU", session, clock, sleep, connects)
+        super().__init__(f"{tpu.TPU}v2alpha1/", "TPU", client, clock, sleep, connects)
 
 
 class ApiResourceProvider(dynamic.ResourceProvider):
@@ -47,29 +47,24 @@ class ApiResourceProvider(dynamic.ResourceProvider):
 
     def configure(self, req: dynamic.ConfigureRequest) -> None:
         """Take the stack's configuration, with the credentials that Google's provider has."""
-        said = {name: req.config.get(name) for name in credentials.SETTINGS}
-        Api.configured = {name: str(value) for name, value in said.items() if value}
+        found = {name: req.config.get(name) for name in credentials.SETTINGS}
+        Api.configured = {name: str(value) for name, value in found.items() if value}
 
 
 # --- The state of a request in the queue, and of the TPU VMs that it became
 
-OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
-"""States of a request that Google will not fulfil; it holds its quota until it is deleted."""
-GONE = ("PREEMPTED", "TERMINATED")
-"""States of a TPU VM that Google has taken away."""
 
-
-def parent_of(props: Mapping[str, Any]) -> str:
+def parent_of(props: Props) -> str:
     """Return the parent of a request and its TPU VMs: where they are, as far as it is known."""
     return f"projects/{props['project']}/locations/{props.get('at') or props['zone']}"
 
 
-def entry_name(props: Mapping[str, Any]) -> str:
+def entry_name(props: Props) -> str:
     """Return the full name of a request where it is."""
     return f"{parent_of(props)}/queuedResources/{props['name']}"
 
 
-def node_names(props: Mapping[str, Any]) -> list[str]:
+def node_names(props: Props) -> list[str]:
     """Return the names of a request's TPU VMs in the order of the slices.
 
     `props` are those of the request, or of its TPU VMs (with `nodes`, if there are several).
@@ -84,7 +79,7 @@ def node_names(props: Mapping[str, Any]) -> list[str]:
     return [f"{several['nodeIdPrefix']}-{n}" for n in range(int(several["nodeCount"]))]
 
 
-def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
+def standing(api: TpuApi, props: Props) -> list[Json | None]:
     """Return a request's TPU VMs in the order of the slices, in whatever state.
 
     One that is not there is None. Several cost one call, not one each.
@@ -92,26 +87,34 @@ def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
     wanted = node_names(props)
     if len(wanted) == 1:
         return [api.get(f"{parent_of(props)}/nodes/{wanted[0]}")]
-    there = {
-        node["name"].rpartition("/")[2]: node for node in api.list_all(parent_of(props), "nodes")
-    }
+    there = {tpu.short_name(node): node for node in api.list_all(parent_of(props), "nodes")}
     return [there.get(name) for name in wanted]
 
 
-def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
+def is_gone(node: Json) -> bool:
+    """Return whether Google has taken a TPU VM away; it stays in this state until it is deleted."""
+    return tpu.phase_of(tpu.state_of(node)) == "lost"
+
+
+def _is_over(state: str) -> bool:
+    """Return whether Google will not fulfil a request; it holds its quota until it is deleted."""
+    return tpu.phase_of_request(state) in ("leaving", "lost", "deleting")
+
+
+def loss(api: TpuApi, props: Props, entry: Json) -> str:
     """Say why a request can no longer produce TPU VMs; empty if it did or still may."""
     state = entry.get("state", {})
-    if state.get("state") in OVER:
+    if _is_over(state.get("state")):
         reason = state.get("failedData", {}).get("error", {}).get("message", "")
         return f"{state['state']}{f': {reason}' if reason else ''}"
     return lost(props, standing(api, props)) if state.get("state") == "ACTIVE" else ""
 
 
-def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
+def lost(props: Props, nodes: list[Json | None]) -> str:
     """Say what became of the first TPU VM of an ACTIVE request that is gone; empty if none is."""
     wanted = node_names(props)
     for name, node in zip(wanted, nodes, strict=True):
-        if node is None or node.get("state") in GONE:
+        if node is None or is_gone(node):
             which = f" {name}" if len(wanted) > 1 else ""
             return f"its TPU VM{which} is {node['state'] if node else 'gone'}"
     return ""
@@ -121,8 +124,6 @@ def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
 #
 # Its ID always names the first one: so the state stays the same when the agent moves it
 # (agent/), and an older state still knows what to delete.
-
-Props = Mapping[str, Any]
 
 
 def zones_of(props: Props) -> list[str]:
@@ -164,14 +165,14 @@ def locate(api: TpuApi, props: Props) -> tuple[Props, Json | None]:
 
 def _is_ours(props: Props, entry: Json) -> bool:
     """Return whether it has the stack's mark; who waits for its TPUs knows no mark."""
-    mark = props.get("labels", {}).get(MARK)
-    return mark is None or labels_of(entry).get(MARK) == mark
+    mark = props.get("labels", {}).get(contract.MARK)
+    return mark is None or tpu.labels_of(entry).get(contract.MARK) == mark
 
 
 # --- The differences between the request in the queue and the one that the program declares
 
 
-def identity_of(props: Mapping[str, Any], key: str) -> Any:
+def identity_of(props: Props, key: str) -> Any:
     """Return what identifies a request, without what its TPU VM reads only at boot."""
     value = props.get(key)
     if key != "request" or value is None:
@@ -180,7 +181,7 @@ def identity_of(props: Mapping[str, Any], key: str) -> Any:
     for spec in specs:
         spec["node"].pop("tags", None)  # They change in place.
         metadata = spec["node"].get("metadata", {})
-        for key in NO_REASON_TO_RECREATE:
+        for key in contract.NO_REASON_TO_RECREATE:
             metadata.pop(key, None)
     return {**value, "tpu": {"nodeSpec": specs}}
 
@@ -193,16 +194,18 @@ def why_replaced(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
     return f"another request is made for another {', '.join(changed)}"
 
 
-def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+def is_the_same(props: Props, entry: Mapping[str, Any]) -> bool:
     """Return whether a request that is there is one that this stack would make.
 
     It has the stack's mark and all that is asked for; Google may add more.
     """
     spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
-    mark = props["labels"].get(MARK)
-    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(MARK) == mark
+    mark = props["labels"].get(contract.MARK)
+    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(contract.MARK) == mark
     wanted = identity_of(props, "request")
-    return ours and _covers(entry, in_zone(wanted, parent_of(props)) if props.get("at") else wanted)
+    return ours and _covers(
+        entry, tpu.in_zone(wanted, parent_of(props)) if props.get("at") else wanted
+    )
 
 
 def _covers(found: Any, wanted: Any) -> bool:
@@ -217,7 +220,7 @@ def _covers(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-def _flat(props: Mapping[str, Any]) -> Json:
+def _flat(props: Props) -> Json:
     request = identity_of(props, "request")
     (spec,) = request["tpu"]["nodeSpec"]
     where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
@@ -278,10 +281,11 @@ def remove_request(api: TpuApi, props: Props) -> None:
             return True
         if entry.get("state", {}).get("state") != "DELETING":
             try:
-                api.delete(entry_name(there), {"force": "true"})
+                api.call("DELETE", entry_name(there), None, {"force": "true"})
             except ApiError as error:
                 # Between two states Google refuses even this; it passes.
-                if error.reason not in ("FAILED_PRECONDITION", "ABORTED"):
+                passes = error.reason in ("FAILED_PRECONDITION", "ABORTED")
+                if not passes and error.status != 404:
                     raise
             return locate(api, props)[1] is None
         return False
@@ -290,7 +294,7 @@ def remove_request(api: TpuApi, props: Props) -> None:
     api.wait(gone, minutes, f"the deletion of {entry_name(props)}")
 
 
-def body_of(props: Mapping[str, Any]) -> Json:
+def body_of(props: Props) -> Json:
     """Return a request as the API takes it."""
     body: Json = {**props["request"]}
     (spec,) = body["tpu"]["nodeSpec"]
@@ -314,7 +318,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
     def decided() -> bool:
         nonlocal state
         state = str((api.get(entry_name(props)) or {}).get("state", {}).get("state"))
-        return state in ("ACTIVE", "None", *OVER)
+        return state in ("ACTIVE", "None") or _is_over(state)
 
     try:
         api.wait(decided, minutes, props["name"])
@@ -322,7 +326,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
         # What is being made has found its capacity.
         if state != "PROVISIONING":
             return f"it is still {state} after {minutes:g} minutes"
-    return f"it is {state}" if state in OVER else None
+    return f"it is {state}" if _is_over(state) else None
 
 
 def _post(api: TpuApi, props: Props) -> None:
@@ -331,11 +335,11 @@ def _post(api: TpuApi, props: Props) -> None:
     Only the agent may have queued the same again, with this stack's mark, just before.
     """
     body = body_of(props)
-    body = in_zone(body, parent_of(props)) if may_move(props) else body
+    body = tpu.in_zone(body, parent_of(props)) if may_move(props) else body
     # By this number Google knows a call that is repeated because its answer was lost.
     query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
     try:
-        operation = api.post(f"{parent_of(props)}/queuedResources", body, query)
+        operation = api.call("POST", f"{parent_of(props)}/queuedResources", body, query)
         api.finish(operation, _OPERATION_MINUTES)
     except ApiError as error:
         there = api.get(entry_name(props)) if error.status == 409 else None
@@ -360,7 +364,7 @@ class _Short(RuntimeError):
 def _refused(error: ApiError, props: Props) -> RuntimeError:
     # An operation that failed has a code of its own.
     code = int(error.reason) if error.reason.isdigit() else error.status
-    short = cause_of(code, {"error": {"message": str(error)}}).name in SHORTAGES
+    short = causes.cause_of(code, {"error": {"message": str(error)}}).name in causes.SHORTAGES
     kind = _Short if short else RuntimeError
     return kind(f"Google does not queue {props['name']}: {error}")
 
@@ -448,7 +452,7 @@ class QueuedRequestProvider(ApiResourceProvider):
                     " Wait until it is READY, or take the change back."
                 )
             changes = [
-                api.patch(node, marks, {"updateMask": ",".join(marks)})
+                api.call("PATCH", node, marks, {"updateMask": ",".join(marks)})
                 for node in (f"{parent_of(there)}/nodes/{name}" for name in node_names(_news))
             ]
             for operation in changes:
@@ -472,16 +476,14 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
     at: pulumi.Output[str]
     """The zone that it is in, if it may be in several."""
 
-    def __init__(
-        self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
-    ) -> None:
+    def __init__(self, name: str, props: Props, opts: pulumi.ResourceOptions | None = None) -> None:
         computed: Json = {"loss": None}
         if may_move(props):
             computed["at"] = None
         super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
 
 
-def _lost_by_now(props: Mapping[str, Any]) -> str:
+def _lost_by_now(props: Props) -> str:
     """Say what has become of a request since the state was written; empty if looking fails."""
     try:
         api = TpuApi()
@@ -491,17 +493,17 @@ def _lost_by_now(props: Mapping[str, Any]) -> str:
         return ""
 
 
-def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
+def _outputs(api: TpuApi, props: Props, entry: Json) -> Json:
     return {**props, "loss": loss(api, props, entry)}
 
 
-def _marks(props: Mapping[str, Any]) -> Json:
+def _marks(props: Props) -> Json:
     """Return the labels and the tags of a request's TPU VMs."""
     node = props["request"]["tpu"]["nodeSpec"][0]["node"]
     return {"labels": props.get("labels"), "tags": node.get("tags", [])}
 
 
-def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:
+def _asked_labels(entry: Json, props: Props) -> Json:
     """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
     specs = entry.get("tpu", {}).get("nodeSpec", [])
     return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]
@@ -564,13 +566,11 @@ class QueuedNode(dynamic.Resource, module="tpu", name="QueuedNode"):
     """`{ipAddress, port}` of every worker, worker 0 of the first slice first, slice by slice; ports
     are texts, empty if unknown."""
 
-    def __init__(
-        self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
-    ) -> None:
+    def __init__(self, name: str, props: Props, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(QueuedNodeProvider(), name, {**props, "endpoints": None}, opts)
 
 
-def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
+def await_ready(api: TpuApi, props: Props) -> list[Json]:
     """Return the TPU VMs of a request, all READY, in the order of the slices.
 
     Raises RuntimeError if the request fails or the time is up, with the cure.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from infra.credentials import client_of
 from infra.resources import request
 from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, id_of
 from localcloud.app import LocalCloud
@@ -417,9 +418,8 @@ class Deployment:
 
     def __init__(self, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stack = stack
-        own, clock = session(stack.cloud), stack.clock
-        for module in (request, request):
-            monkeypatch.setattr(module, "TpuApi", lambda: TpuApi(own, clock.now, clock.advance))
+        own, clock = client_of(session(stack.cloud)), stack.clock
+        monkeypatch.setattr(request, "TpuApi", lambda: TpuApi(own, clock.now, clock.advance))
         self.state: dict[str, Any] = {}
         self.nodes: dict[str, Any] = {}
         stack.remove()

@@ -22,12 +22,10 @@ class Google:
     def __init__(self, access: dict[str, Any] | None) -> None:
         self._access = access
 
-    def get(self, url: str, **_: Any) -> Google:
-        assert url == "https://storage.googleapis.com/storage/v1/b/a-bucket"
-        return self
-
-    def json(self) -> dict[str, Any]:
-        return {"iamConfiguration": self._access} if self._access else {"error": {"code": 404}}
+    def call(self, _method: str, url: str, _body: None) -> tuple[int, dict[str, Any]]:
+        fields = "fields=iamConfiguration"
+        assert url == f"https://storage.googleapis.com/storage/v1/b/a-bucket?{fields}"
+        return (200, {"iamConfiguration": self._access}) if self._access else (404, {"error": {}})
 
 
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
@@ -46,7 +44,7 @@ def previewed(**bucket: object) -> None:
 def test_what_the_update_turns_on_is_said(
     access: dict[str, Any], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "users_session", lambda: Google(access))
+    monkeypatch.setattr(advice, "users_client", lambda: Google(access))
     previewed()
     (warning,) = warnings
     assert warning.startswith("gs://a-bucket: the update turns on uniform access and public")
@@ -56,7 +54,7 @@ def test_what_the_update_turns_on_is_said(
 def test_nothing_is_said_of_a_closed_bucket_or_none(
     google: Google | None, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "users_session", lambda: google)
+    monkeypatch.setattr(advice, "users_client", lambda: google)
     previewed()
     assert warnings == []
 
@@ -64,6 +62,6 @@ def test_nothing_is_said_of_a_closed_bucket_or_none(
 def test_a_bucket_that_stays_somebody_elses_is_not_looked_at(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "users_session", lambda: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "users_client", lambda: pytest.fail("somebody was asked"))
     previewed(create=False, name="a-bucket")
     assert warnings == []

@@ -162,7 +162,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
     assert vertex.list_all(place, "customJobs") == []
     with pytest.raises(ApiError, match="image_uri is required"):
-        vertex.post(f"{place}/customJobs", {"displayName": "a body that is sent again"})
+        vertex.call("POST", f"{place}/customJobs", {"displayName": "a body that is sent again"})
 
 
 @pytest.mark.parametrize("in_a_file", [True, False])

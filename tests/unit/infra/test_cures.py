@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import advice
+from infra.credentials import client_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
@@ -22,7 +23,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
     projects.enable_services(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
-    monkeypatch.setattr(advice, "users_session", lambda: session(cloud))
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(session(cloud)))
     yield cloud
     cloud.stop()
 
@@ -84,6 +85,6 @@ def test_a_tpu_that_google_is_making_is_none(cloud: LocalCloud, warnings: list[s
 def test_without_credentials_nothing_is_said(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "users_session", lambda: None)
+    monkeypatch.setattr(advice, "users_client", lambda: None)
     waited([])
     assert warnings == []

@@ -94,8 +94,8 @@ def test_the_preview_says_who_enables_what_is_disabled(
     monkeypatch.setattr(pulumi.log, "info", lambda text: heard.append(f"info: {text}"))
     monkeypatch.setattr(pulumi.log, "warn", lambda text: heard.append(f"warn: {text}"))
     settings = parse(config(enableApis=ours), "test")
-    advice._tell_disabled([TPU], settings)
-    advice._tell_disabled([], settings)
+    advice.tell_disabled(settings, [TPU])
+    advice.tell_disabled(settings, [])
     (sentence,) = heard
     assert sentence.startswith(said)
 

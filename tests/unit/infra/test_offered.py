@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pulumi
 import pytest
 
-from infra import advice as offered
+from infra import advice
 from infra.settings.parse import parse
+from tpu_core.google import Json
 
 from .conftest import config, context_of
 
@@ -22,14 +22,14 @@ class Google:
     """Answers every question with one status."""
 
     def __init__(self, status: int) -> None:
-        self.status_code = status
+        self.status = status
         self.asked: list[str] = []
 
-    def get(self, url: str, **_: Any) -> Google:
+    def call(self, _method: str, url: str, _body: None) -> tuple[int, Json]:
         self.asked.append(url)
-        if not self.status_code:
+        if not self.status:
             raise ConnectionError(url)
-        return self
+        return self.status, {}
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def preview(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
 
     def look(status: int, **settings: object) -> list[str]:
         google = Google(status)
-        monkeypatch.setattr(offered, "users_session", lambda: google)
+        monkeypatch.setattr(advice, "users_client", lambda: google)
         parsed = parse(config(**settings), "test")
 
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def previewed() -> None:
-            offered.report_unlisted(parsed, context_of(parsed, root))
+            advice.report_unlisted(parsed, context_of(parsed, root))
 
         previewed()
         return google.asked

@@ -8,13 +8,14 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.resources import request as node_module
+from infra.credentials import client_of
 from infra.resources import request as request_module
 from infra.resources.provider import UnknownProviderError, provider_of
 from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, body_of
@@ -91,19 +92,21 @@ class Google(requests.Session):
             self.there[name] = {"name": name, "state": state, "networkEndpoints": [endpoint]}
 
     def request(self, method: str, url: str, **given: Any) -> requests.Response:  # type: ignore[override]
-        name = url.removeprefix("https://tpu.googleapis.com/v2alpha1/")
-        self.calls.append((method, name, given["params"], given["json"]))
+        path, _, query = url.removeprefix("https://tpu.googleapis.com/v2alpha1/").partition("?")
+        name, params = path, dict(parse_qsl(query))
+        body = json.loads(given["data"]) if given["data"] else None
+        self.calls.append((method, name, params, body))
         if self.refusals:
             return answer(*self.refusals.pop(0))
         if method == "POST":
             if ENTRY in self.there:
                 return answer(409, "ALREADY_EXISTS", "it exists")
             self.puts("ACCEPTED")
-            self.there[ENTRY]["tpu"] = given["json"]["tpu"]
+            self.there[ENTRY]["tpu"] = body["tpu"]
         elif method == "DELETE":
             self.there.clear()
         elif method == "GET" and name == f"{PLACE}/nodes":
-            return self.page(given["params"].get("pageToken"))
+            return self.page(params.get("pageToken"))
         elif method == "GET" and name not in self.there:
             return answer(404, "NOT_FOUND", "not found")
         return answer(200, body={"name": "op", "done": True, **self.there.get(name, {})})
@@ -133,10 +136,9 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Google:
     google = Google()
 
     def api() -> TpuApi:
-        return TpuApi(google, lambda: google.now, google.sleep)
+        return TpuApi(client_of(google), lambda: google.now, google.sleep)
 
     monkeypatch.setattr(request_module, "TpuApi", api)
-    monkeypatch.setattr(node_module, "TpuApi", api)
     return google
 
 

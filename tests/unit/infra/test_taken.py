@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from infra import advice
+from infra.credentials import client_of
 from infra.names import names_of
 from infra.resources.request import TpuApi, standing
 from infra.rest import ApiError
@@ -126,8 +127,8 @@ def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_
 def test_a_list_that_leaves_out_what_google_does_not_reach_is_no_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    api = TpuApi(requests.Session())
-    monkeypatch.setattr(api, "_call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
+    api = TpuApi(client_of(requests.Session()))
+    monkeypatch.setattr(api, "call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
     with pytest.raises(ApiError, match="does not reach us-central1-b"):
         standing(api, {"project": "p", "zone": "us-central1-b", "nodes": ["a", "b"]})
 
@@ -142,7 +143,7 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             asked.append(arguments)
             raise requests.ConnectionError("no address")
 
-    monkeypatch.setattr(advice, "users_session", Offline)
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(Offline()))
     assert found(slices=256) == {}
     assert len(asked) == 1
 
@@ -157,7 +158,7 @@ def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
             answers.wait(60)
             raise requests.ConnectTimeout("too late")
 
-    monkeypatch.setattr(advice, "users_session", Silent)
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(Silent()))
     monkeypatch.setattr(advice, "LONGEST", 0.05)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert found() == {}

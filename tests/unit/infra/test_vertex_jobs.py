@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from infra.credentials import client_of
 from infra.resources import vertex
 from infra.resources.vertex import VertexJobsProvider
 from infra.rest import Api
@@ -53,7 +54,7 @@ def reached(api: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -
 def calls_as(client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     def at(region: str) -> Api:
         root = f"https://{region}-aiplatform.googleapis.com/v1/"
-        return Api(root, "Vertex AI", client.session, clock.now, clock.advance)
+        return Api(root, "Vertex AI", client_of(client.session), clock.now, clock.advance)
 
     monkeypatch.setattr(vertex, "CustomJobsApi", at)
 
