@@ -184,9 +184,7 @@ class Budget(pulumi.ComponentResource):
                 for percent in sorted(percents)
             ],
             all_updates_rule=self._recipients(stack, settings, services),
-            opts=pulumi.ResourceOptions.merge(
-                services.after(BUDGETS_API, parent=self), pulumi.ResourceOptions(provider=provider)
-            ),
+            opts=services.after(BUDGETS_API, parent=self, provider=provider),
         )
         self.register_outputs({})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -70,12 +71,6 @@ class Bucket(pulumi.ComponentResource):
         bucket = stack.settings.bucket
         key = Encryption(stack, bucket.encryption, services) if bucket.encryption else None
         days = bucket.soft_delete_days
-        own = pulumi.ResourceOptions(
-            protect=bucket.protect,
-            retain_on_delete=not bucket.force_destroy,
-            ignore_changes=KEPT_LABEL,
-            depends_on=[key.usable] if key else None,
-        )
         return gcp.storage.Bucket(
             "bucket",
             name=stack.names.bucket,
@@ -95,7 +90,14 @@ class Bucket(pulumi.ComponentResource):
                 gcp.storage.BucketEncryptionArgs(default_kms_key_name=key.key) if key else None
             ),
             labels=stack.marked_labels,
-            opts=pulumi.ResourceOptions.merge(services.after(STORAGE_API, parent=self), own),
+            opts=services.after(
+                STORAGE_API,
+                parent=self,
+                depends_on=[key.usable] if key else (),
+                protect=bucket.protect,
+                retain_on_delete=not bucket.force_destroy,
+                ignore_changes=KEPT_LABEL,
+            ),
         )
 
 
@@ -143,16 +145,15 @@ class Encryption(pulumi.ComponentResource):
         self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
     ) -> pulumi.Output[str]:
         bucket = stack.settings.bucket
-        kept = pulumi.ResourceOptions(
-            parent=self, protect=bucket.protect, retain_on_delete=not bucket.force_destroy
-        )
+        kept: dict[str, Any] = {
+            "protect": bucket.protect,
+            "retain_on_delete": not bucket.force_destroy,
+        }
         ring = gcp.kms.KeyRing(
             stack.names.prefix,
             project=stack.settings.project,
             location=stack.settings.region,
-            opts=pulumi.ResourceOptions.merge(
-                services.after(KMS_API, STORAGE_API, parent=self), kept
-            ),
+            opts=services.after(KMS_API, STORAGE_API, parent=self, **kept),
         )
         key: pulumi.Output[str] = gcp.kms.CryptoKey(
             "bucket-key",
@@ -160,7 +161,7 @@ class Encryption(pulumi.ComponentResource):
             key_ring=ring.id,
             rotation_period=f"{(settings.rotation_days or _DEFAULT_ROTATION_DAYS) * _DAY}s",
             labels=stack.labels,
-            opts=kept,
+            opts=pulumi.ResourceOptions(parent=self, **kept),
         ).id
         return key
 

@@ -67,23 +67,13 @@ class Identity(pulumi.ComponentResource):
             description=stack.marked_description,
             # Google refuses an account that exists, which may be a colleague's; `tpustack recover`
             # adopts what a killed update has made.
-            opts=pulumi.ResourceOptions.merge(
-                services.after(IAM_API, parent=self),
-                pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION),
-            ),
+            opts=services.after(IAM_API, parent=self, ignore_changes=KEPT_DESCRIPTION),
         )
         self.email, self.name = account.email, account.name
         member = pulumi.Output.concat("serviceAccount:", account.email)
         only = () if machines is None else JOBS_OBJECTS
-        for role, condition in bucket_grants(bucket.name, read_only_object(stack.settings), only):
-            gcp.storage.BucketIAMMember(
-                f"{prefix}{role.rpartition('/')[2]}",
-                bucket=bucket.name,
-                role=role,
-                member=member,
-                condition=condition,
-                opts=pulumi.ResourceOptions(parent=self, deleted_with=bucket.deleted_with),
-            )
+        read_only = read_only_object(stack.settings)
+        grant_bucket_to(prefix, bucket, account.email, self, read_only, only)
         roles = list(_PROJECT_ROLES)
         if stack.settings.vm.ops_agent and machines is None:
             roles.append("roles/monitoring.metricWriter")
@@ -129,9 +119,7 @@ class Limits(pulumi.ComponentResource):
                 role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
                 title="Keeps the limits of a tpu-stack",
                 permissions=permissions_of_role(creates=settings.recovery.enabled),
-                opts=pulumi.ResourceOptions.merge(
-                    own, pulumi.ResourceOptions(ignore_changes=["roleId"])
-                ),
+                opts=services.after(IAM_API, PROJECTS_API, parent=self, ignore_changes=["roleId"]),
             ).name
         gcp.projects.IAMMember(
             "agent", project=settings.project, role=role, member=member, opts=own
@@ -172,10 +160,13 @@ def grant_bucket_to(
     read_only: str | None = None,
     only: tuple[str, ...] = (),
 ) -> list[pulumi.Resource]:
-    """Let another identity use the bucket: a classic TPU node reads its data itself."""
+    """Let an account use the bucket; `name` is what the grants' names begin with.
+
+    They go with a bucket that goes with the stack, instead of one by one before it.
+    """
     return [
         gcp.storage.BucketIAMMember(
-            f"{name}-{role.rpartition('.')[2]}",
+            f"{name}{role.rpartition('/')[2]}",
             bucket=bucket.name,
             role=role,
             condition=condition,
@@ -232,6 +223,9 @@ def _any(conditions: list[str]) -> str:
 # --- What Vertex AI needs to run jobs: its own identity, their account, who may submit them.
 
 
+_VERTEX_APIS = (VERTEX_API, IAM_API, PROJECTS_API)
+
+
 class VertexTraining(pulumi.ComponentResource):
     """An account for Vertex AI's custom jobs, with objects of the bucket and a log to write.
 
@@ -249,7 +243,7 @@ class VertexTraining(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:infra:VertexTraining", "vertex")
         project = stack.settings.project
-        own = services.after(VERTEX_API, IAM_API, PROJECTS_API, parent=self)
+        own = services.after(*_VERTEX_APIS, parent=self)
         # Otherwise Google makes it at the first job, which then fails because it has no rights.
         gcp.projects.ServiceIdentity("agent", project=project, service=VERTEX_API, opts=own)
         account = gcp.serviceaccount.Account(
@@ -258,11 +252,9 @@ class VertexTraining(pulumi.ComponentResource):
             account_id=stack.names.vertex_account,
             display_name="Jobs of a tpu-stack on Vertex AI",
             description=stack.marked_description,
-            opts=pulumi.ResourceOptions.merge(
-                own, pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION)
-            ),
+            opts=services.after(*_VERTEX_APIS, parent=self, ignore_changes=KEPT_DESCRIPTION),
         )
-        grants = grant_bucket_to("runner", bucket, account.email, self, only=VERTEX_OBJECTS)
+        grants = grant_bucket_to("runner-", bucket, account.email, self, only=VERTEX_OBJECTS)
         writer = gcp.projects.IAMMember(
             "writer",
             project=project,
@@ -278,7 +270,7 @@ class VertexTraining(pulumi.ComponentResource):
                 "region": settings.region or stack.settings.region,
                 "account": account.email,
             },
-            pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=[*grants, writer])),
+            services.after(*_VERTEX_APIS, parent=self, depends_on=[*grants, writer]),
         )
         for submitter in settings.submitters:
             gcp.projects.IAMMember(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pulumi
 
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
+from infra.components.identity import Identity
 from infra.components.network import Network
+from infra.components.services import ProjectServices
 from infra.cost import without_price
 from infra.settings.machines import RunOn, Timeouts
 from tpu_agent.bundle import lock_of, program, startup_script
@@ -20,6 +22,27 @@ from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What VM and TPU are declared from: the checked stack, and the resources that they use.
+
+    Attributes:
+        identity: whom the machine acts as. Where jobs have an account of their own, the TPU acts as
+            that: anyone who drives a TPU by gRPC acts as its account.
+    """
+
+    stack: CheckedStack
+    services: ProjectServices
+    network: Network
+    identity: Identity
+    bucket: Bucket
+
+    @property
+    def startup(self) -> list[pulumi.Resource]:
+        """What a start-up script uses: the way to packages, and the bucket's objects."""
+        return [*self.network.egress, *self.bucket.objects]
 
 
 def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
@@ -70,15 +93,10 @@ def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[
     }
 
 
-def needs_of_startup(network: Network, bucket: Bucket) -> list[pulumi.Resource]:
-    """Return what a start-up script uses: the way to packages, and the bucket's objects."""
-    return [*network.egress, *bucket.objects]
-
-
-def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
-    """Replace a machine whose job changes: a start-up script runs only at boot."""
+def properties_of_job(metadata: Iterable[str]) -> list[str]:
+    """Return what replaces a machine if it changes: a start-up script runs only at boot."""
     keys = sorted({Metadata.JOBS, *(key for key in metadata if key.startswith(TRAINING_PREFIX))})
-    return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
+    return [f'metadata["{key}"]' for key in keys]
 
 
 def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:

@@ -55,9 +55,11 @@ class Network(pulumi.ComponentResource):
             project=project,
             auto_create_subnetworks=False,
             description=stack.marked_description,
-            opts=pulumi.ResourceOptions.merge(
-                services.after(COMPUTE_API, parent=self),
-                pulumi.ResourceOptions(delete_before_replace=True, ignore_changes=KEPT_DESCRIPTION),
+            opts=services.after(
+                COMPUTE_API,
+                parent=self,
+                delete_before_replace=True,
+                ignore_changes=KEPT_DESCRIPTION,
             ),
         )
         subnetwork = gcp.compute.Subnetwork(

@@ -13,17 +13,13 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import COMPUTE_API, TPU_API
-from infra.checks import CheckedStack
-from infra.components.bucket import Bucket
-from infra.components.identity import JOBS_OBJECTS, Identity, grant_bucket_to, read_only_object
+from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
 from infra.components.machine import (
+    Surroundings,
     custom_timeouts,
-    needs_of_startup,
-    replace_for_another_job,
+    properties_of_job,
     tpu_metadata,
 )
-from infra.components.network import Network
-from infra.components.services import ProjectServices
 from infra.names import KEPT_LABEL
 from infra.settings.machines import (
     Capacity,
@@ -69,30 +65,25 @@ class Tpu(pulumi.ComponentResource):
     endpoints: pulumi.Output[list[str]]
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
-    def __init__(
-        self,
-        stack: CheckedStack,
-        services: ProjectServices,
-        network: Network,
-        identity: Identity,
-        bucket: Bucket,
-    ) -> None:
+    def __init__(self, around: Surroundings) -> None:
         super().__init__(f"tpu-stack:infra:{type(self).__name__}", "tpu")
-        self.stack, self.network, self.identity, self.bucket = stack, network, identity, bucket
+        self.around, self.stack, self.bucket = around, around.stack, around.bucket
+        stack = self.stack
         self.settings, self.slices = stack.settings.tpu, stack.names.tpus(stack.settings.tpu.slices)
-        self.metadata = tpu_metadata(stack, bucket)
+        self.metadata = tpu_metadata(stack, around.bucket)
         self.zone = pulumi.Output.from_input(stack.settings.zone)
         self.disks: list[pulumi.Resource] = []
         """The stack's own data disks. A TPU waits for them: it refers to them by name."""
-        self._after_compute = services.after(COMPUTE_API, parent=self)
         # Names are fixed: the old TPU must be gone before its replacement can be made.
         installs = Metadata.TENSORFLOW_LOCK in self.metadata
-        own = pulumi.ResourceOptions(
+        options = around.services.after(
+            TPU_API,
+            parent=self,
+            depends_on=around.startup if installs else (),
             delete_before_replace=True,
-            depends_on=needs_of_startup(network, bucket) if installs else None,
             custom_timeouts=custom_timeouts(self.settings.timeouts),
         )
-        self.declare(pulumi.ResourceOptions.merge(services.after(TPU_API, parent=self), own))
+        self.declare(options)
         self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
 
     @abstractmethod
@@ -138,8 +129,8 @@ class Tpu(pulumi.ComponentResource):
                 snapshot=disk.snapshot,
                 access_mode="READ_ONLY_MANY" if shared else None,
                 labels=stack.marked_labels,
-                opts=pulumi.ResourceOptions.merge(
-                    self._after_compute, pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)
+                opts=self.around.services.after(
+                    COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL
                 ),
             )
         )
@@ -188,11 +179,11 @@ class Tpu(pulumi.ComponentResource):
             "acceleratorType": tpu.accelerator_type,
             "runtimeVersion": self.stack.tpu_software,
             "networkConfig": {
-                "network": self.network.network,
-                "subnetwork": self.network.subnetwork,
+                "network": self.around.network.network,
+                "subnetwork": self.around.network.subnetwork,
                 "enableExternalIps": tpu.external_ips,
             },
-            "serviceAccount": {"email": self.identity.email, "scope": list(tpu.scopes)},
+            "serviceAccount": {"email": self.around.identity.email, "scope": list(tpu.scopes)},
             "metadata": dict(self.metadata),
             **unless_empty(
                 "dataDisks", [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
@@ -217,8 +208,12 @@ class TpuVm(Tpu):
         stack, tpu = self.stack, self.settings
         disks, preempted = self.attached_disks(), stack.context.preempted()
         options = pulumi.ResourceOptions.merge(
-            pulumi.ResourceOptions.merge(opts, replace_for_another_job(self.metadata)),
-            pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL),
+            opts,
+            pulumi.ResourceOptions(
+                depends_on=self.disks,
+                ignore_changes=KEPT_LABEL,
+                replace_on_changes=properties_of_job(self.metadata),
+            ),
         )
         flag = {Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
         slices = [
@@ -230,8 +225,8 @@ class TpuVm(Tpu):
                 accelerator_type=tpu.accelerator_type,
                 runtime_version=stack.tpu_software,
                 network_config={
-                    "network": self.network.network,
-                    "subnetwork": self.network.subnetwork,
+                    "network": self.around.network.network,
+                    "subnetwork": self.around.network.subnetwork,
                     "enable_external_ips": tpu.external_ips,
                 },
                 scheduling_config=(
@@ -242,7 +237,7 @@ class TpuVm(Tpu):
                     if tpu.secure_boot
                     else None
                 ),
-                service_account={"email": self.identity.email, "scopes": list(tpu.scopes)},
+                service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
                 tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
@@ -408,7 +403,7 @@ class TpuNode(Tpu):
             zone=stack.settings.zone,
             accelerator_type=tpu.accelerator_type,
             tensorflow_version=stack.tpu_software,
-            network=self.network.network,
+            network=self.around.network.network,
             cidr_block=tpu.cidr_block,
             scheduling_config=preemptible,
             labels=stack.marked_labels,
@@ -420,7 +415,7 @@ class TpuNode(Tpu):
         body = {
             "acceleratorType": tpu.accelerator_type,
             "tensorflowVersion": stack.tpu_software,
-            "network": self.network.network,
+            "network": self.around.network.network,
             "labels": stack.marked_labels,
             **unless_empty("cidrBlock", tpu.cidr_block),
             **unless_empty("schedulingConfig", preemptible),
@@ -428,7 +423,7 @@ class TpuNode(Tpu):
         self.declare_for_agent({name: body}, [node])
         read_only = read_only_object(stack.settings)
         only = JOBS_OBJECTS if stack.settings.jobs.apart else ()
-        grant_bucket_to("tpu", self.bucket, node.service_account, node, read_only, only)
+        grant_bucket_to("tpu-", self.bucket, node.service_account, node, read_only, only)
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.endpoints = node.network_endpoints.apply(self.urls)

@@ -13,7 +13,7 @@ import pulumi_gcp as gcp
 import pytest
 
 from infra.components.identity import week
-from infra.components.machine import replace_for_another_job
+from infra.components.machine import properties_of_job
 from infra.program import OUTPUTS
 from infra.resources.request import body_of
 from infra.settings.base import SettingsError
@@ -246,8 +246,7 @@ def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metad
     run: Run,
 ) -> None:
     engine, _ = run(config())
-    options = replace_for_another_job(engine.one("Instance")["metadata"])
-    assert sorted(options.replace_on_changes or []) == [
+    assert properties_of_job(engine.one("Instance")["metadata"]) == [
         'metadata["training-args"]',
         'metadata["training-job"]',
         'metadata["training-jobs"]',
