@@ -11,19 +11,8 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+import bootstrap.settings as settings_of
 import infra.components.services as apis_of
-from bootstrap.settings import (
-    DEPLOYS,
-    OLD_VERSIONS,
-    PREVIEWS,
-    SOFT_DELETE,
-    BootstrapSettings,
-    BudgetSettings,
-    EnvironmentSettings,
-    Forge,
-    Rights,
-    rights_of,
-)
 from infra.components.alerts import billing_provider
 from infra.components.identity import week
 from infra.components.services import ProjectServices
@@ -33,10 +22,13 @@ LABELS: Mapping[str, str] = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
 # Ninety days, which Google's documentation of key rotation suggests:
 # https://cloud.google.com/kms/docs/key-rotation
 _ROTATION = f"{90 * 24 * 3600}s"
-_STATE_ROLES = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}
+_STATE_ROLES = {
+    settings_of.DEPLOYS: "roles/storage.objectUser",
+    settings_of.PREVIEWS: "roles/storage.objectViewer",
+}
 _KEY_ROLES = {
-    DEPLOYS: "roles/cloudkms.cryptoKeyEncrypterDecrypter",
-    PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
+    settings_of.DEPLOYS: "roles/cloudkms.cryptoKeyEncrypterDecrypter",
+    settings_of.PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
 }
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
 # no default but the empty list, with which the condition holds: bind nothing but rights to grant.
@@ -55,12 +47,12 @@ class State(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        settings: BootstrapSettings,
+        settings: settings_of.BootstrapSettings,
         bucket: str,
         requires: Sequence[pulumi.Resource],
     ) -> None:
         super().__init__("tpu-stack:bootstrap:State", name)
-        old = {"num_newer_versions": OLD_VERSIONS, "with_state": "ARCHIVED"}
+        old = {"num_newer_versions": settings_of.OLD_VERSIONS, "with_state": "ARCHIVED"}
         self.bucket = gcp.storage.Bucket(
             f"{name}-bucket",
             name=bucket,
@@ -69,7 +61,7 @@ class State(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": True},
-            soft_delete_policy={"retention_duration_seconds": SOFT_DELETE},
+            soft_delete_policy={"retention_duration_seconds": settings_of.SOFT_DELETE},
             lifecycle_rules=[{"action": {"type": "Delete"}, "condition": old}],
             labels=dict(LABELS),
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(requires), protect=True),
@@ -83,7 +75,9 @@ class Keys(pulumi.ComponentResource):
     keys: Mapping[str, pulumi.Output[str]]
     """By environment: `projects/P/locations/L/keyRings/R/cryptoKeys/K`."""
 
-    def __init__(self, settings: BootstrapSettings, requires: Sequence[pulumi.Resource]) -> None:
+    def __init__(
+        self, settings: settings_of.BootstrapSettings, requires: Sequence[pulumi.Resource]
+    ) -> None:
         super().__init__("tpu-stack:bootstrap:Keys", "keys")
         kept = pulumi.ResourceOptions(parent=self, depends_on=list(requires), protect=True)
         ring = gcp.kms.KeyRing(
@@ -132,8 +126,8 @@ class Claims:
 
 # https://docs.github.com/en/actions/reference/security/oidc
 # https://docs.gitlab.com/ci/secrets/id_token_authentication/
-_CLAIMS: Mapping[Forge, Claims] = {
-    Forge.GITHUB: Claims(
+_CLAIMS: Mapping[settings_of.Forge, Claims] = {
+    settings_of.Forge.GITHUB: Claims(
         issuer="https://token.actions.githubusercontent.com",
         repository="assertion.repository_id",
         owner="assertion.repository_owner_id",
@@ -143,7 +137,7 @@ _CLAIMS: Mapping[Forge, Claims] = {
         # It runs for a fork's request, as if it were the branch itself.
         trusted="assertion.event_name != 'pull_request_target'",
     ),
-    Forge.GITLAB: Claims(
+    settings_of.Forge.GITLAB: Claims(
         issuer="https://gitlab.com",
         repository="assertion.project_id",
         owner="assertion.namespace_id",
@@ -166,7 +160,9 @@ class Federation(pulumi.ComponentResource):
     """`projects/NUMBER/locations/global/workloadIdentityPools/P/providers/N`."""
     preview_provider: pulumi.Output[str]
 
-    def __init__(self, settings: BootstrapSettings, requires: Sequence[pulumi.Resource]) -> None:
+    def __init__(
+        self, settings: settings_of.BootstrapSettings, requires: Sequence[pulumi.Resource]
+    ) -> None:
         super().__init__("tpu-stack:bootstrap:Federation", "federation")
         self._settings, self._claims = settings, _CLAIMS[settings.forge]
         self._branch = self._claims.branch.format(settings.branch)
@@ -197,13 +193,15 @@ class Federation(pulumi.ComponentResource):
         )
         self.register_outputs({"deploy": self.deploy_provider, "preview": self.preview_provider})
 
-    def deploys(self, name: str, environment: EnvironmentSettings) -> pulumi.Output[str]:
+    def deploys(
+        self, name: str, environment: settings_of.EnvironmentSettings
+    ) -> pulumi.Output[str]:
         """Return the IAM member that is a job of this environment, on the branch that deploys."""
         if environment.like:
             return pulumi.Output.concat(self._members, f"/attribute.environment/{name}")
         return pulumi.Output.concat(self._members, f"/attribute.deploys/{name}@{self._branch}")
 
-    def previews(self, environment: EnvironmentSettings) -> pulumi.Output[str]:
+    def previews(self, environment: settings_of.EnvironmentSettings) -> pulumi.Output[str]:
         """Return the IAM member that previews an environment's stacks: the branch, or all jobs."""
         if environment.previews_requests or environment.like:
             number = self._settings.repository_id
@@ -248,8 +246,8 @@ class Accounts(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        settings: BootstrapSettings,
-        rights: Rights,
+        settings: settings_of.BootstrapSettings,
+        rights: settings_of.Rights,
         bucket: pulumi.Input[str],
         key: pulumi.Input[str],
         federation: Federation,
@@ -261,8 +259,8 @@ class Accounts(pulumi.ComponentResource):
         self._bucket, self._key = bucket, key
         environment = settings.environments[name]
         self._project = environment.project
-        deployer = self._account(DEPLOYS, federation.deploys(name, environment))
-        previewer = self._account(PREVIEWS, federation.previews(environment))
+        deployer = self._account(settings_of.DEPLOYS, federation.deploys(name, environment))
+        previewer = self._account(settings_of.PREVIEWS, federation.previews(environment))
         self._grant(deployer, "deployer", rights.deploys)
         for permission, roles in sorted(rights.grants.items()):
             # One for each kind of resource: a condition names at most ten roles.
@@ -353,8 +351,8 @@ class Budget(pulumi.ComponentResource):
 
     def __init__(
         self,
-        settings: BootstrapSettings,
-        budget: BudgetSettings,
+        settings: settings_of.BootstrapSettings,
+        budget: settings_of.BudgetSettings,
         requires: Sequence[pulumi.Resource],
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Budget", "budget")
@@ -399,9 +397,9 @@ _ENVIRONMENTS_APIS = ("cloudresourcemanager.googleapis.com", "iam.googleapis.com
 _BUDGETS_API = "billingbudgets.googleapis.com"
 
 
-def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
+def declare(settings: settings_of.BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
     """Declare everything and return the outputs; `root` has the stacks' files."""
-    rights = rights_of(settings, root)
+    rights = settings_of.rights_of(settings, root)
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
     services = ProjectServices(settings.project, apis)
     enabled = list(services.enabled.values())
@@ -439,10 +437,10 @@ def _enabled(name: str, project: str) -> list[pulumi.Resource]:
 
 
 def _exported(
-    settings: BootstrapSettings,
+    settings: settings_of.BootstrapSettings,
     federation: Federation,
     environments: Mapping[str, Any],
-    rights: Mapping[str, Rights],
+    rights: Mapping[str, settings_of.Rights],
 ) -> dict[str, pulumi.Input[object]]:
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 

@@ -1,7 +1,5 @@
 """The settings of the bootstrap stack as one typed object, or every problem with them at once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,18 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
-from infra.settings import StackSettings
-from infra.settings.base import (
-    UNSET,
-    Problem,
-    Section,
-    SettingsError,
-    StrEnum,
-    Text,
-    counted,
-    holds_secret,
-    secret_problem,
-)
+from infra.settings import StackSettings, base
 from infra.settings.parse import load_stack_file, stack_path
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
@@ -55,28 +42,28 @@ _EXAMPLES = (
 )
 
 
-class Forge(StrEnum):
+class Forge(base.StrEnum):
     """Where the repository and its pipeline are."""
 
     GITHUB = "github"
     GITLAB = "gitlab"
 
 
-class BudgetSettings(Section, strict=False):
+class BudgetSettings(base.Section, strict=False):
     """A budget over the projects."""
 
-    billing_account: Text
+    billing_account: base.Text
     """The billing account, like 012345-6789AB-CDEF01."""
     amount: int = Field(ge=1)
     """Whole units of the account's currency a month; mails at 50, 90 and 100 %."""
 
 
-class EnvironmentSettings(Section, strict=False):
+class EnvironmentSettings(base.Section, strict=False):
     """One environment: a project, and who may do what in it."""
 
-    project: Text
+    project: base.Text
     """Project of its stack, which has its name, and of no other environment's."""
-    like: Text | None = None
+    like: base.Text | None = None
     """The stack that requests' stacks are modelled on. With it this is the environment of these
     stacks: anyone who can push may deploy there.
     """
@@ -84,18 +71,18 @@ class EnvironmentSettings(Section, strict=False):
     """Whether requests are previewed on its stack: anyone who can push may then read what its
     previewer reads, the state and its secrets included.
     """
-    deployer_roles: tuple[Text, ...] = ()
+    deployer_roles: tuple[base.Text, ...] = ()
     """Further roles of the deployer, for a stack that needs them."""
 
 
-class BootstrapSettings(Section, strict=False):
+class BootstrapSettings(base.Section, strict=False):
     """Everything that the stack file says."""
 
-    project: Text
+    project: base.Text
     """Project of buckets, keys, accounts and identity pool; no stack's."""
-    region: Text
+    region: base.Text
     """Region of the state buckets and the keys."""
-    repository: Text
+    repository: base.Text
     """The repository whose pipeline is let in, OWNER/NAME."""
     repository_id: int = Field(ge=1)
     """Its number, which stays its own when it is renamed or deleted."""
@@ -103,13 +90,13 @@ class BootstrapSettings(Section, strict=False):
     """Its owner's number (on GitLab: the namespace's)."""
     forge: Forge = Forge.GITHUB
     """Where the repository is."""
-    branch: Text = "main"
+    branch: base.Text = "main"
     """The branch whose pipeline may deploy."""
-    environments: Mapping[Text, EnvironmentSettings] = Field(min_length=1)
+    environments: Mapping[base.Text, EnvironmentSettings] = Field(min_length=1)
     """The environments by the names that they have on the forge."""
-    name_prefix: Text = "tpu-stack-ci"
+    name_prefix: base.Text = "tpu-stack-ci"
     """What the names of all resources begin with."""
-    state_bucket: Text | None = None
+    state_bucket: base.Text | None = None
     """Name of the bucket of bootstrap's own state, and beginning of those of the environments.
     PROJECT-PREFIX-state if not set.
     """
@@ -139,9 +126,9 @@ class BootstrapSettings(Section, strict=False):
 class BootstrapError(Exception):
     """The settings can't be used. The message names every problem."""
 
-    def __init__(self, stack: str, problems: list[Problem]) -> None:
+    def __init__(self, stack: str, problems: list[base.Problem]) -> None:
         self.problems = problems
-        lines = [f"{counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
+        lines = [f"{base.counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
         super().__init__("\n".join([*lines, "Nothing was created or changed."]))
 
@@ -155,8 +142,8 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     }
     if config.get(PROJECT_KEY):
         values["project"] = config[PROJECT_KEY]
-    if secret := [name for name, value in values.items() if holds_secret(value)]:
-        raise BootstrapError(stack, [secret_problem(_setting(name)) for name in secret])
+    if secret := [name for name, value in values.items() if base.holds_secret(value)]:
+        raise BootstrapError(stack, [base.secret_problem(_setting(name)) for name in secret])
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
@@ -171,16 +158,16 @@ def _setting(name: str) -> str:
     return PROJECT_KEY if name == "project" else name
 
 
-def _problem(error: ErrorDetails) -> Problem:
+def _problem(error: ErrorDetails) -> base.Problem:
     """Return the problem that the types found."""
     name = ".".join(map(str, error["loc"]))
-    value: object = UNSET if error["type"] == "missing" else error["input"]
-    return Problem(
+    value: object = base.UNSET if error["type"] == "missing" else error["input"]
+    return base.Problem(
         _setting(name), value, f"is wrong: {error['msg']}", "docs/gitops.md describes every setting"
     )
 
 
-def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
+def _problems(settings: BootstrapSettings) -> Iterator[base.Problem]:
     """Yield the problems that the types can't express."""
     for name, value, form, what, like in (
         (PROJECT_KEY, settings.project, _PROJECT, "project id", "my-project-pipeline"),
@@ -190,48 +177,54 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
         ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
     ):
         if not form.fullmatch(value):
-            yield Problem(name, value, f"is no {what}", f"Use one like {like}")
+            yield base.Problem(name, value, f"is no {what}", f"Use one like {like}")
     said: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
     said |= {f"environments.{name}.project": e.project for name, e in settings.environments.items()}
     said |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
     for name, example in said.items():
         if example in _EXAMPLES:
-            yield Problem(name, example, "stands in the example for one of yours", "Write your own")
+            yield base.Problem(
+                name, example, "stands in the example for one of yours", "Write your own"
+            )
     for name, environment in settings.environments.items():
         yield from _of_environment(settings, name, environment)
     budget = settings.budget
     if budget and not _BILLING.fullmatch(budget.billing_account):
         cure = "`gcloud billing accounts list` shows its id"
-        yield Problem(
+        yield base.Problem(
             "budget.billingAccount", budget.billing_account, "is no billing account", cure
         )
 
 
 def _of_environment(
     settings: BootstrapSettings, name: str, environment: EnvironmentSettings
-) -> Iterator[Problem]:
+) -> Iterator[base.Problem]:
     setting = f"environments.{name}"
     longest = max(len(settings.account_of(name, does)) for does in (DEPLOYS, PREVIEWS))
     if not _ENVIRONMENT.fullmatch(name):
-        yield Problem(setting, name, "is no name", "Use lower-case letters, digits and hyphens")
+        yield base.Problem(
+            setting, name, "is no name", "Use lower-case letters, digits and hyphens"
+        )
     elif longest > _LONGEST_ACCOUNT:
         why = f"makes an account's name of {longest} characters with namePrefix; Google takes 30"
-        yield Problem(setting, name, why, "Shorten one of the two")
+        yield base.Problem(setting, name, why, "Shorten one of the two")
     elif not _BUCKET.fullmatch(settings.bucket_of(name)):
-        yield Problem("stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it")
+        yield base.Problem(
+            "stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it"
+        )
     project, at = environment.project, f"{setting}.project"
     if not _PROJECT.fullmatch(project):
-        yield Problem(at, project, "is no project id", "Use the id, not the number")
+        yield base.Problem(at, project, "is no project id", "Use the id, not the number")
     elif project == settings.project:
         why = "has the pipeline's accounts and keys, which a deployer in it could take"
-        yield Problem(at, project, why, "Make a project for the environment")
+        yield base.Problem(at, project, why, "Make a project for the environment")
     elif settings.all_projects.count(project) > 1:
         why = "is another environment's too, so that the deployer of one reaches the other"
-        yield Problem(at, project, why, "Make a project for each environment")
+        yield base.Problem(at, project, why, "Make a project for each environment")
     for number, role in enumerate(environment.deployer_roles):
         if not _ROLE.fullmatch(role):
             at = f"{setting}.deployerRoles[{number}]"
-            yield Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
+            yield base.Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
 
 
 # --- What an environment's accounts may do: the lists of its stack, and nothing else
@@ -274,13 +267,13 @@ def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
 
     Raises BootstrapError with every problem.
     """
-    problems: list[Problem] = []
+    problems: list[base.Problem] = []
     found = {}
     for name, environment in settings.environments.items():
         stack = environment.like or name
         try:
             of_stack = _stack_settings(root, stack, environment)
-        except SettingsError as error:
+        except base.SettingsError as error:
             problems += error.problems
             continue
         problems += _problems_of_stack(name, stack, environment, of_stack)
@@ -302,15 +295,15 @@ def _stack_settings(root: Path, stack: str, environment: EnvironmentSettings) ->
 
 def _problems_of_stack(
     name: str, stack: str, environment: EnvironmentSettings, settings: StackSettings
-) -> Iterator[Problem]:
+) -> Iterator[base.Problem]:
     file = f"stacks/Pulumi.{stack}.yaml"
     if settings.project != environment.project and not environment.like:
         why = f"is not the project of the environment {name}, {environment.project}"
-        yield Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
+        yield base.Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
     if _needs_role(settings) and not (settings.limits.role or "").startswith(LIMITS_ROLE):
         why = "makes the stack change roles, and who may do that may do everything"
         cure = f"Write `role: {LIMITS_ROLE}` there: bootstrap makes this role"
-        yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
+        yield base.Problem(f"{file}: limits.role", settings.limits.role or base.UNSET, why, cure)
 
 
 def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: str) -> Rights:

@@ -1,7 +1,5 @@
 """The Pulumi program: read the settings, check them, declare the stack, report what is disabled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pulumi

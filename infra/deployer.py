@@ -1,7 +1,5 @@
 """The IAM permissions that deploying a stack takes: catalog/deployer.yaml, by its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A resource as plain data, whichever way the engine hands it over."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Rules as data, and how the engine gets them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,17 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from pulumi_policy import (
-    EnforcementLevel,
-    Policy,
-    PolicyConfigSchema,
-    PolicyResource,
-    ReportViolation,
-    ResourceValidationArgs,
-    ResourceValidationPolicy,
-    StackValidationArgs,
-    StackValidationPolicy,
-)
+import pulumi_policy as engine
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price
@@ -93,7 +81,7 @@ class Rule:
     name: str
     description: str
     options: Mapping[str, Option] = field(default_factory=dict)
-    level: EnforcementLevel = EnforcementLevel.MANDATORY
+    level: engine.EnforcementLevel = engine.EnforcementLevel.MANDATORY
 
     def configured(self, config: Config | None = None) -> Config:
         """Return every option's value: the configured one, else its default."""
@@ -108,14 +96,14 @@ class Rule:
             if name not in self.options
         ]
 
-    def as_policy(self) -> Policy:
+    def as_policy(self) -> engine.Policy:
         """Return the rule as the engine knows it."""
         raise NotImplementedError
 
-    def schema(self) -> PolicyConfigSchema | None:
+    def schema(self) -> engine.PolicyConfigSchema | None:
         """Return the schema that the engine checks the rule's configuration with."""
         properties = {name: option.schema() for name, option in self.options.items()}
-        return PolicyConfigSchema(properties) if properties else None
+        return engine.PolicyConfigSchema(properties) if properties else None
 
 
 @dataclass(frozen=True)
@@ -128,17 +116,17 @@ class ResourceRule(Rule):
         """Yield what is wrong with a resource."""
         return list(self.check(resource, self.configured(config)))
 
-    def as_policy(self) -> Policy:
+    def as_policy(self) -> engine.Policy:
         """Return the rule as the engine knows it."""
 
-        def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
+        def validate(args: engine.ResourceValidationArgs, report: engine.ReportViolation) -> None:
             resource = _resource(args)
             config = args.get_config()
             wrong = self.misnamed(config) if resource.type == STACK_TYPE else []
             for message in [*wrong, *self.violations(resource, config)]:
                 report(message, None)
 
-        return ResourceValidationPolicy(
+        return engine.ResourceValidationPolicy(
             self.name, self.description, validate, self.level, self.schema()
         )
 
@@ -155,10 +143,10 @@ class StackRule(Rule):
         """Yield what is wrong with a stack, and the resource that it is about."""
         return list(self.check(resources, self.configured(config)))
 
-    def as_policy(self) -> Policy:
+    def as_policy(self) -> engine.Policy:
         """Return the rule as the engine knows it."""
 
-        def validate(args: StackValidationArgs, report: ReportViolation) -> None:
+        def validate(args: engine.StackValidationArgs, report: engine.ReportViolation) -> None:
             resources = [_resource(each) for each in args.resources]
             config = args.get_config()
             for message in self.misnamed(config):
@@ -166,7 +154,7 @@ class StackRule(Rule):
             for resource, message in self.violations(resources, config):
                 report(message, resource.urn)
 
-        return StackValidationPolicy(
+        return engine.StackValidationPolicy(
             self.name, self.description, validate, self.level, self.schema()
         )
 
@@ -177,7 +165,7 @@ def _cure(name: str, options: Sequence[str]) -> str:
     return f"There are: {', '.join(options)}."
 
 
-def _resource(of: PolicyResource | ResourceValidationArgs) -> Resource:
+def _resource(of: engine.PolicyResource | engine.ResourceValidationArgs) -> Resource:
     return Resource(of.resource_type, of.name, of.urn, plain(of.props), of.opts.protect)
 
 
@@ -402,7 +390,7 @@ SPOT_OUTSIDE_PRODUCTION = ResourceRule(
         _FREE: Option("array", ["local", "local-*"], "Names of stacks that cost nothing."),
         _REASON: _reason(),
     },
-    EnforcementLevel.ADVISORY,
+    engine.EnforcementLevel.ADVISORY,
     check=_spot,
 )
 

@@ -1,7 +1,5 @@
 """All checks. They run before the first resource is declared and need no engine and no cloud."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of the bucket, and of the files that the stack uploads to it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What checks look at besides the settings."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Checks of the VM and of the TPU's data disks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

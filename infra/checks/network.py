@@ -1,7 +1,5 @@
 """Checks of the network: the size, place and privacy of address ranges (CIDR)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
 

@@ -1,7 +1,5 @@
 """Checks of the project, of names, of the provider, the budget and the messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Checks of runtimes and packages, and of what the stack uploads to train."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +7,8 @@ from dataclasses import dataclass
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
-from infra.settings import StackSettings
+from infra.settings import StackSettings, machines
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import FULL_SCOPE, Architecture, Capacity, RunOn
 
 # TPU7x, and what would follow it under either form of name.
 _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
@@ -61,7 +58,7 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse settings that belong to another form of TPU."""
     tpu = settings.tpu
-    node = settings.architecture is Architecture.NODE
+    node = settings.architecture is machines.Architecture.NODE
     if node and tpu.runtime_version:
         why = "is for architecture vm; a classic node has a TensorFlow version"
         cure = "Set tpu.tensorflowVersion instead"
@@ -80,7 +77,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
             "is for architecture vm; Google queues no classic node",
             "Remove it",
         )
-    if node and settings.training.run_on is RunOn.TPU:
+    if node and settings.training.run_on is machines.RunOn.TPU:
         why, cure = "is for architecture vm; a classic node allows no login", "Use vm"
         yield Problem("training.runOn", "tpu", why, cure)
 
@@ -91,7 +88,7 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
     Sources: github.com/hashicorp/terraform-provider-google/issues/22526 and
     github.com/GoogleCloudPlatform/magic-modules/issues/13759 (2025-04).
     """
-    if settings.architecture is Architecture.NODE:
+    if settings.architecture is machines.Architecture.NODE:
         yield (
             "architecture is node, and since 2025-04-15 Google denies new TPU nodes to projects "
             'that are not on its list ("Your request to provision TPU Node has been denied"), once '
@@ -102,10 +99,10 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
 def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that this form of TPU can be bought this way."""
     tpu = settings.tpu
-    if settings.architecture is Architecture.NODE and tpu.capacity in (
-        Capacity.SPOT,
-        Capacity.RESERVED,
-        Capacity.FLEX_START,
+    if settings.architecture is machines.Architecture.NODE and tpu.capacity in (
+        machines.Capacity.SPOT,
+        machines.Capacity.RESERVED,
+        machines.Capacity.FLEX_START,
     ):
         why, cure = "is for architecture vm", "Use on-demand or preemptible for a classic node"
         yield Problem("tpu.capacity", tpu.capacity.value, why, cure)
@@ -120,7 +117,7 @@ _MAIL = "https://mail.google.com/"
 
 def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse settings of TPU VMs for a classic node."""
-    if settings.architecture is Architecture.VM:
+    if settings.architecture is machines.Architecture.VM:
         return
     tpu = settings.tpu
     disks = [
@@ -133,7 +130,7 @@ def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[P
             "tpu.bootDiskGib": tpu.boot_disk_gib,
             "tpu.externalIps": tpu.external_ips,
             "tpu.tags": list(tpu.tags) or None,
-            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
+            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (machines.FULL_SCOPE,) else None,
             "tpu.secureBoot": tpu.secure_boot,
             "tpu.autocheckpoint": tpu.autocheckpoint,
         },
@@ -158,14 +155,17 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
-            why, cure = "is no access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
+            why, cure = "is no access scope of Google's", f"Use URLs such as {machines.FULL_SCOPE}"
             yield Problem(f"tpu.scopes[{number}]", scope, why, cure)
     if not scopes:
-        why, cure = "are none, which Google takes for all", f"Leave it out for {FULL_SCOPE}"
+        why, cure = (
+            "are none, which Google takes for all",
+            f"Leave it out for {machines.FULL_SCOPE}",
+        )
         yield Problem("tpu.scopes", [], why, cure)
-    elif settings.training.run_on is RunOn.TPU and FULL_SCOPE not in scopes:
+    elif settings.training.run_on is machines.RunOn.TPU and machines.FULL_SCOPE not in scopes:
         why = "lack what the trainer needs, which runs on the TPU VM (training.runOn)"
-        cure = f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do"
+        cure = f"Add {machines.FULL_SCOPE}: IAM, not the scope, decides what it may do"
         yield Problem("tpu.scopes", list(scopes), why, cure)
 
 
@@ -173,7 +173,7 @@ def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse jobs with an account of their own where a server as the machines' obeys them."""
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     serves = settings.tpu.slices > 1 or (runtime is not None and runtime.serves_grpc)
-    if settings.jobs.apart and settings.training.run_on is RunOn.TPU and serves:
+    if settings.jobs.apart and settings.training.run_on is machines.RunOn.TPU and serves:
         yield Problem(
             "jobs.asRoot",
             False,
@@ -211,7 +211,7 @@ read 2026-11-24).
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the TPU can be in each zone, and that nothing ties it to one."""
     queued = settings.tpu.queued
-    if queued is None or settings.architecture is not Architecture.VM:
+    if queued is None or settings.architecture is not machines.Architecture.VM:
         return
     zones = list(queued.fallback_zones)
     if not zones:
@@ -294,7 +294,7 @@ _RESERVATION = re.compile(
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
-    if settings.architecture is not Architecture.VM or tpu.queue:
+    if settings.architecture is not machines.Architecture.VM or tpu.queue:
         return
     yield from misplaced(
         {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
@@ -306,23 +306,26 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the request's conditions suit the capacity and the number of slices."""
     tpu, queue = settings.tpu, settings.tpu.queue
-    if settings.architecture is not Architecture.VM or queue is None:
+    if settings.architecture is not machines.Architecture.VM or queue is None:
         return
     if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
         cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
         yield Problem("tpu.queued.reservation", queue.reservation, "is no reservation's name", cure)
-    if queue.reservation and tpu.capacity is not Capacity.RESERVED:
+    if queue.reservation and tpu.capacity is not machines.Capacity.RESERVED:
         why = f"contradicts tpu.capacity: {tpu.capacity.value}"
         cure = "Set tpu.capacity: reserved, or remove it"
         yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
         why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
-    if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
+    if queue.guaranteed_hours and tpu.capacity is machines.Capacity.FLEX_START:
         why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
         cure = "Set tpu.queued.runHours instead"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
-    if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
+    if queue.guaranteed_hours and tpu.capacity in (
+        machines.Capacity.SPOT,
+        machines.Capacity.PREEMPTIBLE,
+    ):
         why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
         cure = "Set tpu.capacity: on-demand or reserved, or remove it"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
@@ -338,14 +341,14 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
     """Check that a TPU for a while says how long, queues, and is of a kind that Google names."""
     tpu = settings.tpu
     hours = tpu.queued.run_hours if tpu.queued else None
-    if tpu.capacity is not Capacity.FLEX_START:
+    if tpu.capacity is not machines.Capacity.FLEX_START:
         yield from misplaced(
             {"tpu.queued.runHours": hours},
             f"contradicts tpu.capacity: {tpu.capacity.value}, which stays until it is deleted",
             "Set tpu.capacity: flex-start, or remove it",
         )
         return
-    if settings.architecture is not Architecture.VM:
+    if settings.architecture is not machines.Architecture.VM:
         return
     if tpu.queue is None:
         why = "contradicts tpu.capacity: flex-start, which Google has in the queue alone"
@@ -364,7 +367,7 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
 def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of a zone in which Google does not name the generation for flex-start."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    if settings.tpu.capacity is not Capacity.FLEX_START or accelerator is None:
+    if settings.tpu.capacity is not machines.Capacity.FLEX_START or accelerator is None:
         return
     for zone in settings.tpu_zones if accelerator.flex_start else ():
         if zone in accelerator.flex_start:
@@ -391,7 +394,7 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
-    if settings.training.run_on is RunOn.TPU:
+    if settings.training.run_on is machines.RunOn.TPU:
         return (
             "with training.runOn: tpu the agent would be lost along with the TPU",
             "Remove it, and let a laptop run `tpustack recover --loop --stack NAME`",
@@ -466,7 +469,11 @@ def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[s
     """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:
+    if (
+        settings.architecture is not machines.Architecture.VM
+        or accelerator is None
+        or runtime is None
+    ):
         return
     found = [*_unproven(settings, accelerator, runtime)]
     if found:
@@ -480,7 +487,7 @@ def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtim
         yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
     if accelerator.doubt:
         yield accelerator.doubt
-    if settings.training.run_on is not RunOn.VM:
+    if settings.training.run_on is not machines.RunOn.VM:
         return
     worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
     yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"

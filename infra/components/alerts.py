@@ -7,14 +7,7 @@ from collections.abc import Iterable
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import (
-    BILLING_API,
-    BUDGETS_API,
-    LOGGING_API,
-    MONITORING_API,
-    PROJECTS_API,
-    PUBSUB_API,
-)
+from infra import apis
 from infra.checks import CheckedStack
 from infra.components.services import ProjectServices
 from infra.settings import BudgetScope, BudgetSettings
@@ -37,7 +30,7 @@ class Messages(pulumi.ComponentResource):
         super().__init__("tpu-stack:infra:Messages", "messages")
         messages, project = stack.settings.messages, stack.settings.project
         name = f"{stack.names.prefix}: messages"
-        after = services.after(MONITORING_API, LOGGING_API, parent=self)
+        after = services.after(apis.MONITORING_API, apis.LOGGING_API, parent=self)
         channels: list[pulumi.Input[str]] = [
             *messages.channels,
             *email_channels(project, name, messages.emails, after),
@@ -87,7 +80,7 @@ class Messages(pulumi.ComponentResource):
             name=name,
             project=project,
             labels=stack.labels,
-            opts=services.after(PUBSUB_API, parent=self),
+            opts=services.after(apis.PUBSUB_API, parent=self),
         )
         channel = gcp.monitoring.NotificationChannel(
             "topic",
@@ -95,13 +88,13 @@ class Messages(pulumi.ComponentResource):
             type="pubsub",
             display_name=f"{stack.names.prefix}: {name}",
             labels={"topic": topic.id},
-            opts=services.after(MONITORING_API, parent=self),
+            opts=services.after(apis.MONITORING_API, parent=self),
         )
         # The account exists as soon as the project has a channel of this kind.
         number = gcp.organizations.get_project_output(
             project_id=project,
             opts=pulumi.InvokeOutputOptions(
-                parent=self, depends_on=[services.enabled[PROJECTS_API], channel]
+                parent=self, depends_on=[services.enabled[apis.PROJECTS_API], channel]
             ),
         ).number
         gcp.pubsub.TopicIAMMember(
@@ -153,10 +146,10 @@ class Budget(pulumi.ComponentResource):
         self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
     ) -> None:
         super().__init__("tpu-stack:infra:Budget", "budget")
-        apis = [services.enabled[api] for api in (BILLING_API, PROJECTS_API)]
+        known = [services.enabled[api] for api in (apis.BILLING_API, apis.PROJECTS_API)]
         project = gcp.organizations.get_project_output(
             project_id=stack.settings.project,
-            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=known),
         )
         in_stack = settings.scope is BudgetScope.STACK
         provider = billing_provider(stack.settings.project, self)
@@ -184,7 +177,7 @@ class Budget(pulumi.ComponentResource):
                 for percent in sorted(percents)
             ],
             all_updates_rule=self._recipients(stack, settings, services),
-            opts=services.after(BUDGETS_API, parent=self, provider=provider),
+            opts=services.after(apis.BUDGETS_API, parent=self, provider=provider),
         )
         self.register_outputs({})
 
@@ -194,7 +187,7 @@ class Budget(pulumi.ComponentResource):
         project, prefix = stack.settings.project, stack.names.prefix
         channels: list[pulumi.Output[str]] = []
         if settings.emails:
-            after = services.after(MONITORING_API, parent=self)
+            after = services.after(apis.MONITORING_API, parent=self)
             channels = email_channels(project, prefix, settings.emails, after)
         topic: pulumi.Input[str] | None = settings.pubsub_topic
         if settings.own_topic:
@@ -203,7 +196,7 @@ class Budget(pulumi.ComponentResource):
                 name=settings.own_topic,
                 project=project,
                 labels=stack.labels,
-                opts=services.after(PUBSUB_API, parent=self),
+                opts=services.after(apis.PUBSUB_API, parent=self),
             ).id
         if not channels and topic is None:
             return None

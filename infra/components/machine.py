@@ -1,7 +1,5 @@
 """What the VM and the TPU have in common: their metadata, start-up scripts and timeouts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The network of the VM and the TPU."""
 
-from __future__ import annotations
-
 import pulumi
 import pulumi_gcp as gcp
 

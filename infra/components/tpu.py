@@ -1,7 +1,5 @@
 """The TPU in its three forms, its data disks, and what all forms look like to the program."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,32 +11,20 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import COMPUTE_API, TPU_API
+from infra.components import machine
 from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
-from infra.components.machine import (
-    Surroundings,
-    custom_timeouts,
-    properties_of_job,
-    tpu_metadata,
-)
 from infra.names import KEPT_LABEL
-from infra.settings.machines import (
-    Capacity,
-    DataDisk,
-    DiskMode,
-    QueueSettings,
-    TpuDiskType,
-    Workload,
-)
+from infra.settings import machines
 from tpu_core.contract import Metadata
 from tpu_core.paths import DECLARATION
 from tpu_core.records import stamped
 
 _HOUR = 3600
 _WORKLOADS = {
-    Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
-    Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
+    machines.Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
+    machines.Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
 }
-_DISK_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
+_DISK_MODES = {machines.DiskMode.READ_WRITE: "READ_WRITE", machines.DiskMode.READ_ONLY: "READ_ONLY"}
 # The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
 _LABELS_ONCE = ["labels", "effectiveLabels", "pulumiLabels"]
 
@@ -65,12 +51,12 @@ class Tpu(pulumi.ComponentResource):
     endpoints: pulumi.Output[list[str]]
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: machine.Surroundings) -> None:
         super().__init__(f"tpu-stack:infra:{type(self).__name__}", "tpu")
         self.around, self.stack, self.bucket = around, around.stack, around.bucket
         stack = self.stack
         self.settings, self.slices = stack.settings.tpu, stack.names.tpus(stack.settings.tpu.slices)
-        self.metadata = tpu_metadata(stack, around.bucket)
+        self.metadata = machine.tpu_metadata(stack, around.bucket)
         self.zone = pulumi.Output.from_input(stack.settings.zone)
         self.disks: list[pulumi.Resource] = []
         """The stack's own data disks. A TPU waits for them: it refers to them by name."""
@@ -81,7 +67,7 @@ class Tpu(pulumi.ComponentResource):
             parent=self,
             depends_on=around.startup if installs else (),
             delete_before_replace=True,
-            custom_timeouts=custom_timeouts(self.settings.timeouts),
+            custom_timeouts=machine.custom_timeouts(self.settings.timeouts),
         )
         self.declare(options)
         self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
@@ -99,21 +85,24 @@ class Tpu(pulumi.ComponentResource):
         shared = {
             disk: self._attached(disk, self.stack.names.tpu)
             for disk in self.settings.data_disks
-            if disk.mode is DiskMode.READ_ONLY
+            if disk.mode is machines.DiskMode.READ_ONLY
         }
         return [
             [shared.get(disk) or self._attached(disk, name) for disk in self.settings.data_disks]
             for name in self.slices
         ]
 
-    def _attached(self, disk: DataDisk, owner: str) -> AttachedDisk:
+    def _attached(self, disk: machines.DataDisk, owner: str) -> AttachedDisk:
         mode = _DISK_MODES[disk.mode]
         if disk.source:
             return AttachedDisk(disk.source, mode)
         stack = self.stack
         accelerator = stack.context.catalog.accelerator(self.settings.accelerator_type)
         kind = str(disk.type or (accelerator.disk_types[0] if accelerator else ""))
-        shared = disk.mode is DiskMode.READ_ONLY and kind == TpuDiskType.HYPERDISK_ML.value
+        shared = (
+            disk.mode is machines.DiskMode.READ_ONLY
+            and kind == machines.TpuDiskType.HYPERDISK_ML.value
+        )
         # Another disk is made and attached before the old one goes.
         content = f"{kind} {disk.snapshot or ''} {shared}"
         name = f"{owner}-{disk.name}-{hashlib.sha256(content.encode()).hexdigest()[:4]}"
@@ -212,10 +201,10 @@ class TpuVm(Tpu):
             pulumi.ResourceOptions(
                 depends_on=self.disks,
                 ignore_changes=KEPT_LABEL,
-                replace_on_changes=properties_of_job(self.metadata),
+                replace_on_changes=machine.properties_of_job(self.metadata),
             ),
         )
-        flag = {Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
+        flag = {machines.Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
         slices = [
             gcp.tpu.V2Vm(
                 f"tpu{name.removeprefix(stack.names.tpu)}",
@@ -277,7 +266,7 @@ class QueuedTpu(Tpu):
         # Imports requests, which takes a while.
         from infra.resources.request import QueuedNode, QueuedRequest, body_of
 
-        stack, queue = self.stack, self.settings.queue or QueueSettings()
+        stack, queue = self.stack, self.settings.queue or machines.QueueSettings()
         if pulumi.runtime.is_dry_run():
             pulumi.log.info(self._notice(queue), resource=self)
         disks = self.attached_disks()
@@ -335,7 +324,7 @@ class QueuedTpu(Tpu):
             ]
         )
 
-    def _notice(self, queue: QueueSettings) -> str:
+    def _notice(self, queue: machines.QueueSettings) -> str:
         """Say how long an update waits, and what ends the TPU."""
         several = len(self.slices) > 1
         whose = f"its {len(self.slices)} TPU VMs" if several else "its TPU VM"
@@ -349,7 +338,7 @@ class QueuedTpu(Tpu):
             "and in use."
         )
 
-    def _node_names(self, queue: QueueSettings) -> dict[str, Any]:
+    def _node_names(self, queue: machines.QueueSettings) -> dict[str, Any]:
         name = self.stack.names.tpu
         if len(self.slices) == 1:
             return {"nodeId": name}
@@ -357,19 +346,19 @@ class QueuedTpu(Tpu):
         several = {"nodeCount": len(self.slices), "nodeIdPrefix": name}
         return {"multiNodeParams": {**several, **unless_empty("workloadType", workload)}}
 
-    def _tier(self, queue: QueueSettings) -> dict[str, Any]:
+    def _tier(self, queue: machines.QueueSettings) -> dict[str, Any]:
         """Return the tier of the queue that the request is in; empty for on demand."""
         capacity, stack = self.settings.capacity, self.stack.settings
-        if capacity is Capacity.SPOT:
+        if capacity is machines.Capacity.SPOT:
             return {"spot": {}}
-        if capacity is Capacity.PREEMPTIBLE:
+        if capacity is machines.Capacity.PREEMPTIBLE:
             return {"bestEffort": {}}
-        if capacity is Capacity.FLEX_START:
+        if capacity is machines.Capacity.FLEX_START:
             seconds = round((queue.run_hours or 0) * _HOUR)
             duration = {"maxRunDuration": f"{seconds}s"}
             return {"provisioningModel": "FLEX_START", "runDuration": duration}
         hours = queue.guaranteed_hours
-        reserved = capacity is Capacity.RESERVED and not queue.reservation_bound
+        reserved = capacity is machines.Capacity.RESERVED and not queue.reservation_bound
         guaranteed = {
             **unless_empty("reserved", reserved),
             **unless_empty("minDuration", f"{round(hours * _HOUR)}s" if hours else None),
@@ -393,7 +382,9 @@ class TpuNode(Tpu):
         stack, tpu, name = self.stack, self.settings, self.stack.names.tpu
         preempted = stack.context.preempted()
         once = pulumi.ResourceOptions(ignore_changes=_LABELS_ONCE)
-        preemptible = {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
+        preemptible = (
+            {"preemptible": True} if tpu.capacity is machines.Capacity.PREEMPTIBLE else None
+        )
         # Newer generations of the provider lack the class; check_provider refuses nodes with them.
         provider: Any = gcp.tpu
         node = provider.Node(
@@ -434,7 +425,7 @@ def unless_empty(name: str, value: object) -> dict[str, Any]:
     return {name: value} if value else {}
 
 
-def _policy(queue: QueueSettings) -> dict[str, str]:
+def _policy(queue: machines.QueueSettings) -> dict[str, str]:
     if queue.valid_until is None:
         return {}
     moment = queue.valid_until.astimezone(timezone.utc)

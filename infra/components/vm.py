@@ -9,25 +9,11 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import COMPUTE_API
+from infra.components import machine
 from infra.components.identity import Identity
-from infra.components.machine import (
-    CLOUD_PLATFORM,
-    Surroundings,
-    custom_timeouts,
-    properties_of_job,
-    vm_metadata,
-    vm_script,
-    vm_task,
-)
 from infra.components.network import Network
 from infra.names import KEPT_DESCRIPTION, KEPT_LABEL
-from infra.settings.machines import (
-    HostMaintenance,
-    InstanceGroupSettings,
-    TerminationAction,
-    VmCapacity,
-    VmSettings,
-)
+from infra.settings import machines
 from tpu_core.contract import Metadata, Port
 
 # Neither a new release's packages nor other prices recreate a VM.
@@ -44,10 +30,10 @@ class Vm(pulumi.ComponentResource):
 
     name: pulumi.Output[str]
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: machine.Surroundings) -> None:
         super().__init__("tpu-stack:infra:Vm", "vm")
         self._around, stack = around, around.stack
-        vm, metadata = stack.settings.vm, vm_metadata(stack, around.bucket)
+        vm, metadata = stack.settings.vm, machine.vm_metadata(stack, around.bucket)
         instance = gcp.compute.Instance(
             "instance",
             name=stack.names.vm,
@@ -61,7 +47,7 @@ class Vm(pulumi.ComponentResource):
             service_account=_account(around.identity),
             tags=[stack.names.network],
             metadata=metadata,
-            metadata_startup_script=vm_script(stack),
+            metadata_startup_script=machine.vm_script(stack),
             labels=stack.marked_labels,
             desired_status="RUNNING" if stack.settings.vm_comes_back else None,
             allow_stopping_for_update=True,
@@ -70,15 +56,15 @@ class Vm(pulumi.ComponentResource):
                 # The script runs only at boot, and a new release replaces no VM: it is kept as long
                 # as its task stays the same.
                 ignore_changes=["metadataStartupScript", *KEPT_LABEL],
-                replacement_trigger=vm_task(stack),
-                replace_on_changes=properties_of_job(metadata),
+                replacement_trigger=machine.vm_task(stack),
+                replace_on_changes=machine.properties_of_job(metadata),
             ),
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = custom_timeouts(self._around.stack.settings.vm.timeouts)
+        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
         # Names are fixed: the old VM must be gone before its replacement can be made.
         more |= {"delete_before_replace": True, "custom_timeouts": timeouts}
         return self._around.services.after(COMPUTE_API, parent=self, **more)
@@ -115,13 +101,15 @@ class InstanceGroup(pulumi.ComponentResource):
 
     name: pulumi.Output[str]
 
-    def __init__(self, around: Surroundings, settings: InstanceGroupSettings) -> None:
+    def __init__(
+        self, around: machine.Surroundings, settings: machines.InstanceGroupSettings
+    ) -> None:
         super().__init__("tpu-stack:infra:InstanceGroup", "vm")
         self._around, stack = around, around.stack
         project, zone, name = stack.settings.project, stack.settings.vm_zone, stack.names.vm
-        template = self._template(vm_metadata(stack, around.bucket))
+        template = self._template(machine.vm_metadata(stack, around.bucket))
         healing = None
-        if vm_script(stack):
+        if machine.vm_script(stack):
             check = self._health_check(settings)
             delay = settings.initial_delay_seconds
             healing = gcp.compute.InstanceGroupManagerAutoHealingPoliciesArgs(
@@ -154,7 +142,7 @@ class InstanceGroup(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = custom_timeouts(self._around.stack.settings.vm.timeouts)
+        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
         after = self._around.services.after
         return after(COMPUTE_API, parent=self, custom_timeouts=timeouts, **more)
 
@@ -165,7 +153,7 @@ class InstanceGroup(pulumi.ComponentResource):
         template finds it again.
         """
         stack, network = self._around.stack, self._around.network
-        vm, script = stack.settings.vm, vm_script(stack)
+        vm, script = stack.settings.vm, machine.vm_script(stack)
         disk: Any = {
             "boot": True,
             "auto_delete": True,
@@ -207,7 +195,7 @@ class InstanceGroup(pulumi.ComponentResource):
             ),
         )
 
-    def _health_check(self, settings: InstanceGroupSettings) -> gcp.compute.HealthCheck:
+    def _health_check(self, settings: machines.InstanceGroupSettings) -> gcp.compute.HealthCheck:
         """Declare the check, and open its port to Google's health checks alone."""
         around, stack, name = self._around, self._around.stack, self._around.stack.names.vm
         # Firewall rules belong to the network's project, which decides in a Shared VPC.
@@ -238,12 +226,12 @@ class InstanceGroup(pulumi.ComponentResource):
         )
 
 
-def scheduling(vm: VmSettings) -> Any:
+def scheduling(vm: machines.VmSettings) -> Any:
     """Return when Google may stop, move or restart the VM."""
-    stays = vm.capacity is VmCapacity.ON_DEMAND
-    migrates = stays and vm.host_maintenance is not HostMaintenance.TERMINATE
-    spot = vm.capacity is VmCapacity.SPOT
-    action = vm.termination_action or TerminationAction.STOP
+    stays = vm.capacity is machines.VmCapacity.ON_DEMAND
+    migrates = stays and vm.host_maintenance is not machines.HostMaintenance.TERMINATE
+    spot = vm.capacity is machines.VmCapacity.SPOT
+    action = vm.termination_action or machines.TerminationAction.STOP
     return {
         "provisioning_model": "SPOT" if spot else "STANDARD",
         "preemptible": not stays,
@@ -253,7 +241,7 @@ def scheduling(vm: VmSettings) -> Any:
     }
 
 
-def _interfaces(vm: VmSettings, network: Network) -> Any:
+def _interfaces(vm: machines.VmSettings, network: Network) -> Any:
     """Return the VM's one interface, in the stack's subnet."""
     # An empty access configuration asks for a public address of Google's choice.
     access: list[dict[str, str]] = [{}] if vm.public_ip else []
@@ -262,7 +250,7 @@ def _interfaces(vm: VmSettings, network: Network) -> Any:
     ]
 
 
-def _shielded(vm: VmSettings) -> Any:
+def _shielded(vm: machines.VmSettings) -> Any:
     """Return the options of Shielded VM."""
     return {
         "enable_secure_boot": vm.shielded.secure_boot,
@@ -273,4 +261,4 @@ def _shielded(vm: VmSettings) -> Any:
 
 def _account(identity: Identity) -> Any:
     """Return the service account; IAM, not its scopes, limits what it may do."""
-    return {"email": identity.email, "scopes": [CLOUD_PLATFORM]}
+    return {"email": identity.email, "scopes": [machine.CLOUD_PLATFORM]}

@@ -5,8 +5,6 @@ state could put another one there. So a pickle is only ever compared, byte for b
 this checkout. The engine starts this module through plugin/.
 """
 
-from __future__ import annotations
-
 import base64
 import runpy
 

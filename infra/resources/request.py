@@ -8,8 +8,6 @@ and deleted as a whole; `QueuedNode` waits for its TPU VMs and knows their endpo
 The state holds pickles of the two providers, which name this module (provider.py).
 """
 
-from __future__ import annotations
-
 import copy
 import time
 import uuid

@@ -4,8 +4,6 @@ People submit them, so that the program declares none. What it declares is that 
 resource deletes nothing but what runs as the stack's own account when the account goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

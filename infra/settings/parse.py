@@ -1,7 +1,5 @@
 """From a stack's file, or the engine, to `StackSettings`, or to every problem at once."""
 
-from __future__ import annotations
-
 import copy
 import datetime
 import difflib
@@ -15,17 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from infra.settings import StackSettings
-from infra.settings.base import (
-    UNSET,
-    Problem,
-    Section,
-    SettingsError,
-    descriptions,
-    holds_secret,
-    one_line,
-    secret_problem,
-)
+from infra.settings import StackSettings, base
 
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
@@ -56,7 +44,9 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()) -> StackSettings:
+def parse(
+    config: Mapping[str, object], stack: str, told: Sequence[base.Problem] = ()
+) -> StackSettings:
     """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
     Raises SettingsError with every problem, those that are `told` already among them.
@@ -73,8 +63,8 @@ def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()
         elif problem := _astray(key, namespace, name, value):
             problems.append(problem)
             values |= {name: value} if name in _NAMES and name not in values else {}
-    secret = [name for name in values if holds_secret(values[name])]
-    problems += [secret_problem(_dotted((name,))) for name in secret]
+    secret = [name for name in values if base.holds_secret(values[name])]
+    problems += [base.secret_problem(_dotted((name,))) for name in secret]
     values = {name: value for name, value in values.items() if name not in secret}
     settings: StackSettings | None = None
     wrong: list[ErrorDetails] = []
@@ -86,31 +76,33 @@ def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()
     paths = [details["loc"] for details in wrong]
     problems += _dates(values, ())
     if problems or settings is None:
-        raise SettingsError(stack, problems, settings or _without(values, paths))
+        raise base.SettingsError(stack, problems, settings or _without(values, paths))
     return settings
 
 
-def _astray(key: str, namespace: str, name: str, value: object) -> Problem | None:
+def _astray(key: str, namespace: str, name: str, value: object) -> base.Problem | None:
     """Return the problem with a setting in another namespace; None if it belongs there."""
     if name == "project":
         cure = f"Set it as {PROJECT_KEY}"
-        return Problem(key, value, "is the provider's setting, not this program's", cure)
+        return base.Problem(key, value, "is the provider's setting, not this program's", cure)
     if key in ("gcp:zone", "gcp:region"):
         cure = f"Set {NAMESPACE}:zone, whose region is that of all resources"
-        return Problem(key, value, "is a default of the provider, which decides nothing here", cure)
+        return base.Problem(
+            key, value, "is a default of the provider, which decides nothing here", cure
+        )
     if namespace in ("gcp", "pulumi"):
         return None
     cure = f"Write {NAMESPACE}:{name}" if name in _NAMES else f"Use {NAMESPACE} or gcp"
-    return Problem(key, value, "is in a namespace that nothing here reads", cure)
+    return base.Problem(key, value, "is in a namespace that nothing here reads", cure)
 
 
-def _dates(value: object, path: tuple[int | str, ...]) -> Iterator[Problem]:
+def _dates(value: object, path: tuple[int | str, ...]) -> Iterator[base.Problem]:
     if isinstance(value, (dict, list)):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
         why = "is a date in YAML, which Pulumi hands on in a form of its own"
-        yield Problem(_dotted(path), value, why, "Put it between quotes")
+        yield base.Problem(_dotted(path), value, why, "Put it between quotes")
 
 
 def _validated(values: Mapping[str, Any]) -> StackSettings:
@@ -143,41 +135,41 @@ def _without(
         return None
 
 
-def _problem(error: ErrorDetails, stack: str) -> Problem:
+def _problem(error: ErrorDetails, stack: str) -> base.Problem:
     path = tuple(error["loc"])
     kind = error["type"]
-    value: object = UNSET if kind == "missing" else error["input"]
+    value: object = base.UNSET if kind == "missing" else error["input"]
     if path == ("project",) and kind == "missing":
-        return Problem(
+        return base.Problem(
             PROJECT_KEY,
-            UNSET,
+            base.UNSET,
             "is required: everything is created in a project",
             f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`",
         )
     name = _dotted(path)
     if kind == "extra_forbidden":
-        return Problem(name, value, "is a setting that does not exist", _nearest(path))
+        return base.Problem(name, value, "is a setting that does not exist", _nearest(path))
     described = _description(path)
     if kind == "missing":
-        return Problem(name, value, "is required", f"Set it: {described}")
+        return base.Problem(name, value, "is required", f"Set it: {described}")
     if kind == "value_error":
-        return Problem(name, value, str(error["ctx"]["error"]), "Correct it")
+        return base.Problem(name, value, str(error["ctx"]["error"]), "Correct it")
     if kind in _LIMITS:
         key, why, cure = _LIMITS[kind]
         limit = error["ctx"][key]
         shown = f"{limit:g}" if isinstance(limit, float) else limit
-        return Problem(name, value, why, cure.format(shown))
+        return base.Problem(name, value, why, cure.format(shown))
     if kind == "string_too_short":
-        return Problem(name, value, "is empty", f"Set it or leave it out: {described}")
+        return base.Problem(name, value, "is empty", f"Set it or leave it out: {described}")
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
             if prefix == "model" and (section := _section(path)):
-                return Problem(name, value, f"is not {expected}", _members(section, path))
-            return Problem(name, value, f"is not {expected}", f"Meaning: {described}")
-    return Problem(name, value, f"is not valid ({error['msg']})", described)
+                return base.Problem(name, value, f"is not {expected}", _members(section, path))
+            return base.Problem(name, value, f"is not {expected}", f"Meaning: {described}")
+    return base.Problem(name, value, f"is not valid ({error['msg']})", described)
 
 
-def _members(section: type[Section], path: tuple[int | str, ...]) -> str:
+def _members(section: type[base.Section], path: tuple[int | str, ...]) -> str:
     """Return the cure for a value that is no group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
     found = _field(path)
@@ -202,12 +194,12 @@ def _nearest(path: tuple[int | str, ...]) -> str:
     return f"There are: {', '.join(names)}"
 
 
-def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
+def _by_alias(section: type[base.Section]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 
-def _section(path: tuple[int | str, ...]) -> type[Section] | None:
-    section: type[Section] = StackSettings
+def _section(path: tuple[int | str, ...]) -> type[base.Section] | None:
+    section: type[base.Section] = StackSettings
     for part in path:
         if isinstance(part, int):
             continue  # One of a list of sections, which are all alike.
@@ -219,15 +211,15 @@ def _section(path: tuple[int | str, ...]) -> type[Section] | None:
     return section
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
+def _section_of(annotation: Any) -> type[base.Section] | None:
     """Return the section that a field holds, be it optional or a list of sections."""
     for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if isinstance(kind, type) and issubclass(kind, base.Section):
             return kind
     return None
 
 
-def _field(path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo] | None:
+def _field(path: tuple[int | str, ...]) -> tuple[type[base.Section], FieldInfo] | None:
     """Return the section and the field that a path leads to, or through to what is in it."""
     path = tuple(part for part in path if isinstance(part, str))
     for end in range(len(path), 0, -1):
@@ -241,7 +233,7 @@ def _description(path: tuple[int | str, ...]) -> str:
     if (found := _field(path)) is None:
         return ""
     section, field = found
-    return one_line(descriptions(section)[field.alias or ""]).rstrip(".")
+    return base.one_line(base.descriptions(section)[field.alias or ""]).rstrip(".")
 
 
 # --- Stack files, for programs without an engine: the command line and the tests
@@ -281,24 +273,24 @@ def load_stack_file(path: Path) -> StackSettings:
     document = document if isinstance(document, dict) else {}
     config = document.get("config")
     if config is not None and not isinstance(config, dict):
-        problem = Problem(
+        problem = base.Problem(
             "config", config, "is not a group of settings", "Write one setting a line"
         )
-        raise SettingsError(stack, [problem])
+        raise base.SettingsError(stack, [problem])
     if unnamed := [key for key in config or {} if not isinstance(key, str)]:
         cure = "Write NAME: VALUE, such as tpu-stack:zone: us-central1-b"
-        raise SettingsError(
-            stack, [Problem("config", key, "is no setting's name", cure) for key in unnamed]
+        raise base.SettingsError(
+            stack, [base.Problem("config", key, "is no setting's name", cure) for key in unnamed]
         )
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
     why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
-    told = [Problem(key, value, why, cure) for key, value in outside.items()]
+    told = [base.Problem(key, value, why, cure) for key, value in outside.items()]
     meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
     return parse({**meant, **(config or {})}, stack, told)
 
 
-def _refusal(stack: str, why: str, cure: str) -> SettingsError:
-    return SettingsError(stack, [Problem("stack", stack, why, cure)])
+def _refusal(stack: str, why: str, cure: str) -> base.SettingsError:
+    return base.SettingsError(stack, [base.Problem("stack", stack, why, cure)])
 
 
 # The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.

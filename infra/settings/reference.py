@@ -1,7 +1,5 @@
 """Every setting with its type, default, range and description, read from the model itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
