@@ -40,30 +40,24 @@ class Messages(pulumi.ComponentResource):
         # Google notifies for each different pair of these values, so that two messages within the
         # period are two notifications: LogMatch.labelExtractors in monitoring:v3.
         parts = {part: f"EXTRACT(jsonPayload.{part})" for part in _PARTS}
-        log = gcp.monitoring.AlertPolicyConditionConditionMatchedLogArgs(
-            filter=f'logName="{stack.names.messages_log(project)}"', label_extractors=parts
-        )
+        log = f'logName="{stack.names.messages_log(project)}"'
         gcp.monitoring.AlertPolicy(
             "messages",
             project=project,
             display_name=name,
             combiner="OR",
             conditions=[
-                gcp.monitoring.AlertPolicyConditionArgs(
-                    display_name="A message of the stack", condition_matched_log=log
-                )
+                {
+                    "display_name": "A message of the stack",
+                    "condition_matched_log": {"filter": log, "label_extractors": parts},
+                }
             ],
-            documentation=gcp.monitoring.AlertPolicyDocumentationArgs(
-                subject="${log.extracted_label.subject}",
-                content="${log.extracted_label.text}",
-                mime_type="text/markdown",
-            ),
-            alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
-                notification_rate_limit=gcp.monitoring.AlertPolicyAlertStrategyNotificationRateLimitArgs(
-                    period=_RATE
-                ),
-                auto_close=_OPEN,
-            ),
+            documentation={
+                "subject": "${log.extracted_label.subject}",
+                "content": "${log.extracted_label.text}",
+                "mime_type": "text/markdown",
+            },
+            alert_strategy={"notification_rate_limit": {"period": _RATE}, "auto_close": _OPEN},
             notification_channels=channels,
             user_labels=stack.labels,
             opts=after,
@@ -152,17 +146,13 @@ class Budget(pulumi.ComponentResource):
             opts=pulumi.InvokeOutputOptions(parent=self, depends_on=known),
         )
         in_stack = settings.scope is BudgetScope.STACK
+        amount = {"units": str(settings.amount), "currency_code": settings.currency}
         provider = billing_provider(stack.settings.project, self)
         gcp.billing.Budget(
             "budget",
             billing_account=settings.billing_account or project.billing_account.apply(_required),
             display_name=stack.names.prefix,
-            amount={
-                "specified_amount": {
-                    "units": str(settings.amount),
-                    "currency_code": settings.currency,
-                }
-            },
+            amount={"specified_amount": amount},
             budget_filter={
                 # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
@@ -183,7 +173,7 @@ class Budget(pulumi.ComponentResource):
 
     def _recipients(
         self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
-    ) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
+    ) -> dict[str, object] | None:
         project, prefix = stack.settings.project, stack.names.prefix
         channels: list[pulumi.Output[str]] = []
         if settings.emails:
@@ -200,9 +190,7 @@ class Budget(pulumi.ComponentResource):
             ).id
         if not channels and topic is None:
             return None
-        return gcp.billing.BudgetAllUpdatesRuleArgs(
-            monitoring_notification_channels=channels or None, pubsub_topic=topic
-        )
+        return {"monitoring_notification_channels": channels or None, "pubsub_topic": topic}
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:

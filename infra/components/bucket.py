@@ -81,14 +81,10 @@ class Bucket(pulumi.ComponentResource):
             public_access_prevention="enforced",
             versioning={"enabled": bucket.versioning},
             soft_delete_policy=(
-                None
-                if days is None
-                else gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=days * _DAY)
+                None if days is None else {"retention_duration_seconds": days * _DAY}
             ),
             lifecycle_rules=[_rule(rule) for rule in bucket.lifecycle] or None,
-            encryption=(
-                gcp.storage.BucketEncryptionArgs(default_kms_key_name=key.key) if key else None
-            ),
+            encryption={"default_kms_key_name": key.key} if key else None,
             labels=stack.marked_labels,
             opts=services.after(
                 STORAGE_API,
@@ -145,10 +141,7 @@ class Encryption(pulumi.ComponentResource):
         self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
     ) -> pulumi.Output[str]:
         bucket = stack.settings.bucket
-        kept: dict[str, Any] = {
-            "protect": bucket.protect,
-            "retain_on_delete": not bucket.force_destroy,
-        }
+        kept: Any = {"protect": bucket.protect, "retain_on_delete": not bucket.force_destroy}
         ring = gcp.kms.KeyRing(
             stack.names.prefix,
             project=stack.settings.project,
@@ -166,19 +159,17 @@ class Encryption(pulumi.ComponentResource):
         return key
 
 
-def _rule(rule: LifecycleRule) -> gcp.storage.BucketLifecycleRuleArgs:
+def _rule(rule: LifecycleRule) -> Any:
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
-    return gcp.storage.BucketLifecycleRuleArgs(
-        action=gcp.storage.BucketLifecycleRuleActionArgs(
-            type="Delete" if delete else "SetStorageClass",
-            storage_class=None if delete else rule.action.value.upper(),
-        ),
-        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
-            age=rule.age_days,
-            days_since_noncurrent_time=rule.noncurrent_days,
-            num_newer_versions=rule.newer_versions,
-            matches_prefixes=[rule.prefix] if rule.prefix else None,
-            with_state="ARCHIVED" if old_versions else "ANY",
-        ),
-    )
+    move = {"type": "SetStorageClass", "storage_class": rule.action.value.upper()}
+    return {
+        "action": {"type": "Delete"} if delete else move,
+        "condition": {
+            "age": rule.age_days,
+            "days_since_noncurrent_time": rule.noncurrent_days,
+            "num_newer_versions": rule.newer_versions,
+            "matches_prefixes": [rule.prefix] if rule.prefix else None,
+            "with_state": "ARCHIVED" if old_versions else "ANY",
+        },
+    }

@@ -3,7 +3,6 @@
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
@@ -16,27 +15,13 @@ from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_o
 from infra.names import KEPT_LABEL
 from infra.settings import machines
 from tpu_core.contract import Metadata
+from tpu_core.google import Json
 from tpu_core.paths import DECLARATION
 from tpu_core.records import stamped
 
 _HOUR = 3600
-_WORKLOADS = {
-    machines.Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
-    machines.Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
-}
-_DISK_MODES = {machines.DiskMode.READ_WRITE: "READ_WRITE", machines.DiskMode.READ_ONLY: "READ_ONLY"}
 # The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
 _LABELS_ONCE = ["labels", "effectiveLabels", "pulumiLabels"]
-
-
-@dataclass(frozen=True)
-class AttachedDisk:
-    """A disk as the TPU API wants it."""
-
-    source: str
-    """`projects/P/zones/Z/disks/N`"""
-    mode: str
-    """`READ_WRITE` or `READ_ONLY`"""
 
 
 class Tpu(pulumi.ComponentResource):
@@ -76,8 +61,8 @@ class Tpu(pulumi.ComponentResource):
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the resource and set the outputs."""
 
-    def attached_disks(self) -> list[list[AttachedDisk]]:
-        """Declare the data disks; return those of each slice, in the order of the settings.
+    def attached_disks(self) -> list[list[Json]]:
+        """Declare the data disks; return those of each slice as the API wants them, in order.
 
         Each slice gets its own copy of a disk that is written to; all slices share one that is only
         read.
@@ -92,38 +77,33 @@ class Tpu(pulumi.ComponentResource):
             for name in self.slices
         ]
 
-    def _attached(self, disk: machines.DataDisk, owner: str) -> AttachedDisk:
-        mode = _DISK_MODES[disk.mode]
+    def _attached(self, disk: machines.DataDisk, owner: str) -> Json:
+        mode = {"mode": disk.mode.name}
         if disk.source:
-            return AttachedDisk(disk.source, mode)
+            return {"sourceDisk": disk.source, **mode}
         stack = self.stack
         accelerator = stack.context.catalog.accelerator(self.settings.accelerator_type)
         kind = str(disk.type or (accelerator.disk_types[0] if accelerator else ""))
-        shared = (
-            disk.mode is machines.DiskMode.READ_ONLY
-            and kind == machines.TpuDiskType.HYPERDISK_ML.value
-        )
+        only_read = disk.mode is machines.DiskMode.READ_ONLY
+        shared = only_read and kind == machines.TpuDiskType.HYPERDISK_ML.value
         # Another disk is made and attached before the old one goes.
         content = f"{kind} {disk.snapshot or ''} {shared}"
         name = f"{owner}-{disk.name}-{hashlib.sha256(content.encode()).hexdigest()[:4]}"
         project, zone = stack.settings.project, stack.settings.zone
-        self.disks.append(
-            gcp.compute.Disk(
-                f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
-                name=name,
-                project=project,
-                zone=zone,
-                size=disk.size_gib,
-                type=kind,
-                snapshot=disk.snapshot,
-                access_mode="READ_ONLY_MANY" if shared else None,
-                labels=stack.marked_labels,
-                opts=self.around.services.after(
-                    COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL
-                ),
-            )
+        made = gcp.compute.Disk(
+            f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
+            name=name,
+            project=project,
+            zone=zone,
+            size=disk.size_gib,
+            type=kind,
+            snapshot=disk.snapshot,
+            access_mode="READ_ONLY_MANY" if shared else None,
+            labels=stack.marked_labels,
+            opts=self.around.services.after(COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL),
         )
-        return AttachedDisk(f"projects/{project}/zones/{zone}/disks/{name}", mode)
+        self.disks.append(made)
+        return {"sourceDisk": f"projects/{project}/zones/{zone}/disks/{name}", **mode}
 
     def declare_for_agent(self, bodies: Mapping[str, Any], tpus: Sequence[pulumi.Resource]) -> None:
         """Declare the object from which the agent recreates TPUs: what the API gets, by name.
@@ -139,8 +119,8 @@ class Tpu(pulumi.ComponentResource):
             bucket=self.bucket.name,
             content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
             content_type="application/json",
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=list(tpus), delete_before_replace=True
+            opts=self.around.services.after(
+                parent=self, depends_on=tpus, delete_before_replace=True
             ),
         )
 
@@ -153,35 +133,31 @@ class Tpu(pulumi.ComponentResource):
         """
         own = pulumi.ResourceOptions(ignore_changes=["description"])
         if name in preempted:
-            pulumi.log.info(
-                f"Google has taken {name} away. `pulumi up` deletes and recreates it", resource=self
-            )
+            text = f"Google has taken {name} away. `pulumi up` deletes and recreates it"
+            pulumi.log.info(text, resource=self)
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
 
-    def body(self, disks: Sequence[AttachedDisk]) -> dict[str, Any]:
+    def body(self, disks: Sequence[Json]) -> Json:
         """Return a TPU VM as the API's Node; unset fields are left out."""
-        tpu = self.settings
-        boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
-        secure = {"enableSecureBoot": True} if tpu.secure_boot else None
-        return {
+        tpu, network = self.settings, self.around.network
+        whole = {
             "acceleratorType": tpu.accelerator_type,
             "runtimeVersion": self.stack.tpu_software,
             "networkConfig": {
-                "network": self.around.network.network,
-                "subnetwork": self.around.network.subnetwork,
+                "network": network.network,
+                "subnetwork": network.subnetwork,
                 "enableExternalIps": tpu.external_ips,
             },
             "serviceAccount": {"email": self.around.identity.email, "scope": list(tpu.scopes)},
             "metadata": dict(self.metadata),
-            **unless_empty(
-                "dataDisks", [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
-            ),
-            **unless_empty("bootDiskConfig", boot),
+            "dataDisks": disks,
+            "bootDiskConfig": filled(diskSizeGb=str(tpu.boot_disk_gib or "")),
             "tags": [self.stack.names.network, *tpu.tags],
-            **unless_empty("shieldedInstanceConfig", secure),
-            **unless_empty("autocheckpointEnabled", tpu.autocheckpoint),
+            "shieldedInstanceConfig": filled(enableSecureBoot=tpu.secure_boot),
+            "autocheckpointEnabled": tpu.autocheckpoint,
         }
+        return filled(**whole)
 
     def urls(self, endpoints: Sequence[Any]) -> list[str]:
         """Return the addresses of one TPU's workers."""
@@ -204,7 +180,8 @@ class TpuVm(Tpu):
                 replace_on_changes=machine.properties_of_job(self.metadata),
             ),
         )
-        flag = {machines.Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
+        on_demand = tpu.capacity is machines.Capacity.ON_DEMAND
+        scheduling = {} if on_demand else {tpu.capacity.value: True}
         slices = [
             gcp.tpu.V2Vm(
                 f"tpu{name.removeprefix(stack.names.tpu)}",
@@ -218,20 +195,14 @@ class TpuVm(Tpu):
                     "subnetwork": self.around.network.subnetwork,
                     "enable_external_ips": tpu.external_ips,
                 },
-                scheduling_config=(
-                    gcp.tpu.V2VmSchedulingConfigArgs(**{flag: True}) if flag else None
-                ),
-                shielded_instance_config=(
-                    gcp.tpu.V2VmShieldedInstanceConfigArgs(enable_secure_boot=True)
-                    if tpu.secure_boot
-                    else None
-                ),
+                scheduling_config=scheduling or None,
+                shielded_instance_config=filled(enable_secure_boot=tpu.secure_boot) or None,
                 service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
                 tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
                 data_disks=[
-                    gcp.tpu.V2VmDataDiskArgs(source_disk=d.source, mode=d.mode) for d in attached
+                    {"source_disk": disk["sourceDisk"], "mode": disk["mode"]} for disk in attached
                 ]
                 or None,
                 description=preempted.get(name),
@@ -242,7 +213,7 @@ class TpuVm(Tpu):
         bodies = {
             name: {
                 **self.body(attached),
-                **({"schedulingConfig": {flag: True}} if flag else {}),
+                **filled(schedulingConfig=scheduling),
                 "labels": stack.marked_labels,
             }
             for name, attached in zip(self.slices, disks, strict=True)
@@ -263,7 +234,6 @@ class QueuedTpu(Tpu):
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the request and the TPU VMs that it becomes."""
-        # Imports requests, which takes a while.
         from infra.resources.request import QueuedNode, QueuedRequest, body_of
 
         stack, queue = self.stack, self.settings.queue or machines.QueueSettings()
@@ -275,7 +245,7 @@ class QueuedTpu(Tpu):
             "project": project,
             "zone": zone,
             "name": stack.names.tpu,
-            **unless_empty("fallbackZones", list(queue.fallback_zones)),
+            **filled(fallbackZones=list(queue.fallback_zones)),
         }
         spec = {
             "parent": f"projects/{project}/locations/{zone}",
@@ -293,8 +263,10 @@ class QueuedTpu(Tpu):
             {
                 **where,
                 **requested,
-                **unless_empty("deleteMinutes", self.settings.timeouts.delete_minutes),
-                **unless_empty("zoneMinutes", queue.minutes_in_zone),
+                **filled(
+                    deleteMinutes=self.settings.timeouts.delete_minutes,
+                    zoneMinutes=queue.minutes_in_zone,
+                ),
             },
             pulumi.ResourceOptions.merge(
                 opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL)
@@ -338,15 +310,15 @@ class QueuedTpu(Tpu):
             "and in use."
         )
 
-    def _node_names(self, queue: machines.QueueSettings) -> dict[str, Any]:
+    def _node_names(self, queue: machines.QueueSettings) -> Json:
         name = self.stack.names.tpu
         if len(self.slices) == 1:
             return {"nodeId": name}
-        workload = _WORKLOADS[queue.workload] if queue.workload else None
+        workload = f"{queue.workload.name}_OPTIMIZED" if queue.workload else None
         several = {"nodeCount": len(self.slices), "nodeIdPrefix": name}
-        return {"multiNodeParams": {**several, **unless_empty("workloadType", workload)}}
+        return {"multiNodeParams": {**several, **filled(workloadType=workload)}}
 
-    def _tier(self, queue: machines.QueueSettings) -> dict[str, Any]:
+    def _tier(self, queue: machines.QueueSettings) -> Json:
         """Return the tier of the queue that the request is in; empty for on demand."""
         capacity, stack = self.settings.capacity, self.stack.settings
         if capacity is machines.Capacity.SPOT:
@@ -359,19 +331,13 @@ class QueuedTpu(Tpu):
             return {"provisioningModel": "FLEX_START", "runDuration": duration}
         hours = queue.guaranteed_hours
         reserved = capacity is machines.Capacity.RESERVED and not queue.reservation_bound
-        guaranteed = {
-            **unless_empty("reserved", reserved),
-            **unless_empty("minDuration", f"{round(hours * _HOUR)}s" if hours else None),
-        }
+        shortest = f"{round(hours * _HOUR)}s" if hours else None
+        guaranteed = filled(reserved=reserved, minDuration=shortest)
         name = queue.reservation
         if name and "/" not in name:
             name = f"projects/{stack.project}/locations/{stack.zone}/reservations/{name}"
         bound = "RESERVATION_BOUND" if queue.reservation_bound else None
-        return {
-            **unless_empty("guaranteed", guaranteed),
-            **unless_empty("reservationName", name),
-            **unless_empty("provisioningModel", bound),
-        }
+        return filled(guaranteed=guaranteed, reservationName=name, provisioningModel=bound)
 
 
 class TpuNode(Tpu):
@@ -408,8 +374,7 @@ class TpuNode(Tpu):
             "tensorflowVersion": stack.tpu_software,
             "network": self.around.network.network,
             "labels": stack.marked_labels,
-            **unless_empty("cidrBlock", tpu.cidr_block),
-            **unless_empty("schedulingConfig", preemptible),
+            **filled(cidrBlock=tpu.cidr_block, schedulingConfig=preemptible),
         }
         self.declare_for_agent({name: body}, [node])
         read_only = read_only_object(stack.settings)
@@ -420,9 +385,9 @@ class TpuNode(Tpu):
         self.endpoints = node.network_endpoints.apply(self.urls)
 
 
-def unless_empty(name: str, value: object) -> dict[str, Any]:
-    """Return the value under its name; nothing if it is empty."""
-    return {name: value} if value else {}
+def filled(**values: Any) -> Json:
+    """Return the values that are not empty: Google's JSON leaves the others out."""
+    return {name: value for name, value in values.items() if value}
 
 
 def _policy(queue: machines.QueueSettings) -> dict[str, str]:

@@ -11,7 +11,7 @@ The state holds pickles of the two providers, which name this module (provider.p
 import copy
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -139,32 +139,21 @@ def id_of(props: Props) -> str:
     return f"projects/{props['project']}/locations/{props['zone']}/queuedResources/{props['name']}"
 
 
-def in_each(props: Props) -> Iterator[Props]:
-    """Yield the properties for each zone, that where the request was last first."""
-    if not may_move(props):
-        yield props
-        return
-    last = props.get("at") or props["zone"]
-    for zone in dict.fromkeys((last, *zones_of(props))):
-        yield {**props, "at": zone}
-
-
 def locate(api: TpuApi, props: Props) -> tuple[Props, Json | None]:
     """Return the properties where the request is, and the request; None if it is nowhere.
 
-    In a zone to which it may have moved, one of the same name counts only with this stack's mark.
+    The zone where it was last is asked first. In a zone to which it may have moved, one of the same
+    name counts only with this stack's mark; QueuedNode's properties have none.
     """
-    for there in in_each(props):
-        entry = api.get(entry_name(there))
-        if entry is not None and (not may_move(props) or _is_ours(props, entry)):
-            return there, entry
-    return props, None
-
-
-def _is_ours(props: Props, entry: Json) -> bool:
-    """Return whether it has the stack's mark; who waits for its TPUs knows no mark."""
+    if not may_move(props):
+        return props, api.get(entry_name(props))
     mark = props.get("labels", {}).get(contract.MARK)
-    return mark is None or tpu.labels_of(entry).get(contract.MARK) == mark
+    for zone in dict.fromkeys((props.get("at") or props["zone"], *zones_of(props))):
+        here = {**props, "at": zone}
+        entry = api.get(entry_name(here))
+        if entry and (mark is None or tpu.labels_of(entry).get(contract.MARK) == mark):
+            return here, entry
+    return props, None
 
 
 # --- The differences between the request in the queue and the one that the program declares
@@ -184,26 +173,16 @@ def identity_of(props: Props, key: str) -> Any:
     return {**value, "tpu": {"nodeSpec": specs}}
 
 
-def why_replaced(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
-    """Say why another request replaces this one."""
-    if olds.get("loss"):
-        return f"Google will not fulfil it ({olds['loss']})"
-    changed = sorted(_changes("", _flat(olds), _flat(news)))
-    return f"another request is made for another {', '.join(changed)}"
-
-
 def is_the_same(props: Props, entry: Mapping[str, Any]) -> bool:
     """Return whether a request that is there is one that this stack would make.
 
     It has the stack's mark and all that is asked for; Google may add more.
     """
-    spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
-    mark = props["labels"].get(contract.MARK)
-    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(contract.MARK) == mark
-    wanted = identity_of(props, "request")
-    return ours and _covers(
-        entry, tpu.in_zone(wanted, parent_of(props)) if props.get("at") else wanted
-    )
+    mark, wanted = props["labels"].get(contract.MARK), identity_of(props, "request")
+    if props.get("at"):
+        wanted = tpu.in_zone(wanted, parent_of(props))
+    ours = bool(mark) and tpu.labels_of(dict(entry)).get(contract.MARK) == mark
+    return ours and _covers(entry, wanted)
 
 
 def _covers(found: Any, wanted: Any) -> bool:
@@ -216,26 +195,6 @@ def _covers(found: Any, wanted: Any) -> bool:
         there = isinstance(found, list) and len(found) == len(wanted)
         return there and all(map(_covers, found, wanted))
     return bool(found == wanted)
-
-
-def _flat(props: Props) -> Json:
-    request = identity_of(props, "request")
-    (spec,) = request["tpu"]["nodeSpec"]
-    where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
-    rest = {key: value for key, value in request.items() if key != "tpu"}
-    names = {key: value for key, value in spec.items() if key != "node"}
-    return {**where, **rest, **names, **spec["node"]}
-
-
-def _changes(path: str, olds: Json, news: Json) -> set[str]:
-    found = set()
-    for key in {*olds, *news}:
-        old, new = olds.get(key), news.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= _changes(f"{path}{key}.", old, new)
-        elif old != new:
-            found.add(path + key)
-    return found
 
 
 # --- Put a request into the queue, in the first of its zones that has capacity
@@ -333,25 +292,35 @@ def _post(api: TpuApi, props: Props) -> None:
     Only the agent may have queued the same again, with this stack's mark, just before.
     """
     body = body_of(props)
-    body = tpu.in_zone(body, parent_of(props)) if may_move(props) else body
+    if may_move(props):
+        body = tpu.in_zone(body, parent_of(props))
     # By this number Google knows a call that is repeated because its answer was lost.
     query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
     try:
         operation = api.call("POST", f"{parent_of(props)}/queuedResources", body, query)
         api.finish(operation, _OPERATION_MINUTES)
     except ApiError as error:
-        there = api.get(entry_name(props)) if error.status == 409 else None
-        if there is not None:
-            _take_over(api, props, there)
-        elif error.status == 409:
-            raise _plain(props) from None
-        else:
+        if error.status != 409:
             raise _refused(error, props) from None
+        if (entry := api.get(entry_name(props))) is None:
+            raise RuntimeError(
+                f"{props['name']} exists already as a TPU VM that does not come from the queue. "
+                f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
+                "again; or keep it with tpu.queued: {enabled: false}."
+            ) from None
+        _take_over(api, props, entry)
 
 
-def _take_over(api: TpuApi, props: Props, there: Json) -> None:
-    if not is_the_same(props, there) or loss(api, props, there):
-        raise _exists(props) from None
+def _take_over(api: TpuApi, props: Props, entry: Json) -> None:
+    """Take a request that is in the queue for this one. Raises RuntimeError unless it is."""
+    if not is_the_same(props, entry) or loss(api, props, entry):
+        raise RuntimeError(
+            f"{entry_name(props)} exists already, and this stack does not know of it. If a "
+            "colleague's stack made it, set another `owner` or `namePrefix`. If an update of this "
+            "stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
+            f"compute tpus queued-resources delete {props['name']} "
+            f"--zone={parent_of(props).rpartition('/')[2]} --force`."
+        ) from None
     say(f"{props['name']} is in the queue already: the agent has queued it again")
 
 
@@ -365,25 +334,6 @@ def _refused(error: ApiError, props: Props) -> RuntimeError:
     short = causes.cause_of(code, {"error": {"message": str(error)}}).name in causes.SHORTAGES
     kind = _Short if short else RuntimeError
     return kind(f"Google does not queue {props['name']}: {error}")
-
-
-def _plain(props: Props) -> RuntimeError:
-    return RuntimeError(
-        f"{props['name']} exists already as a TPU VM that does not come from the queue. "
-        f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
-        "again; or keep it with tpu.queued: {enabled: false}."
-    )
-
-
-def _exists(props: Props) -> RuntimeError:
-    name = props["name"]
-    return RuntimeError(
-        f"{entry_name(props)} exists already, and this stack does not know of "
-        "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
-        "this stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
-        f"compute tpus queued-resources delete {name} --zone={parent_of(props).rpartition('/')[2]} "
-        "--force`."
-    )
 
 
 # --- A request in the queue, with the TPU VMs that it becomes
@@ -407,23 +357,21 @@ class QueuedRequestProvider(ApiResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         changed |= _marks(_olds) != _marks(_news)
         if replaces:
-            reason = why_replaced({**_olds, "loss": lost}, _news)
-            say(f"{_olds['name']}: {reason}. Its place in the queue is given up")
+            why = f"Google will not fulfil it ({lost})" if lost else "another request is made"
+            say(f"{_olds['name']}: {why}. Its place in the queue is given up")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        """Queue a request. An existing one of this name belongs to another stack.
-
-        Only the agent may have queued the same again, with this stack's mark, just before.
-        """
+        """Queue a request, and return it where it is."""
         api = TpuApi()
         there = submit(api, props)
         entry = api.get(entry_name(there))
         if entry is None:
             raise RuntimeError(f"{entry_name(there)} was queued, and has been deleted since")
-        return dynamic.CreateResult(id_of(props), _outputs(api, there, entry))
+        outs = {**there, "loss": loss(api, there, entry)}
+        return dynamic.CreateResult(id_of(props), outs)
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read what became of a request: it is gone, over, or as it should be."""
@@ -431,11 +379,13 @@ class QueuedRequestProvider(ApiResourceProvider):
         there, entry = locate(api, props)
         if entry is None:
             return dynamic.ReadResult("", {})
-        found = [node.get("labels", {}) for node in standing(api, there) if node]
-        found = found or [_asked_labels(entry, props)]
+        # Those that the request asks for count until its TPU VMs stand.
+        found = [tpu.labels_of(node) for node in standing(api, there) if node]
+        found = found or [tpu.labels_of(entry) or props["labels"]]
         # One TPU VM with other labels is enough to see that they were changed by hand.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
-        return dynamic.ReadResult(id_, _outputs(api, there, entry) | {"labels": labels})
+        outs = {**there, "loss": loss(api, there, entry), "labels": labels}
+        return dynamic.ReadResult(id_, outs)
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
@@ -449,11 +399,9 @@ class QueuedRequestProvider(ApiResourceProvider):
                     f"{_news['name']} still waits in the queue, and Google changes nothing there."
                     " Wait until it is READY, or take the change back."
                 )
-            changes = [
-                api.call("PATCH", node, marks, {"updateMask": ",".join(marks)})
-                for node in (f"{parent_of(there)}/nodes/{name}" for name in node_names(_news))
-            ]
-            for operation in changes:
+            nodes = [f"{parent_of(there)}/nodes/{name}" for name in node_names(_news)]
+            mask = {"updateMask": ",".join(marks)}
+            for operation in [api.call("PATCH", node, marks, mask) for node in nodes]:
                 api.finish(operation, _UPDATE_MINUTES)
         at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
         return dynamic.UpdateResult({**_news, "loss": _olds.get("loss", ""), **at})
@@ -491,20 +439,10 @@ def _lost_by_now(props: Props) -> str:
         return ""
 
 
-def _outputs(api: TpuApi, props: Props, entry: Json) -> Json:
-    return {**props, "loss": loss(api, props, entry)}
-
-
 def _marks(props: Props) -> Json:
     """Return the labels and the tags of a request's TPU VMs."""
     node = props["request"]["tpu"]["nodeSpec"][0]["node"]
     return {"labels": props.get("labels"), "tags": node.get("tags", [])}
-
-
-def _asked_labels(entry: Json, props: Props) -> Json:
-    """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
-    specs = entry.get("tpu", {}).get("nodeSpec", [])
-    return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]
 
 
 # --- The TPU VMs that a request in the queue becomes.
