@@ -14,7 +14,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from infra.settings import StackSettings, base
+from infra.settings.base import UNSET, Problem, Section, SettingsError
 
+Location = tuple[int | str, ...]
+"""The names and numbers that lead to a value, as in pydantic's errors."""
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
 STAND_IN: Final = "stand-in"
@@ -44,9 +47,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def parse(
-    config: Mapping[str, object], stack: str, told: Sequence[base.Problem] = ()
-) -> StackSettings:
+def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()) -> StackSettings:
     """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
     Raises SettingsError with every problem, those that are `told` already among them.
@@ -76,33 +77,31 @@ def parse(
     paths = [details["loc"] for details in wrong]
     problems += _dates(values, ())
     if problems or settings is None:
-        raise base.SettingsError(stack, problems, settings or _without(values, paths))
+        raise SettingsError(stack, problems, settings or _without(values, paths))
     return settings
 
 
-def _astray(key: str, namespace: str, name: str, value: object) -> base.Problem | None:
+def _astray(key: str, namespace: str, name: str, value: object) -> Problem | None:
     """Return the problem with a setting in another namespace; None if it belongs there."""
     if name == "project":
         cure = f"Set it as {PROJECT_KEY}"
-        return base.Problem(key, value, "is the provider's setting, not this program's", cure)
+        return Problem(key, value, "is the provider's setting, not this program's", cure)
     if key in ("gcp:zone", "gcp:region"):
         cure = f"Set {NAMESPACE}:zone, whose region is that of all resources"
-        return base.Problem(
-            key, value, "is a default of the provider, which decides nothing here", cure
-        )
+        return Problem(key, value, "is a default of the provider, which decides nothing here", cure)
     if namespace in ("gcp", "pulumi"):
         return None
     cure = f"Write {NAMESPACE}:{name}" if name in _NAMES else f"Use {NAMESPACE} or gcp"
-    return base.Problem(key, value, "is in a namespace that nothing here reads", cure)
+    return Problem(key, value, "is in a namespace that nothing here reads", cure)
 
 
-def _dates(value: object, path: tuple[int | str, ...]) -> Iterator[base.Problem]:
+def _dates(value: object, path: Location) -> Iterator[Problem]:
     if isinstance(value, (dict, list)):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
         why = "is a date in YAML, which Pulumi hands on in a form of its own"
-        yield base.Problem(_dotted(path), value, why, "Put it between quotes")
+        yield Problem(_dotted(path), value, why, "Put it between quotes")
 
 
 def _validated(values: Mapping[str, Any]) -> StackSettings:
@@ -112,9 +111,7 @@ def _validated(values: Mapping[str, Any]) -> StackSettings:
     return StackSettings.model_validate_json(written.encode(errors="replace"))
 
 
-def _without(
-    values: Mapping[str, Any], paths: Sequence[tuple[int | str, ...]]
-) -> StackSettings | None:
+def _without(values: Mapping[str, Any], paths: Sequence[Location]) -> StackSettings | None:
     """Return the settings without those at `paths`; None where they do without one badly.
 
     Others stand for a project and a zone that are not set.
@@ -135,56 +132,55 @@ def _without(
         return None
 
 
-def _problem(error: ErrorDetails, stack: str) -> base.Problem:
-    path = tuple(error["loc"])
-    kind = error["type"]
-    value: object = base.UNSET if kind == "missing" else error["input"]
-    if path == ("project",) and kind == "missing":
-        return base.Problem(
-            PROJECT_KEY,
-            base.UNSET,
-            "is required: everything is created in a project",
-            f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`",
-        )
-    name = _dotted(path)
+def _problem(error: ErrorDetails, stack: str) -> Problem:
+    path, missing = tuple(error["loc"]), error["type"] == "missing"
+    if path == ("project",) and missing:
+        why = "is required: everything is created in a project"
+        cure = f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`"
+    else:
+        why, cure = _why_and_cure(error, path)
+    return Problem(_dotted(path), UNSET if missing else error["input"], why, cure)
+
+
+def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
+    """Return what an error of pydantic's means to the author of a stack file."""
+    kind, described = error["type"], _description(path)
     if kind == "extra_forbidden":
-        return base.Problem(name, value, "is a setting that does not exist", _nearest(path))
-    described = _description(path)
+        return "is a setting that does not exist", _nearest(path)
     if kind == "missing":
-        return base.Problem(name, value, "is required", f"Set it: {described}")
+        return "is required", f"Set it: {described}"
     if kind == "value_error":
-        return base.Problem(name, value, str(error["ctx"]["error"]), "Correct it")
+        return str(error["ctx"]["error"]), "Correct it"
     if kind in _LIMITS:
         key, why, cure = _LIMITS[kind]
         limit = error["ctx"][key]
-        shown = f"{limit:g}" if isinstance(limit, float) else limit
-        return base.Problem(name, value, why, cure.format(shown))
+        return why, cure.format(f"{limit:g}" if isinstance(limit, float) else limit)
     if kind == "string_too_short":
-        return base.Problem(name, value, "is empty", f"Set it or leave it out: {described}")
+        return "is empty", f"Set it or leave it out: {described}"
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
-            if prefix == "model" and (section := _section(path)):
-                return base.Problem(name, value, f"is not {expected}", _members(section, path))
-            return base.Problem(name, value, f"is not {expected}", f"Meaning: {described}")
-    return base.Problem(name, value, f"is not valid ({error['msg']})", described)
+            section = _section(path) if prefix == "model" else None
+            cure = _members(section, path) if section else f"Meaning: {described}"
+            return f"is not {expected}", cure
+    return f"is not valid ({error['msg']})", described
 
 
-def _members(section: type[base.Section], path: tuple[int | str, ...]) -> str:
+def _members(section: type[Section], path: Location) -> str:
     """Return the cure for a value that is no group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
-    found = _field(path)
-    may_be_left_out = found is not None and type(None) in get_args(found[1].annotation)
+    found = _fields(path)
+    may_be_left_out = found and type(None) in get_args(found[-1][1].annotation)
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
 
-def _dotted(path: tuple[int | str, ...]) -> str:
+def _dotted(path: Location) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return PROJECT_KEY if text == ".project" else text.removeprefix(".") or '""'
 
 
-def _nearest(path: tuple[int | str, ...]) -> str:
+def _nearest(path: Location) -> str:
     section = _section(path[:-1])
     names = sorted(_by_alias(section)) if section else []
     names = [PROJECT_KEY if name == "project" else name for name in names]
@@ -194,45 +190,43 @@ def _nearest(path: tuple[int | str, ...]) -> str:
     return f"There are: {', '.join(names)}"
 
 
-def _by_alias(section: type[base.Section]) -> dict[str, FieldInfo]:
+def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 
-def _section(path: tuple[int | str, ...]) -> type[base.Section] | None:
-    section: type[base.Section] = StackSettings
-    for part in path:
-        if isinstance(part, int):
-            continue  # One of a list of sections, which are all alike.
-        field = _by_alias(section).get(part)
-        below = _section_of(field.annotation) if field else None
-        if below is None:
-            return None
-        section = below
-    return section
+def _fields(path: Location) -> list[tuple[type[Section], FieldInfo]]:
+    """Return section and field of each name in a path, up to the first that does not exist."""
+    found: list[tuple[type[Section], FieldInfo]] = []
+    section: type[Section] | None = StackSettings
+    # The numbers are of lists of sections, which are all alike.
+    for name in (part for part in path if isinstance(part, str)):
+        field = _by_alias(section).get(name) if section else None
+        if section is None or field is None:
+            break
+        found.append((section, field))
+        section = _below(field)
+    return found
 
 
-def _section_of(annotation: Any) -> type[base.Section] | None:
+def _below(field: FieldInfo) -> type[Section] | None:
     """Return the section that a field holds, be it optional or a list of sections."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, base.Section):
-            return kind
-    return None
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
 
 
-def _field(path: tuple[int | str, ...]) -> tuple[type[base.Section], FieldInfo] | None:
-    """Return the section and the field that a path leads to, or through to what is in it."""
-    path = tuple(part for part in path if isinstance(part, str))
-    for end in range(len(path), 0, -1):
-        section = _section(path[: end - 1])
-        if section and (field := _by_alias(section).get(str(path[end - 1]))):
-            return section, field
-    return None
+def _section(path: Location) -> type[Section] | None:
+    """Return the section to which a path leads; None if it leads to none."""
+    found = _fields(path)
+    if len(found) < sum(isinstance(part, str) for part in path):
+        return None
+    return _below(found[-1][1]) if found else StackSettings
 
 
-def _description(path: tuple[int | str, ...]) -> str:
-    if (found := _field(path)) is None:
+def _description(path: Location) -> str:
+    """Return the description of the setting that a path leads to, or through to what is in it."""
+    if not (found := _fields(path)):
         return ""
-    section, field = found
+    section, field = found[-1]
     return base.one_line(base.descriptions(section)[field.alias or ""]).rstrip(".")
 
 
@@ -273,24 +267,20 @@ def load_stack_file(path: Path) -> StackSettings:
     document = document if isinstance(document, dict) else {}
     config = document.get("config")
     if config is not None and not isinstance(config, dict):
-        problem = base.Problem(
-            "config", config, "is not a group of settings", "Write one setting a line"
-        )
-        raise base.SettingsError(stack, [problem])
+        why, cure = "is not a group of settings", "Write one setting a line"
+        raise SettingsError(stack, [Problem("config", config, why, cure)])
     if unnamed := [key for key in config or {} if not isinstance(key, str)]:
-        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-central1-b"
-        raise base.SettingsError(
-            stack, [base.Problem("config", key, "is no setting's name", cure) for key in unnamed]
-        )
+        why, cure = "is no setting's name", "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a"
+        raise SettingsError(stack, [Problem("config", key, why, cure) for key in unnamed])
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
     why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
-    told = [base.Problem(key, value, why, cure) for key, value in outside.items()]
+    told = [Problem(key, value, why, cure) for key, value in outside.items()]
     meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
     return parse({**meant, **(config or {})}, stack, told)
 
 
-def _refusal(stack: str, why: str, cure: str) -> base.SettingsError:
-    return base.SettingsError(stack, [base.Problem("stack", stack, why, cure)])
+def _refusal(stack: str, why: str, cure: str) -> SettingsError:
+    return SettingsError(stack, [Problem("stack", stack, why, cure)])
 
 
 # The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.

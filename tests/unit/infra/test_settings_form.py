@@ -150,8 +150,8 @@ def test_what_is_missing_is_told_all_at_once(root: Path) -> None:
     assert [problem.partition(" ")[0].rstrip(":") for problem in found] == [
         "gcp:project",
         "zone",
-        "tpu.runtimeVersion",
         "vm.machineType",
+        "tpu.runtimeVersion",
     ]
 
 
