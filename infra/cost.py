@@ -11,7 +11,7 @@ from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
 from infra.settings import StackSettings
 from infra.settings.base import counted
-from infra.settings.machines import Architecture, Capacity, DiskMode, RunOn, VmCapacity
+from infra.settings.machines import Capacity, DiskMode, VmCapacity
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -116,7 +116,7 @@ def _tpu_line(settings: StackSettings, catalog: Catalog) -> Line:
     if catalog.accelerator(name) is None:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
     # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
-    node = settings.architecture is Architecture.NODE and capacity is Capacity.ON_DEMAND
+    node = settings.is_node and capacity is Capacity.ON_DEMAND
     cheap = Capacity.PREEMPTIBLE if node else Capacity.SPOT
     return _accelerator(name, settings.region, capacity, settings.tpu.slices, catalog, cheap)
 
@@ -193,7 +193,7 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
         yield Line.fixed("Key", "1 version", prices.key_version())
     accelerator = catalog.accelerator(tpu.accelerator_type)
     # A classic node is in a network of Google's, and never behind the stack's gateway.
-    inside = settings.architecture is Architecture.VM and not tpu.external_ips
+    inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
     machines = hosts + (not settings.vm.public_ip)
     if settings.network.create and machines:
@@ -219,7 +219,7 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
             "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly "
             f"costs {month} a month."
         )
-    if settings.training.run_on is not RunOn.VM:
+    if settings.trains_on_tpu:
         yield (
             "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the "
             "network of the TPU VM, and costs its price."

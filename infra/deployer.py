@@ -10,7 +10,6 @@ import yaml
 
 from infra.names import names_of
 from infra.settings import EncryptionSettings, StackSettings
-from infra.settings.machines import RunOn
 from tpu_core.paths import DATA, DECLARATION, WHEELS
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
@@ -29,9 +28,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm of its own": lambda s: s.vm.instance_group is None,
     "an instance group": lambda s: s.vm.instance_group is not None,
-    "a health check of the vm": lambda s: (
-        s.vm.instance_group is not None and s.training.run_on is RunOn.VM
-    ),
+    "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
     "disks of its own": lambda s: (
         s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
     ),

@@ -15,7 +15,6 @@ from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.cost import table, until_destroyed
 from infra.settings import StackSettings
-from infra.settings.machines import Architecture, RunOn
 
 OUTPUTS: Mapping[str, str] = {
     "architecture": "vm or node",
@@ -63,7 +62,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     of_tpu = machines
     if settings.jobs.apart:
         jobs = identity.Identity(stack, services, bucket, machines)
-        of_tpu = jobs if settings.training.run_on is RunOn.VM else machines
+        of_tpu = jobs if not settings.trains_on_tpu else machines
     if settings.limits.any or settings.recovery.enabled:
         identity.Limits(stack, services, machines, of_tpu)
     if settings.messages.any:
@@ -76,7 +75,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
 
 
 def _form_of_tpu(settings: StackSettings) -> type[tpu.Tpu]:
-    if settings.architecture is Architecture.NODE:
+    if settings.is_node:
         return tpu.TpuNode
     return tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
 

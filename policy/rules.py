@@ -507,12 +507,9 @@ def _required_labels(resource: Resource, config: Config) -> Iterator[str]:
     labels = group(resource.props, "labels")
     missing = [key for key in config[_REQUIRED] if not labels.get(key)]
     if missing:
-        yield resource.wrong(
-            "labels",
-            dict(labels) or None,
-            f"without {', '.join(missing)}, so its owner is unknown",
-            "Add it; the setting labels of the stack file is for every resource",
-        )
+        why = f"without {', '.join(missing)}, so its owner is unknown"
+        cure = "Add it; the setting labels of the stack file is for every resource"
+        yield resource.wrong("labels", dict(labels) or None, why, cure)
 
 
 REQUIRED_LABELS = ResourceRule(
@@ -563,12 +560,9 @@ def _protected(resource: Resource, config: Config) -> Iterator[str]:
     if not in_stack(resource, config[PRODUCTION]) or resource.matches(config[ALLOWED]):
         return
     if resource.type in config[_TYPES] and not resource.protect:
-        yield resource.wrong(
-            "protect",
-            False,
-            f"so a change or a destroy of production stack {resource.stack} can delete its data",
-            "Set protect: true (of the stack's bucket: bucket.protect)",
-        )
+        why = f"so a change or a destroy of production stack {resource.stack} can delete its data"
+        cure = "Set protect: true (of the stack's bucket: bucket.protect)"
+        yield resource.wrong("protect", False, why, cure)
 
 
 PROTECT_IN_PRODUCTION = ResourceRule(

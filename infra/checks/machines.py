@@ -9,11 +9,9 @@ from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import (
-    Architecture,
     DataDisk,
     DiskMode,
     HostMaintenance,
-    RunOn,
     TpuDiskType,
     VmCapacity,
 )
@@ -31,7 +29,7 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
         yield Problem(
             "vm.machineType", wanted, "is no machine type in the catalog", nearest(wanted, types)
         )
-    elif machine and settings.training.run_on is RunOn.VM and machine.memory_gib < needed:
+    elif machine and not settings.trains_on_tpu and machine.memory_gib < needed:
         enough = [name for name, other in types.items() if other.memory_gib >= needed]
         enough.sort(key=lambda name: (types[name].memory_gib, types[name].vcpus))
         cure = f"Use {' or '.join(enough[:2])}" if enough else "No machine type is large enough"
@@ -80,7 +78,7 @@ def check_instance_group(settings: StackSettings, context: Context) -> Iterator[
 
 def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the VM has the start-up script, which installs the agent."""
-    if settings.vm.ops_agent and settings.training.run_on is not RunOn.VM:
+    if settings.vm.ops_agent and settings.trains_on_tpu:
         why = (
             "is installed by the start-up script, which the VM has only if it runs the trainer "
             f"(training.runOn is {settings.training.run_on})"
@@ -92,7 +90,7 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
     """Warn of a VM that keeps limits, and stays away once Google has taken it."""
     vm = settings.vm
     stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.instance_group is None
-    if settings.limits.any and stays_away and settings.training.run_on is RunOn.VM:
+    if settings.limits.any and stays_away and not settings.trains_on_tpu:
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
             "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
@@ -114,7 +112,7 @@ _LONGEST = 63 - len("-0123")
 def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that every disk can be made or is there, and that the TPU can attach it as asked."""
     disks = settings.tpu.data_disks
-    if settings.architecture is not Architecture.VM or not disks:
+    if settings.is_node or not disks:
         return
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and len(disks) > accelerator.data_disks:

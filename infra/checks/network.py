@@ -7,7 +7,6 @@ from infra.checks.context import Context
 from infra.checks.project import is_project_id
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import Architecture
 
 
 def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -40,7 +39,7 @@ def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Prob
         why = f"is required with network.project: {host} may lend several networks"
         cure = "Set it, and network.subnetwork if that has another name"
         yield Problem("network.name", UNSET, why, cure)
-    if settings.architecture is Architecture.NODE:
+    if settings.is_node:
         why = "is for architecture vm; a classic node would need a connection of Service Networking"
         cure = "Use architecture vm, or a network of the stack's own project"
         yield Problem("network.project", host, why, cure)
@@ -92,7 +91,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
-    if settings.architecture is not Architecture.VM or accelerator is None:
+    if settings.is_node or accelerator is None:
         return
     if prefix is None or prefix > facts.smallest_subnet_prefix:
         return  # The size is not known, or `check_subnet` says that it is too small.
@@ -112,7 +111,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
 def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that a classic node's block is well written, private, large enough and free."""
     text = settings.tpu.cidr_block
-    if text is None or settings.architecture is not Architecture.NODE:
+    if text is None or not settings.is_node:
         return
     yield from _range_problems("tpu.cidrBlock", text, context)
     block = _parsed(text)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from infra.checks.context import Context
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
-from infra.settings.machines import Architecture
 from infra.settings.parse import PROJECT_KEY
 
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -94,7 +93,7 @@ _LAST_WITH_NODES = 8
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the provider still has what the architecture needs."""
     generation = int(context.provider.partition(".")[0])
-    if settings.architecture is Architecture.NODE and generation > _LAST_WITH_NODES:
+    if settings.is_node and generation > _LAST_WITH_NODES:
         yield Problem(
             "architecture",
             settings.architecture.value,

@@ -15,7 +15,6 @@ from infra.checks import bucket
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
-from infra.settings.machines import Architecture, RunOn
 from tpu_agent.bundle import lock_of
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
@@ -23,7 +22,7 @@ _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
 def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs."""
-    if settings.architecture is not Architecture.VM:
+    if settings.is_node:
         return
     name = settings.tpu.runtime_version
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
@@ -49,7 +48,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         yield Problem("tpu.runtimeVersion", name, why, nearest(name, suitable))
     if runtime.serves_grpc:
         return
-    if settings.training.run_on is RunOn.TPU:
+    if settings.trains_on_tpu:
         # Jobs of JAX and PyTorch run on each host, and take such runtimes alone.
         if accelerator and accelerator.hosts > 1 and not settings.jobs.enabled:
             yield Problem(
@@ -76,7 +75,7 @@ def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
 
 def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that Google still serves a classic node's TensorFlow."""
-    if settings.architecture is not Architecture.NODE:
+    if not settings.is_node:
         return
     known = context.catalog.node_versions
     served = [
@@ -125,13 +124,13 @@ def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
 
 def tpu_software(settings: StackSettings) -> str | None:
     """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
-    node = settings.architecture is Architecture.NODE
+    node = settings.is_node
     return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
 
 
 def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
     """Return the TensorFlow that the TPU runs; None for a runtime without one."""
-    if settings.architecture is Architecture.NODE:
+    if settings.is_node:
         return settings.tpu.tensorflow_version
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     return runtime.tensorflow if runtime else None
@@ -176,13 +175,13 @@ def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     version = trainer_tensorflow(settings, context)
     if version is None:
         return
-    trains_on_vm = settings.training.run_on is RunOn.VM
+    trains_on_vm = not settings.trains_on_tpu
     if trains_on_vm:
         image = settings.vm.image
         python = context.catalog.packages.image_python(image)
         yield Installed(VM_PACKAGE, version, "vm.image", image, python)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.architecture is not Architecture.VM or runtime is None:
+    if settings.is_node or runtime is None:
         return
     if trains_on_vm and runtime.serves_grpc:
         return
@@ -208,7 +207,7 @@ def check_packages(settings: StackSettings, context: Context) -> Iterator[Proble
     for wanted in installed(settings, context):
         yield from _missing(wanted, settings, context)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.training.run_on is RunOn.TPU and runtime and runtime.tensorflow == version:
+    if settings.trains_on_tpu and runtime and runtime.tensorflow == version:
         yield from _old_python("tpu.runtimeVersion", runtime.name, runtime.python, packages)
 
 

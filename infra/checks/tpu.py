@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
-from infra.settings import StackSettings, machines
-from infra.settings.base import UNSET, Problem, misplaced
+from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem, Section, misplaced
+from infra.settings.machines import FULL_SCOPE, Capacity
 
 # TPU7x, and what would follow it under either form of name.
 _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
@@ -55,30 +56,44 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
 
 
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse settings that belong to another form of TPU."""
-    tpu = settings.tpu
-    node = settings.architecture is machines.Architecture.NODE
-    if node and tpu.runtime_version:
-        why = "is for architecture vm; a classic node has a TensorFlow version"
-        cure = "Set tpu.tensorflowVersion instead"
-        yield Problem("tpu.runtimeVersion", tpu.runtime_version, why, cure)
-    if not node and tpu.tensorflow_version:
-        why = "is for architecture node; a TPU VM has a runtime"
-        cure = "Set tpu.runtimeVersion instead"
-        yield Problem("tpu.tensorflowVersion", tpu.tensorflow_version, why, cure)
-    if not node and tpu.cidr_block:
-        why = "is for architecture node; a TPU VM has its address from the subnet"
-        yield Problem("tpu.cidrBlock", tpu.cidr_block, why, "Remove it")
-    if node and tpu.queued:
-        yield Problem(
-            "tpu.queued",
-            tpu.queued.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            "is for architecture vm; Google queues no classic node",
-            "Remove it",
-        )
-    if node and settings.training.run_on is machines.RunOn.TPU:
-        why, cure = "is for architecture vm; a classic node allows no login", "Use vm"
-        yield Problem("training.runOn", "tpu", why, cure)
+    """Refuse settings that belong to the other form of TPU."""
+    tpu, instead = settings.tpu, "Set {} instead"
+    if not settings.is_node:
+        why, cure = "is for architecture node; a TPU VM has ", instead.format("tpu.runtimeVersion")
+        runtime, address = f"{why}a runtime", f"{why}its address from the subnet"
+        yield from misplaced({"tpu.tensorflowVersion": tpu.tensorflow_version}, runtime, cure)
+        yield from misplaced({"tpu.cidrBlock": tpu.cidr_block}, address, "Remove it")
+        return
+    why, cure = "is for architecture vm", instead.format("tpu.tensorflowVersion")
+    version = f"{why}; a classic node has a TensorFlow version"
+    yield from misplaced({"tpu.runtimeVersion": tpu.runtime_version}, version, cure)
+    queued = tpu.queued and _written(tpu.queued)
+    not_queued = f"{why}; Google queues no classic node"
+    yield from misplaced({"tpu.queued": queued}, not_queued, "Remove it")
+    if settings.trains_on_tpu:
+        yield Problem("training.runOn", "tpu", f"{why}; a classic node allows no login", "Use vm")
+    if tpu.capacity not in (Capacity.ON_DEMAND, Capacity.PREEMPTIBLE):
+        buy = "Use on-demand or preemptible for a classic node"
+        yield Problem("tpu.capacity", tpu.capacity.value, why, buy)
+    yield from misplaced(
+        {
+            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": [_written(disk) for disk in tpu.data_disks] or None,
+            "tpu.bootDiskGib": tpu.boot_disk_gib,
+            "tpu.externalIps": tpu.external_ips,
+            "tpu.tags": list(tpu.tags) or None,
+            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
+            "tpu.secureBoot": tpu.secure_boot,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
+        },
+        f"{why}; a classic node has none",
+        "Remove it, or use architecture vm",
+    )
+
+
+def _written(section: Section) -> dict[str, object]:
+    """Return a group of settings as the stack file has it."""
+    return section.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -87,7 +102,7 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
     Sources: github.com/hashicorp/terraform-provider-google/issues/22526 and
     github.com/GoogleCloudPlatform/magic-modules/issues/13759 (2025-04).
     """
-    if settings.architecture is machines.Architecture.NODE:
+    if settings.is_node:
         yield (
             "architecture is node, and since 2025-04-15 Google denies new TPU nodes to projects "
             'that are not on its list ("Your request to provision TPU Node has been denied"), once '
@@ -95,47 +110,11 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
         )
 
 
-def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that this form of TPU can be bought this way."""
-    tpu = settings.tpu
-    if settings.architecture is machines.Architecture.NODE and tpu.capacity in (
-        machines.Capacity.SPOT,
-        machines.Capacity.RESERVED,
-        machines.Capacity.FLEX_START,
-    ):
-        why, cure = "is for architecture vm", "Use on-demand or preemptible for a classic node"
-        yield Problem("tpu.capacity", tpu.capacity.value, why, cure)
-
-
-# --- Settings that only TPU VMs have: classic nodes refuse them
+# --- Settings that only TPU VMs have
 
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SCOPES = "https://www.googleapis.com/auth/"
 _MAIL = "https://mail.google.com/"
-
-
-def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse settings of TPU VMs for a classic node."""
-    if settings.architecture is machines.Architecture.VM:
-        return
-    tpu = settings.tpu
-    disks = [
-        disk.model_dump(mode="json", by_alias=True, exclude_unset=True) for disk in tpu.data_disks
-    ]
-    yield from misplaced(
-        {
-            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
-            "tpu.dataDisks": disks or None,
-            "tpu.bootDiskGib": tpu.boot_disk_gib,
-            "tpu.externalIps": tpu.external_ips,
-            "tpu.tags": list(tpu.tags) or None,
-            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (machines.FULL_SCOPE,) else None,
-            "tpu.secureBoot": tpu.secure_boot,
-            "tpu.autocheckpoint": tpu.autocheckpoint,
-        },
-        "is for architecture vm; a classic node has none",
-        "Remove it, or use architecture vm",
-    )
 
 
 def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -154,17 +133,14 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
-            why, cure = "is no access scope of Google's", f"Use URLs such as {machines.FULL_SCOPE}"
+            why, cure = "is no access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
             yield Problem(f"tpu.scopes[{number}]", scope, why, cure)
     if not scopes:
-        why, cure = (
-            "are none, which Google takes for all",
-            f"Leave it out for {machines.FULL_SCOPE}",
-        )
-        yield Problem("tpu.scopes", [], why, cure)
-    elif settings.training.run_on is machines.RunOn.TPU and machines.FULL_SCOPE not in scopes:
+        why = "are none, which Google takes for all"
+        yield Problem("tpu.scopes", [], why, f"Leave it out for {FULL_SCOPE}")
+    elif settings.trains_on_tpu and FULL_SCOPE not in scopes:
         why = "lack what the trainer needs, which runs on the TPU VM (training.runOn)"
-        cure = f"Add {machines.FULL_SCOPE}: IAM, not the scope, decides what it may do"
+        cure = f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do"
         yield Problem("tpu.scopes", list(scopes), why, cure)
 
 
@@ -172,7 +148,7 @@ def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse jobs with an account of their own where a server as the machines' obeys them."""
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     serves = settings.tpu.slices > 1 or (runtime is not None and runtime.serves_grpc)
-    if settings.jobs.apart and settings.training.run_on is machines.RunOn.TPU and serves:
+    if settings.jobs.apart and settings.trains_on_tpu and serves:
         yield Problem(
             "jobs.asRoot",
             False,
@@ -210,7 +186,7 @@ read 2026-11-24).
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the TPU can be in each zone, and that nothing ties it to one."""
     queued = settings.tpu.queued
-    if queued is None or settings.architecture is not machines.Architecture.VM:
+    if queued is None or settings.is_node:
         return
     zones = list(queued.fallback_zones)
     if not zones:
@@ -222,7 +198,10 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
         return
     wrong = [f"{zone} {why}" for zone, why in _wrong(settings, context)]
     if wrong:
-        good = _good(settings, context)
+        accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+        others = accelerator.zones if accelerator else ()
+        here = (zone for zone in others if zone.rpartition("-")[0] == settings.region)
+        good = [zone for zone in here if zone != settings.zone]
         cure = f"Use {one_of(good)}" if good else "Remove it: there is no other zone"
         yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
     if tie := _tie(settings):
@@ -242,33 +221,23 @@ def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[s
 
 def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:
     """Yield each zone that can't be used, and why."""
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     known = [settings.zone]
     for zone in settings.tpu.queued.fallback_zones if settings.tpu.queued else ():
         if zone in known:
             yield zone, "is there twice" if zone != settings.zone else "is the stack's zone already"
         elif zone.rpartition("-")[0] != settings.region:
             yield zone, f"is not in {settings.region}, where the bucket and the network are"
-        elif not _may_have(settings, context, zone):
+        elif not _may_offer(accelerator, zone):
             yield zone, f"offers no {settings.tpu.accelerator_type}"
         known.append(zone)
 
 
-def _may_have(settings: StackSettings, context: Context, zone: str) -> bool:
-    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    # Another check names a type that there is not.
+def _may_offer(accelerator: Accelerator | None, zone: str) -> bool:
+    """Return whether a zone has a type, or may get it; another check names unknown types."""
     if accelerator is None or zone in accelerator.zones:
         return True
     return not accelerator.zones_final and catalog.is_zone_name(zone)
-
-
-def _good(settings: StackSettings, context: Context) -> list[str]:
-    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    zones = accelerator.zones if accelerator else ()
-    return [
-        zone
-        for zone in zones
-        if zone.rpartition("-")[0] == settings.region and zone != settings.zone
-    ]
 
 
 def _tie(settings: StackSettings) -> tuple[str, str] | None:
@@ -293,7 +262,7 @@ _RESERVATION = re.compile(
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
-    if settings.architecture is not machines.Architecture.VM or tpu.queue:
+    if settings.is_node or tpu.queue:
         return
     yield from misplaced(
         {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
@@ -305,26 +274,23 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the request's conditions suit the capacity and the number of slices."""
     tpu, queue = settings.tpu, settings.tpu.queue
-    if settings.architecture is not machines.Architecture.VM or queue is None:
+    if settings.is_node or queue is None:
         return
     if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
         cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
         yield Problem("tpu.queued.reservation", queue.reservation, "is no reservation's name", cure)
-    if queue.reservation and tpu.capacity is not machines.Capacity.RESERVED:
+    if queue.reservation and tpu.capacity is not Capacity.RESERVED:
         why = f"contradicts tpu.capacity: {tpu.capacity.value}"
         cure = "Set tpu.capacity: reserved, or remove it"
         yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
         why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
-    if queue.guaranteed_hours and tpu.capacity is machines.Capacity.FLEX_START:
+    if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
         why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
         cure = "Set tpu.queued.runHours instead"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
-    if queue.guaranteed_hours and tpu.capacity in (
-        machines.Capacity.SPOT,
-        machines.Capacity.PREEMPTIBLE,
-    ):
+    if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
         why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
         cure = "Set tpu.capacity: on-demand or reserved, or remove it"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
@@ -340,14 +306,14 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
     """Check that a TPU for a while says how long, queues, and is of a kind that Google names."""
     tpu = settings.tpu
     hours = tpu.queued.run_hours if tpu.queued else None
-    if tpu.capacity is not machines.Capacity.FLEX_START:
+    if tpu.capacity is not Capacity.FLEX_START:
         yield from misplaced(
             {"tpu.queued.runHours": hours},
             f"contradicts tpu.capacity: {tpu.capacity.value}, which stays until it is deleted",
             "Set tpu.capacity: flex-start, or remove it",
         )
         return
-    if settings.architecture is not machines.Architecture.VM:
+    if settings.is_node:
         return
     if tpu.queue is None:
         why = "contradicts tpu.capacity: flex-start, which Google has in the queue alone"
@@ -366,7 +332,7 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
 def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of a zone in which Google does not name the generation for flex-start."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    if settings.tpu.capacity is not machines.Capacity.FLEX_START or accelerator is None:
+    if settings.tpu.capacity is not Capacity.FLEX_START or accelerator is None:
         return
     for zone in settings.tpu_zones if accelerator.flex_start else ():
         if zone in accelerator.flex_start:
@@ -393,7 +359,7 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
-    if settings.training.run_on is machines.RunOn.TPU:
+    if settings.trains_on_tpu:
         return (
             "with training.runOn: tpu the agent would be lost along with the TPU",
             "Remove it, and let a laptop run `tpustack recover --loop --stack NAME`",
@@ -444,11 +410,7 @@ def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[s
     """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if (
-        settings.architecture is not machines.Architecture.VM
-        or accelerator is None
-        or runtime is None
-    ):
+    if settings.is_node or accelerator is None or runtime is None:
         return
     found = [*_unproven(settings, accelerator, runtime)]
     if found:
@@ -462,7 +424,7 @@ def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtim
         yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
     if accelerator.doubt:
         yield accelerator.doubt
-    if settings.training.run_on is not machines.RunOn.VM:
+    if settings.trains_on_tpu:
         return
     worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
     yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"

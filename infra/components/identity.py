@@ -16,7 +16,6 @@ from infra.deployer import permissions_of_role
 from infra.names import KEPT_DESCRIPTION
 from infra.resources.vertex import VertexJobs
 from infra.settings import StackSettings, VertexSettings
-from infra.settings.machines import Architecture
 from tpu_core.paths import DECLARATION
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
@@ -128,7 +127,7 @@ class Limits(pulumi.ComponentResource):
             "agent", project=settings.project, role=role, member=member, opts=own
         )
         # A classic node acts as an account of Google's.
-        if settings.recovery.enabled and settings.architecture is Architecture.VM:
+        if settings.recovery.enabled and not settings.is_node:
             gcp.serviceaccount.IAMMember(
                 "acts-as",
                 service_account_id=tpu.name,

@@ -59,13 +59,13 @@ def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[s
 
 def vm_script(stack: CheckedStack) -> str | None:
     """Return the VM's start-up script; None unless it runs the trainer."""
-    return startup_script("vm.sh") if stack.settings.training.run_on is RunOn.VM else None
+    return startup_script("vm.sh") if not stack.settings.trains_on_tpu else None
 
 
 def vm_task(stack: CheckedStack) -> str:
     """Return what the VM's start-up script does; another task replaces the VM."""
     settings = stack.settings
-    if settings.training.run_on is not RunOn.VM:
+    if settings.trains_on_tpu:
         return _NOTHING
     if settings.jobs.enabled:
         return _JOBS
@@ -78,7 +78,7 @@ def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[
     runtime = stack.context.catalog.runtime(settings.tpu.runtime_version or "")
     if runtime is None:
         return {}  # A classic node has no metadata.
-    trains = settings.training.run_on is RunOn.TPU
+    trains = settings.trains_on_tpu
     job = _job(stack, bucket, TPU_PACKAGE) | _trainer(stack, RunOn.TPU)
     if runtime.serves_grpc and not trains:
         job = {key: job[key] for key in (Metadata.TPU_NAME, Metadata.BUCKET_URL)}
@@ -163,7 +163,7 @@ def _limits(stack: CheckedStack) -> str:
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
         # A group would restart a VM that turns itself off when the TPU's time is up.
-        "turnOff": settings.training.run_on is RunOn.VM and settings.vm.instance_group is None,
+        "turnOff": not settings.trains_on_tpu and settings.vm.instance_group is None,
         "recovery": budgets if recovery.enabled else None,
         # The TPUs of a request in the queue are lost and recreated together.
         "request": stack.names.tpu if recovery.enabled and queue else None,

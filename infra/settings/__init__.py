@@ -366,6 +366,16 @@ class StackSettings(Section, strict=False):
     """Labels for every resource that can have labels."""
 
     @property
+    def is_node(self) -> bool:
+        """Whether the TPU is a classic node, and not a TPU VM."""
+        return self.architecture is machines.Architecture.NODE
+
+    @property
+    def trains_on_tpu(self) -> bool:
+        """Whether worker 0 of the TPU VM runs the trainer, and not the VM."""
+        return self.training.run_on is machines.RunOn.TPU
+
+    @property
     def vm_comes_back(self) -> bool:
         """Return whether an update that refreshes starts a VM that is off.
 
