@@ -11,11 +11,10 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-import bootstrap.settings as settings_of
-import infra.components.services as apis_of
+from bootstrap import settings as config
+from infra.components import services
 from infra.components.alerts import billing_provider
 from infra.components.identity import week
-from infra.components.services import ProjectServices
 from infra.deployer import OBJECTS_ROLE
 
 LABELS: Mapping[str, str] = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
@@ -23,12 +22,12 @@ LABELS: Mapping[str, str] = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
 # https://cloud.google.com/kms/docs/key-rotation
 _ROTATION = f"{90 * 24 * 3600}s"
 _STATE_ROLES = {
-    settings_of.DEPLOYS: "roles/storage.objectUser",
-    settings_of.PREVIEWS: "roles/storage.objectViewer",
+    config.DEPLOYS: "roles/storage.objectUser",
+    config.PREVIEWS: "roles/storage.objectViewer",
 }
 _KEY_ROLES = {
-    settings_of.DEPLOYS: "roles/cloudkms.cryptoKeyEncrypterDecrypter",
-    settings_of.PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
+    config.DEPLOYS: "roles/cloudkms.cryptoKeyEncrypterDecrypter",
+    config.PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
 }
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
 # no default but the empty list, with which the condition holds: bind nothing but rights to grant.
@@ -47,12 +46,12 @@ class State(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        settings: settings_of.BootstrapSettings,
+        settings: config.BootstrapSettings,
         bucket: str,
         requires: Sequence[pulumi.Resource],
     ) -> None:
         super().__init__("tpu-stack:bootstrap:State", name)
-        old = {"num_newer_versions": settings_of.OLD_VERSIONS, "with_state": "ARCHIVED"}
+        old = {"num_newer_versions": config.OLD_VERSIONS, "with_state": "ARCHIVED"}
         self.bucket = gcp.storage.Bucket(
             f"{name}-bucket",
             name=bucket,
@@ -61,7 +60,7 @@ class State(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": True},
-            soft_delete_policy={"retention_duration_seconds": settings_of.SOFT_DELETE},
+            soft_delete_policy={"retention_duration_seconds": config.SOFT_DELETE},
             lifecycle_rules=[{"action": {"type": "Delete"}, "condition": old}],
             labels=dict(LABELS),
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(requires), protect=True),
@@ -76,7 +75,7 @@ class Keys(pulumi.ComponentResource):
     """By environment: `projects/P/locations/L/keyRings/R/cryptoKeys/K`."""
 
     def __init__(
-        self, settings: settings_of.BootstrapSettings, requires: Sequence[pulumi.Resource]
+        self, settings: config.BootstrapSettings, requires: Sequence[pulumi.Resource]
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Keys", "keys")
         kept = pulumi.ResourceOptions(parent=self, depends_on=list(requires), protect=True)
@@ -126,8 +125,8 @@ class Claims:
 
 # https://docs.github.com/en/actions/reference/security/oidc
 # https://docs.gitlab.com/ci/secrets/id_token_authentication/
-_CLAIMS: Mapping[settings_of.Forge, Claims] = {
-    settings_of.Forge.GITHUB: Claims(
+_CLAIMS: Mapping[config.Forge, Claims] = {
+    config.Forge.GITHUB: Claims(
         issuer="https://token.actions.githubusercontent.com",
         repository="assertion.repository_id",
         owner="assertion.repository_owner_id",
@@ -137,7 +136,7 @@ _CLAIMS: Mapping[settings_of.Forge, Claims] = {
         # It runs for a fork's request, as if it were the branch itself.
         trusted="assertion.event_name != 'pull_request_target'",
     ),
-    settings_of.Forge.GITLAB: Claims(
+    config.Forge.GITLAB: Claims(
         issuer="https://gitlab.com",
         repository="assertion.project_id",
         owner="assertion.namespace_id",
@@ -161,7 +160,7 @@ class Federation(pulumi.ComponentResource):
     preview_provider: pulumi.Output[str]
 
     def __init__(
-        self, settings: settings_of.BootstrapSettings, requires: Sequence[pulumi.Resource]
+        self, settings: config.BootstrapSettings, requires: Sequence[pulumi.Resource]
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Federation", "federation")
         self._settings, self._claims = settings, _CLAIMS[settings.forge]
@@ -193,15 +192,13 @@ class Federation(pulumi.ComponentResource):
         )
         self.register_outputs({"deploy": self.deploy_provider, "preview": self.preview_provider})
 
-    def deploys(
-        self, name: str, environment: settings_of.EnvironmentSettings
-    ) -> pulumi.Output[str]:
+    def deploys(self, name: str, environment: config.EnvironmentSettings) -> pulumi.Output[str]:
         """Return the IAM member that is a job of this environment, on the branch that deploys."""
         if environment.like:
             return pulumi.Output.concat(self._members, f"/attribute.environment/{name}")
         return pulumi.Output.concat(self._members, f"/attribute.deploys/{name}@{self._branch}")
 
-    def previews(self, environment: settings_of.EnvironmentSettings) -> pulumi.Output[str]:
+    def previews(self, environment: config.EnvironmentSettings) -> pulumi.Output[str]:
         """Return the IAM member that previews an environment's stacks: the branch, or all jobs."""
         if environment.previews_requests or environment.like:
             number = self._settings.repository_id
@@ -246,8 +243,8 @@ class Accounts(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        settings: settings_of.BootstrapSettings,
-        rights: settings_of.Rights,
+        settings: config.BootstrapSettings,
+        rights: config.Rights,
         bucket: pulumi.Input[str],
         key: pulumi.Input[str],
         federation: Federation,
@@ -259,8 +256,8 @@ class Accounts(pulumi.ComponentResource):
         self._bucket, self._key = bucket, key
         environment = settings.environments[name]
         self._project = environment.project
-        deployer = self._account(settings_of.DEPLOYS, federation.deploys(name, environment))
-        previewer = self._account(settings_of.PREVIEWS, federation.previews(environment))
+        deployer = self._account(config.DEPLOYS, federation.deploys(name, environment))
+        previewer = self._account(config.PREVIEWS, federation.previews(environment))
         self._grant(deployer, "deployer", rights.deploys)
         for permission, roles in sorted(rights.grants.items()):
             # One for each kind of resource: a condition names at most ten roles.
@@ -351,8 +348,8 @@ class Budget(pulumi.ComponentResource):
 
     def __init__(
         self,
-        settings: settings_of.BootstrapSettings,
-        budget: settings_of.BudgetSettings,
+        settings: config.BootstrapSettings,
+        budget: config.BudgetSettings,
         requires: Sequence[pulumi.Resource],
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Budget", "budget")
@@ -392,24 +389,27 @@ _APIS = (
     "storage.googleapis.com",
     "sts.googleapis.com",
 )
-# What an environment's project needs before its accounts can have a role there.
 _ENVIRONMENTS_APIS = ("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
 _BUDGETS_API = "billingbudgets.googleapis.com"
 
 
-def declare(settings: settings_of.BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
+def declare(settings: config.BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
     """Declare everything and return the outputs; `root` has the stacks' files."""
-    rights = settings_of.rights_of(settings, root)
+    rights = config.rights_of(settings, root)
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
-    services = ProjectServices(settings.project, apis)
-    enabled = list(services.enabled.values())
+    enabled = list(services.ProjectServices(settings.project, apis).enabled.values())
     State("own", settings, settings.bucket, enabled)
     keys = Keys(settings, enabled).keys
     federation = Federation(settings, enabled)
     environments = {}
     for name, environment in settings.environments.items():
         state = State(name, settings, settings.bucket_of(name), enabled).bucket
-        requires = [*enabled, *_enabled(name, environment.project)]
+        # What the environment's project needs before its accounts can have a role there.
+        of_project = [
+            services.enabled(f"{name}-{api}", environment.project, api)
+            for api in _ENVIRONMENTS_APIS
+        ]
+        requires = [*enabled, *of_project]
         accounts = Accounts(name, settings, rights[name], state, keys[name], federation, requires)
         environments[name] = {
             "backend_url": pulumi.Output.concat("gs://", state),
@@ -422,25 +422,11 @@ def declare(settings: settings_of.BootstrapSettings, root: Path) -> dict[str, pu
     return _exported(settings, federation, environments, rights)
 
 
-def _enabled(name: str, project: str) -> list[pulumi.Resource]:
-    """Enable what an environment's project needs, never to disable it again."""
-    return [
-        gcp.projects.Service(
-            f"{name}-{service}",
-            project=project,
-            service=service,
-            disable_on_destroy=False,
-            opts=pulumi.ResourceOptions(hooks=apis_of.until_they_answer()),
-        )
-        for service in _ENVIRONMENTS_APIS
-    ]
-
-
 def _exported(
-    settings: settings_of.BootstrapSettings,
+    settings: config.BootstrapSettings,
     federation: Federation,
     environments: Mapping[str, Any],
-    rights: Mapping[str, settings_of.Rights],
+    rights: Mapping[str, config.Rights],
 ) -> dict[str, pulumi.Input[object]]:
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
 from infra.settings import StackSettings, base
+from infra.settings.base import UNSET, Problem, Section, Text
 from infra.settings.parse import load_stack_file, stack_path
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
@@ -49,21 +50,21 @@ class Forge(base.StrEnum):
     GITLAB = "gitlab"
 
 
-class BudgetSettings(base.Section, strict=False):
+class BudgetSettings(Section, strict=False):
     """A budget over the projects."""
 
-    billing_account: base.Text
+    billing_account: Text
     """The billing account, like 012345-6789AB-CDEF01."""
     amount: int = Field(ge=1)
     """Whole units of the account's currency a month; mails at 50, 90 and 100 %."""
 
 
-class EnvironmentSettings(base.Section, strict=False):
+class EnvironmentSettings(Section, strict=False):
     """One environment: a project, and who may do what in it."""
 
-    project: base.Text
+    project: Text
     """Project of its stack, which has its name, and of no other environment's."""
-    like: base.Text | None = None
+    like: Text | None = None
     """The stack that requests' stacks are modelled on. With it this is the environment of these
     stacks: anyone who can push may deploy there.
     """
@@ -71,18 +72,18 @@ class EnvironmentSettings(base.Section, strict=False):
     """Whether requests are previewed on its stack: anyone who can push may then read what its
     previewer reads, the state and its secrets included.
     """
-    deployer_roles: tuple[base.Text, ...] = ()
+    deployer_roles: tuple[Text, ...] = ()
     """Further roles of the deployer, for a stack that needs them."""
 
 
-class BootstrapSettings(base.Section, strict=False):
+class BootstrapSettings(Section, strict=False):
     """Everything that the stack file says."""
 
-    project: base.Text
+    project: Text
     """Project of buckets, keys, accounts and identity pool; no stack's."""
-    region: base.Text
+    region: Text
     """Region of the state buckets and the keys."""
-    repository: base.Text
+    repository: Text
     """The repository whose pipeline is let in, OWNER/NAME."""
     repository_id: int = Field(ge=1)
     """Its number, which stays its own when it is renamed or deleted."""
@@ -90,13 +91,13 @@ class BootstrapSettings(base.Section, strict=False):
     """Its owner's number (on GitLab: the namespace's)."""
     forge: Forge = Forge.GITHUB
     """Where the repository is."""
-    branch: base.Text = "main"
+    branch: Text = "main"
     """The branch whose pipeline may deploy."""
-    environments: Mapping[base.Text, EnvironmentSettings] = Field(min_length=1)
+    environments: Mapping[Text, EnvironmentSettings] = Field(min_length=1)
     """The environments by the names that they have on the forge."""
-    name_prefix: base.Text = "tpu-stack-ci"
+    name_prefix: Text = "tpu-stack-ci"
     """What the names of all resources begin with."""
-    state_bucket: base.Text | None = None
+    state_bucket: Text | None = None
     """Name of the bucket of bootstrap's own state, and beginning of those of the environments.
     PROJECT-PREFIX-state if not set.
     """
@@ -126,7 +127,7 @@ class BootstrapSettings(base.Section, strict=False):
 class BootstrapError(Exception):
     """The settings can't be used. The message names every problem."""
 
-    def __init__(self, stack: str, problems: list[base.Problem]) -> None:
+    def __init__(self, stack: str, problems: list[Problem]) -> None:
         self.problems = problems
         lines = [f"{base.counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
@@ -158,16 +159,16 @@ def _setting(name: str) -> str:
     return PROJECT_KEY if name == "project" else name
 
 
-def _problem(error: ErrorDetails) -> base.Problem:
+def _problem(error: ErrorDetails) -> Problem:
     """Return the problem that the types found."""
     name = ".".join(map(str, error["loc"]))
-    value: object = base.UNSET if error["type"] == "missing" else error["input"]
-    return base.Problem(
+    value: object = UNSET if error["type"] == "missing" else error["input"]
+    return Problem(
         _setting(name), value, f"is wrong: {error['msg']}", "docs/gitops.md describes every setting"
     )
 
 
-def _problems(settings: BootstrapSettings) -> Iterator[base.Problem]:
+def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
     """Yield the problems that the types can't express."""
     for name, value, form, what, like in (
         (PROJECT_KEY, settings.project, _PROJECT, "project id", "my-project-pipeline"),
@@ -177,54 +178,50 @@ def _problems(settings: BootstrapSettings) -> Iterator[base.Problem]:
         ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
     ):
         if not form.fullmatch(value):
-            yield base.Problem(name, value, f"is no {what}", f"Use one like {like}")
-    said: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
-    said |= {f"environments.{name}.project": e.project for name, e in settings.environments.items()}
-    said |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
-    for name, example in said.items():
+            yield Problem(name, value, f"is no {what}", f"Use one like {like}")
+    named: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
+    named |= {
+        f"environments.{name}.project": e.project for name, e in settings.environments.items()
+    }
+    named |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
+    for name, example in named.items():
         if example in _EXAMPLES:
-            yield base.Problem(
-                name, example, "stands in the example for one of yours", "Write your own"
-            )
+            yield Problem(name, example, "stands in the example for one of yours", "Write your own")
     for name, environment in settings.environments.items():
         yield from _of_environment(settings, name, environment)
     budget = settings.budget
     if budget and not _BILLING.fullmatch(budget.billing_account):
         cure = "`gcloud billing accounts list` shows its id"
-        yield base.Problem(
+        yield Problem(
             "budget.billingAccount", budget.billing_account, "is no billing account", cure
         )
 
 
 def _of_environment(
     settings: BootstrapSettings, name: str, environment: EnvironmentSettings
-) -> Iterator[base.Problem]:
+) -> Iterator[Problem]:
     setting = f"environments.{name}"
     longest = max(len(settings.account_of(name, does)) for does in (DEPLOYS, PREVIEWS))
     if not _ENVIRONMENT.fullmatch(name):
-        yield base.Problem(
-            setting, name, "is no name", "Use lower-case letters, digits and hyphens"
-        )
+        yield Problem(setting, name, "is no name", "Use lower-case letters, digits and hyphens")
     elif longest > _LONGEST_ACCOUNT:
         why = f"makes an account's name of {longest} characters with namePrefix; Google takes 30"
-        yield base.Problem(setting, name, why, "Shorten one of the two")
+        yield Problem(setting, name, why, "Shorten one of the two")
     elif not _BUCKET.fullmatch(settings.bucket_of(name)):
-        yield base.Problem(
-            "stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it"
-        )
+        yield Problem("stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it")
     project, at = environment.project, f"{setting}.project"
     if not _PROJECT.fullmatch(project):
-        yield base.Problem(at, project, "is no project id", "Use the id, not the number")
+        yield Problem(at, project, "is no project id", "Use the id, not the number")
     elif project == settings.project:
         why = "has the pipeline's accounts and keys, which a deployer in it could take"
-        yield base.Problem(at, project, why, "Make a project for the environment")
+        yield Problem(at, project, why, "Make a project for the environment")
     elif settings.all_projects.count(project) > 1:
         why = "is another environment's too, so that the deployer of one reaches the other"
-        yield base.Problem(at, project, why, "Make a project for each environment")
+        yield Problem(at, project, why, "Make a project for each environment")
     for number, role in enumerate(environment.deployer_roles):
         if not _ROLE.fullmatch(role):
             at = f"{setting}.deployerRoles[{number}]"
-            yield base.Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
+            yield Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
 
 
 # --- What an environment's accounts may do: the lists of its stack, and nothing else
@@ -267,7 +264,7 @@ def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
 
     Raises BootstrapError with every problem.
     """
-    problems: list[base.Problem] = []
+    problems: list[Problem] = []
     found = {}
     for name, environment in settings.environments.items():
         stack = environment.like or name
@@ -295,15 +292,15 @@ def _stack_settings(root: Path, stack: str, environment: EnvironmentSettings) ->
 
 def _problems_of_stack(
     name: str, stack: str, environment: EnvironmentSettings, settings: StackSettings
-) -> Iterator[base.Problem]:
+) -> Iterator[Problem]:
     file = f"stacks/Pulumi.{stack}.yaml"
     if settings.project != environment.project and not environment.like:
         why = f"is not the project of the environment {name}, {environment.project}"
-        yield base.Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
+        yield Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
     if _needs_role(settings) and not (settings.limits.role or "").startswith(LIMITS_ROLE):
         why = "makes the stack change roles, and who may do that may do everything"
         cure = f"Write `role: {LIMITS_ROLE}` there: bootstrap makes this role"
-        yield base.Problem(f"{file}: limits.role", settings.limits.role or base.UNSET, why, cure)
+        yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
 
 
 def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: str) -> Rights:

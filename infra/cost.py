@@ -380,11 +380,11 @@ def _end(settings: StackSettings, stack: str) -> str:
 
 def _limits(settings: StackSettings) -> str:
     limits = settings.limits
-    said = []
+    ends = []
     if limits.idle_minutes is not None:
-        said.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
+        ends.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
     if limits.time_to_live_hours is not None:
-        said.append(f"{limits.time_to_live_hours:g} hours after it was made")
-    if not said:
+        ends.append(f"{limits.time_to_live_hours:g} hours after it was made")
+    if not ends:
         return "The stack has no limits: nothing else takes the TPU down (limits.idleMinutes)"
-    return f"Its limits take the TPU down {' and '.join(said)}; the VM's disk and the bucket stay"
+    return f"Its limits take the TPU down {' and '.join(ends)}; the VM's disk and the bucket stay"

@@ -123,8 +123,8 @@ class Api:
                 status, answer = self._client.call(method, url, text)
             except (ConnectionError, TimeoutError) as error:
                 reached = False
-                said = f"the {self._title} API cannot be reached: {error}"
-                status, answer = 0, {"error": {"message": said}}
+                failure = f"the {self._title} API cannot be reached: {error}"
+                status, answer = 0, {"error": {"message": failure}}
             if 0 < status < 400:
                 return answer
             refused = ApiError(status, _reason(answer), message(answer))

@@ -298,8 +298,8 @@ def vertex_tpus() -> Mapping[str, VertexTpu]:
 @lru_cache(maxsize=1)
 def vertex_regions() -> tuple[str, ...]:
     """Return where custom jobs can have TPUs: the regions where Cloud TPU has one of theirs."""
-    there = Catalog().accelerators
-    zones = {zone for name in vertex_tpus() for zone in there[name].zones}
+    types = Catalog().accelerators
+    zones = {zone for name in vertex_tpus() for zone in types[name].zones}
     return tuple(sorted({zone.rpartition("-")[0] for zone in zones}))
 
 

@@ -57,9 +57,9 @@ def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
     known = list(zones)
     is_region = any(each.rpartition("-")[0] == zone for each in known)
     region = zone if is_region else zone.rpartition("-")[0]
-    here = [each for each in known if each.rpartition("-")[0] == region]
+    near = [each for each in known if each.rpartition("-")[0] == region]
     why = "is a region, not a zone" if is_region else "has no TPUs"
-    return Problem(setting, zone, why, f"Use {one_of(here[:3])}" if here else nearest(zone, known))
+    return Problem(setting, zone, why, f"Use {one_of(near[:3])}" if near else nearest(zone, known))
 
 
 def one_of(names: Iterable[str]) -> str:

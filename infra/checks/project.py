@@ -47,10 +47,10 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem("owner", settings.owner, why, "Remove one of the two")
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
-    said = "" if settings.name_prefix else f" and would be {prefix!r}, which"
+    derived = "" if settings.name_prefix else f" and would be {prefix!r}, which"
     if not _NAME.fullmatch(prefix):
         why = (
-            f"{said} is no name for resources (lower-case letters, digits and hyphens, a letter "
+            f"{derived} is no name for resources (lower-case letters, digits and hyphens, a letter "
             "first, no hyphen last)".strip()
         )
         yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
@@ -58,7 +58,7 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem(
             "namePrefix",
             value,
-            f"{said} has {len(prefix)} characters, but a service account's id, which begins with "
+            f"{derived} has {len(prefix)} characters, but a service account's id, which begins with "
             f"it, has {_SHORTEST_ID} to {_LONGEST_ID}".strip(),
             f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters",
         )
@@ -68,7 +68,7 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
     """Check that the bucket's name follows Google's rules."""
     name = context.names.bucket
     value = settings.bucket.name or UNSET
-    said = "" if settings.bucket.name else f" and would be {name!r}, which"
+    derived = "" if settings.bucket.name else f" and would be {name!r}, which"
     if not _BUCKET.fullmatch(name):
         why = (
             "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
@@ -81,7 +81,9 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
         return
     if not settings.bucket.name and any(check_project(settings, context)):
         return  # The name is wrong because the project is.
-    yield Problem("bucket.name", value, f"{said} {why}".strip(), "Set one like my-project-tpu-data")
+    yield Problem(
+        "bucket.name", value, f"{derived} {why}".strip(), "Set one like my-project-tpu-data"
+    )
 
 
 # --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
@@ -205,7 +207,7 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem(
             "messages.costDollars",
             messages.cost_dollars,
-            "reaches nobody",
+            "has no recipient",
             "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it",
         )
     estimate = context.cost_of(settings)

@@ -421,8 +421,8 @@ def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    said = done.stderr.strip().rpartition(_ENDING)[2]
-    return said if done.returncode == _WRONG_INPUT else None
+    words = done.stderr.strip().rpartition(_ENDING)[2]
+    return words if done.returncode == _WRONG_INPUT else None
 
 
 def job_name(settings: StackSettings, root: Path) -> str:

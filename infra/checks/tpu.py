@@ -17,19 +17,19 @@ _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
 def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the zone has TPUs, and this type among them."""
     types = context.catalog.accelerators
-    here = [name for name, other in types.items() if settings.zone in other.zones]
+    offered = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
-    if not here and not (may_be_new and catalog.is_zone_name(settings.zone)):
+    if not offered and not (may_be_new and catalog.is_zone_name(settings.zone)):
         having = (accelerator, *types.values()) if accelerator else types.values()
         zones = dict.fromkeys(zone for each in having for zone in each.zones)
         yield without_tpus("zone", settings.zone, zones)
         return
     if accelerator and accelerator.zones_final and settings.zone not in accelerator.zones:
-        same = [name for name in here if types[name].family == accelerator.family]
+        same = [name for name in offered if types[name].family == accelerator.family]
         cure = (
             f"Use {one_of(accelerator.zones)} for it; {settings.zone} has "
-            f"{', '.join((same or here)[:5])}"
+            f"{', '.join((same or offered)[:5])}"
         )
         yield Problem("zone", settings.zone, f"offers no {accelerator.name}", cure)
 
@@ -200,8 +200,8 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
     if wrong:
         accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
         others = accelerator.zones if accelerator else ()
-        here = (zone for zone in others if zone.rpartition("-")[0] == settings.region)
-        good = [zone for zone in here if zone != settings.zone]
+        offered = (zone for zone in others if zone.rpartition("-")[0] == settings.region)
+        good = [zone for zone in offered if zone != settings.zone]
         cure = f"Use {one_of(good)}" if good else "Remove it: there is no other zone"
         yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
     if tie := _tie(settings):

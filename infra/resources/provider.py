@@ -31,8 +31,8 @@ class UnknownProviderError(Exception):
 
 def known() -> dict[str, Provider]:
     """Return the providers by their pickles, in base64, as the state has them."""
-    ours = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
-    return {serialize_provider(each()): each for each in ours}
+    providers = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
+    return {serialize_provider(each()): each for each in providers}
 
 
 def provider_of(pickled: bytes) -> dynamic.ResourceProvider:

@@ -85,8 +85,8 @@ def standing(api: TpuApi, props: Props) -> list[Json | None]:
     wanted = node_names(props)
     if len(wanted) == 1:
         return [api.get(f"{parent_of(props)}/nodes/{wanted[0]}")]
-    there = {tpu.short_name(node): node for node in api.list_all(parent_of(props), "nodes")}
-    return [there.get(name) for name in wanted]
+    found = {tpu.short_name(node): node for node in api.list_all(parent_of(props), "nodes")}
+    return [found.get(name) for name in wanted]
 
 
 def is_gone(node: Json) -> bool:
@@ -149,10 +149,10 @@ def locate(api: TpuApi, props: Props) -> tuple[Props, Json | None]:
         return props, api.get(entry_name(props))
     mark = props.get("labels", {}).get(contract.MARK)
     for zone in dict.fromkeys((props.get("at") or props["zone"], *zones_of(props))):
-        here = {**props, "at": zone}
-        entry = api.get(entry_name(here))
+        moved = {**props, "at": zone}
+        entry = api.get(entry_name(moved))
         if entry and (mark is None or tpu.labels_of(entry).get(contract.MARK) == mark):
-            return here, entry
+            return moved, entry
     return props, None
 
 
@@ -181,19 +181,20 @@ def is_the_same(props: Props, entry: Mapping[str, Any]) -> bool:
     mark, wanted = props["labels"].get(contract.MARK), identity_of(props, "request")
     if props.get("at"):
         wanted = tpu.in_zone(wanted, parent_of(props))
-    ours = bool(mark) and tpu.labels_of(dict(entry)).get(contract.MARK) == mark
-    return ours and _covers(entry, wanted)
+    marked = bool(mark) and tpu.labels_of(dict(entry)).get(contract.MARK) == mark
+    return marked and _covers(entry, wanted)
 
 
 def _covers(found: Any, wanted: Any) -> bool:
     if found is None and not wanted:
         return True  # Google leaves out what is false or empty.
     if isinstance(wanted, Mapping):
-        there = isinstance(found, Mapping)
-        return there and all(_covers(found.get(key), value) for key, value in wanted.items())
+        return isinstance(found, Mapping) and all(
+            _covers(found.get(key), value) for key, value in wanted.items()
+        )
     if isinstance(wanted, list):
-        there = isinstance(found, list) and len(found) == len(wanted)
-        return there and all(map(_covers, found, wanted))
+        alike = isinstance(found, list) and len(found) == len(wanted)
+        return alike and all(map(_covers, found, wanted))
     return bool(found == wanted)
 
 
@@ -214,17 +215,17 @@ def submit(api: TpuApi, props: Props) -> Props:
     if not may_move(props):
         _post(api, props)
         return props
-    there, entry = locate(api, props)
+    placed, entry = locate(api, props)
     if entry is not None:
-        _take_over(api, there, entry)
-        return there
+        _take_over(api, placed, entry)
+        return placed
     *first, last = ({**props, "at": zone} for zone in zones_of(props))
-    for there in first:
-        why = _try(api, there)
+    for placed in first:
+        why = _try(api, placed)
         if why is None:
-            return there
-        say(f"{props['name']}: {why} in {there['at']}; the next zone is tried")
-        remove_request(api, there)
+            return placed
+        say(f"{props['name']}: {why} in {placed['at']}; the next zone is tried")
+        remove_request(api, placed)
     _post(api, last)
     return last
 
@@ -233,12 +234,12 @@ def remove_request(api: TpuApi, props: Props) -> None:
     """Delete a request in any state along with its TPU VMs, in any zone, until it is gone."""
 
     def gone() -> bool:
-        there, entry = locate(api, props)
+        placed, entry = locate(api, props)
         if entry is None:
             return True
         if entry.get("state", {}).get("state") != "DELETING":
             try:
-                api.call("DELETE", entry_name(there), None, {"force": "true"})
+                api.call("DELETE", entry_name(placed), None, {"force": "true"})
             except ApiError as error:
                 # Between two states Google refuses even this; it passes.
                 passes = error.reason in ("FAILED_PRECONDITION", "ABORTED")
@@ -366,25 +367,25 @@ class QueuedRequestProvider(ApiResourceProvider):
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         """Queue a request, and return it where it is."""
         api = TpuApi()
-        there = submit(api, props)
-        entry = api.get(entry_name(there))
+        placed = submit(api, props)
+        entry = api.get(entry_name(placed))
         if entry is None:
-            raise RuntimeError(f"{entry_name(there)} was queued, and has been deleted since")
-        outs = {**there, "loss": loss(api, there, entry)}
+            raise RuntimeError(f"{entry_name(placed)} was queued, and has been deleted since")
+        outs = {**placed, "loss": loss(api, placed, entry)}
         return dynamic.CreateResult(id_of(props), outs)
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read what became of a request: it is gone, over, or as it should be."""
         api = TpuApi()
-        there, entry = locate(api, props)
+        placed, entry = locate(api, props)
         if entry is None:
             return dynamic.ReadResult("", {})
         # Those that the request asks for count until its TPU VMs stand.
-        found = [tpu.labels_of(node) for node in standing(api, there) if node]
+        found = [tpu.labels_of(node) for node in standing(api, placed) if node]
         found = found or [tpu.labels_of(entry) or props["labels"]]
         # One TPU VM with other labels is enough to see that they were changed by hand.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
-        outs = {**there, "loss": loss(api, there, entry), "labels": labels}
+        outs = {**placed, "loss": loss(api, placed, entry), "labels": labels}
         return dynamic.ReadResult(id_, outs)
 
     def update(
@@ -393,13 +394,13 @@ class QueuedRequestProvider(ApiResourceProvider):
         """Change labels and tags in place. A new deadline counts for the next request."""
         api, marks = TpuApi(), _marks(_news)
         if _marks(_olds) != marks:
-            there, _ = locate(api, _olds)
-            if not all(standing(api, there)):
+            placed, _ = locate(api, _olds)
+            if not all(standing(api, placed)):
                 raise RuntimeError(
                     f"{_news['name']} still waits in the queue, and Google changes nothing there."
                     " Wait until it is READY, or take the change back."
                 )
-            nodes = [f"{parent_of(there)}/nodes/{name}" for name in node_names(_news)]
+            nodes = [f"{parent_of(placed)}/nodes/{name}" for name in node_names(_news)]
             mask = {"updateMask": ",".join(marks)}
             for operation in [api.call("PATCH", node, marks, mask) for node in nodes]:
                 api.finish(operation, _UPDATE_MINUTES)
@@ -433,8 +434,8 @@ def _lost_by_now(props: Props) -> str:
     """Say what has become of a request since the state was written; empty if looking fails."""
     try:
         api = TpuApi()
-        there, entry = locate(api, props)
-        return "it is gone" if entry is None else loss(api, there, entry)
+        placed, entry = locate(api, props)
+        return "it is gone" if entry is None else loss(api, placed, entry)
     except ApiError:
         return ""
 
@@ -470,9 +471,9 @@ class QueuedNodeProvider(ApiResourceProvider):
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         """Wait until all TPU VMs are READY."""
         api = TpuApi()
-        there, _ = locate(api, props)
-        ready = await_ready(api, there)
-        return dynamic.CreateResult(ready[0]["name"], {**there, "endpoints": _endpoints(ready)})
+        placed, _ = locate(api, props)
+        ready = await_ready(api, placed)
+        return dynamic.CreateResult(ready[0]["name"], {**placed, "endpoints": _endpoints(ready)})
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read the TPU VMs; there are none if Google has taken one away.
@@ -481,11 +482,11 @@ class QueuedNodeProvider(ApiResourceProvider):
         reason for others.
         """
         api = TpuApi()
-        there, entry = locate(api, props)
-        found = standing(api, there)
-        if entry is None or lost(there, found):
+        placed, entry = locate(api, props)
+        found = standing(api, placed)
+        if entry is None or lost(placed, found):
             return dynamic.ReadResult("", {})
-        return dynamic.ReadResult(id_, {**there, "endpoints": _endpoints(found)})
+        return dynamic.ReadResult(id_, {**placed, "endpoints": _endpoints(found)})
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
@@ -512,11 +513,11 @@ def await_ready(api: TpuApi, props: Props) -> list[Json]:
     Raises RuntimeError if the request fails or the time is up, with the cure.
     """
     name, minutes = props["name"], props["waitMinutes"]
-    said = ""
+    last = ""
     ready: list[Json] = []
 
     def over() -> bool:
-        nonlocal said, ready
+        nonlocal last, ready
         entry = api.get(entry_name(props))
         if entry is None:
             raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up`.")
@@ -534,16 +535,16 @@ def await_ready(api: TpuApi, props: Props) -> list[Json]:
                 return True
             many = f" and {len(waited_for) - 1} more" if len(waited_for) > 1 else ""
             state = f"ACTIVE, its TPU VM {waited_for[0]}{many}"
-        if state != said:
+        if state != last:
             say(f"{name}: {state}; waiting for READY, at most {minutes:g} minutes")
-            said = state
+            last = state
         return False
 
     try:
         api.wait(over, minutes, name)
     except TimeoutError:
         raise RuntimeError(
-            f"{name} is still {said} after {minutes:g} minutes (tpu.queued.waitMinutes). It keeps "
+            f"{name} is still {last} after {minutes:g} minutes (tpu.queued.waitMinutes). It keeps "
             "its place in the queue: run `pulumi up` again to keep waiting, or `pulumi destroy`."
         ) from None
     return ready

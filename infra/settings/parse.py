@@ -47,13 +47,13 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()) -> StackSettings:
+def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = ()) -> StackSettings:
     """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
-    Raises SettingsError with every problem, those that are `told` already among them.
+    Raises SettingsError with every problem, those that are `known` already among them.
     """
     values: dict[str, Any] = {}
-    problems = list(told)
+    problems = list(known)
     for key, value in config.items():
         namespace, _, name = key.rpartition(":")
         if key == PROJECT_KEY:
@@ -255,8 +255,8 @@ def load_stack_file(path: Path) -> StackSettings:
     try:
         document = load_yaml(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
-        cure = f"There are: {', '.join(there) or 'none'}"
+        files = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
+        cure = f"There are: {', '.join(files) or 'none'}"
         raise _refusal(stack, f"has no file {path.name}", cure) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -274,9 +274,9 @@ def load_stack_file(path: Path) -> StackSettings:
         raise SettingsError(stack, [Problem("config", key, why, cure) for key in unnamed])
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
     why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
-    told = [Problem(key, value, why, cure) for key, value in outside.items()]
+    known = [Problem(key, value, why, cure) for key, value in outside.items()]
     meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
-    return parse({**meant, **(config or {})}, stack, told)
+    return parse({**meant, **(config or {})}, stack, known)
 
 
 def _refusal(stack: str, why: str, cure: str) -> SettingsError:

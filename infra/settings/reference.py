@@ -85,12 +85,12 @@ def _settings(
 ) -> Iterator[Setting]:
     for name, entry in section["properties"].items():
         whole = _resolved(entry, definitions)
-        here = f"{path}{name}"
+        full = f"{path}{name}"
         grouped = "properties" in whole
         optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
         if not grouped or optional:
             yield Setting(
-                PROJECT_KEY if here == _PROJECT else here,
+                PROJECT_KEY if full == _PROJECT else full,
                 _kind(whole),
                 name in section.get("required", ()),
                 whole.get("default"),
@@ -100,10 +100,10 @@ def _settings(
                 one_line(entry.get("description")),
             )
         if grouped:
-            yield from _settings(whole, definitions, f"{here}.")
+            yield from _settings(whole, definitions, f"{full}.")
         if reference := whole.get("items", {}).get("$ref"):
             yield from _settings(
-                definitions[reference.rpartition("/")[2]], definitions, f"{here}[]."
+                definitions[reference.rpartition("/")[2]], definitions, f"{full}[]."
             )
 
 

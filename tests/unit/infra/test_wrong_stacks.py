@@ -1203,7 +1203,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a ceiling that nobody is told of",
         config(messages={"costDollars": 500}),
-        "messages.costDollars: 500 reaches nobody. Set messages.emails, messages.pubsubTopic or "
+        "messages.costDollars: 500 has no recipient. Set messages.emails, messages.pubsubTopic or "
         "messages.channels, or remove it.",
     ),
 ]
