@@ -43,7 +43,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a network of its own": lambda s: s.network.create,
     "a tpu": lambda s: True,
     "several slices": lambda s: s.tpu.slices > 1,
-    "limits": lambda s: _makes_a_role(s),
+    "limits": lambda s: (s.limits.any or s.recovery.enabled) and s.limits.role is None,
     "recovery": lambda s: s.recovery.enabled,
     "jobs with an account of their own": lambda s: s.jobs.apart,
     "vertex training": lambda s: s.jobs.vertex is not None,
@@ -87,12 +87,6 @@ class Permissions:
     def of_billing_account(self, *kinds: str) -> list[str]:
         """Return the permissions of some purposes (all if none is named), each once."""
         return _together(self.billing_account, kinds or ALL)
-
-
-def groups() -> dict[str, dict[str, list[str]]]:
-    """Return the whole list: permissions by group and purpose."""
-    loaded: dict[str, dict[str, list[str]]] = _catalog()["groups"]
-    return loaded
 
 
 def permissions_of(settings: StackSettings) -> Permissions:
@@ -145,10 +139,6 @@ def _catalog() -> dict[str, Any]:
 
 def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:
     return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
-
-
-def _makes_a_role(settings: StackSettings) -> bool:
-    return (settings.limits.any or settings.recovery.enabled) and settings.limits.role is None
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

@@ -47,28 +47,23 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem("owner", settings.owner, why, "Remove one of the two")
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
-    derived = "" if settings.name_prefix else f" and would be {prefix!r}, which"
+    why = "" if settings.name_prefix else f"and would be {prefix!r}, which "
     if not _NAME.fullmatch(prefix):
-        why = (
-            f"{derived} is no name for resources (lower-case letters, digits and hyphens, a letter "
-            "first, no hyphen last)".strip()
-        )
+        why += "is no name for resources (lower-case letters, digits and hyphens, a letter first, "
+        why += "no hyphen last)"
         yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
     elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
-        yield Problem(
-            "namePrefix",
-            value,
-            f"{derived} has {len(prefix)} characters, but a service account's id, which begins with "
-            f"it, has {_SHORTEST_ID} to {_LONGEST_ID}".strip(),
-            f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters",
-        )
+        why += f"has {len(prefix)} characters, but a service account's id, which begins with it, "
+        why += f"has {_SHORTEST_ID} to {_LONGEST_ID}"
+        cure = f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters"
+        yield Problem("namePrefix", value, why, cure)
 
 
 def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the bucket's name follows Google's rules."""
     name = context.names.bucket
     value = settings.bucket.name or UNSET
-    derived = "" if settings.bucket.name else f" and would be {name!r}, which"
+    derived = "" if settings.bucket.name else f"and would be {name!r}, which "
     if not _BUCKET.fullmatch(name):
         why = (
             "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
@@ -81,9 +76,7 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
         return
     if not settings.bucket.name and any(check_project(settings, context)):
         return  # The name is wrong because the project is.
-    yield Problem(
-        "bucket.name", value, f"{derived} {why}".strip(), "Set one like my-project-tpu-data"
-    )
+    yield Problem("bucket.name", value, derived + why, "Set one like my-project-tpu-data")
 
 
 # --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
@@ -96,13 +89,11 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
     """Check that the provider still has what the architecture needs."""
     generation = int(context.provider.partition(".")[0])
     if settings.is_node and generation > _LAST_WITH_NODES:
-        yield Problem(
-            "architecture",
-            settings.architecture.value,
-            f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has",
-            "Use architecture vm, or install the last generation that has them: "
-            f"`pip install 'pulumi-gcp>={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}'`",
-        )
+        why = f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has"
+        versions = f">={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}"
+        cure = "Use architecture vm, or install the last generation that has them: "
+        cure += f"`pip install 'pulumi-gcp{versions}'`"
+        yield Problem("architecture", settings.architecture.value, why, cure)
 
 
 # --- What budgets and messages have in common: e-mail addresses, and names of topics
