@@ -137,25 +137,20 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         if value is not None and not form.fullmatch(value):
             yield Problem(f"budget.{name}", value, f"is no {what}", cure)
     if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
-        yield Problem(
-            "budget.pubsubTopic", budget.pubsub_topic, "is no name of a topic", _TOPIC_CURE
-        )
+        why = "is no name of a topic"
+        yield Problem("budget.pubsubTopic", budget.pubsub_topic, why, _TOPIC_CURE)
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
         why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
         yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
-    for name, percents in (
-        ("thresholds", budget.thresholds),
-        ("forecastThresholds", budget.forecast_thresholds),
-    ):
+    spent, forecast = budget.thresholds, budget.forecast_thresholds
+    for name, percents in (("thresholds", spent), ("forecastThresholds", forecast)):
         if len(set(percents)) < len(percents):
-            yield Problem(
-                f"budget.{name}", list(percents), "has one twice", "Name each of them once"
-            )
-    if not (budget.thresholds or budget.forecast_thresholds):
-        yield Problem(
-            "budget.thresholds", [], "never reports anything", "Name at least one, such as 100"
-        )
+            why, cure = "has one twice", "Name each of them once"
+            yield Problem(f"budget.{name}", list(percents), why, cure)
+    if not (spent or forecast):
+        why, cure = "never reports anything", "Name at least one, such as 100"
+        yield Problem("budget.thresholds", [], why, cure)
 
 
 _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
@@ -175,13 +170,10 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
         if not _CHANNEL.fullmatch(channel):
-            yield Problem(
-                "messages.channels",
-                channel,
-                "is no full name of a notification channel",
-                "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
-                "channels list` shows it",
-            )
+            cure = "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
+            cure += "channels list` shows it"
+            why = "is no full name of a notification channel"
+            yield Problem("messages.channels", channel, why, cure)
     names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
     if len(names) > _MOST_CHANNELS:
         why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
@@ -194,18 +186,11 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)
     if messages.cost_dollars is None:
         return
+    ceiling = "messages.costDollars", messages.cost_dollars
     if not messages.any:
-        yield Problem(
-            "messages.costDollars",
-            messages.cost_dollars,
-            "has no recipient",
-            "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it",
-        )
+        cure = "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it"
+        yield Problem(*ceiling, "has no recipient", cure)
     estimate = context.cost_of(settings)
     if unknown := [line for line in estimate.lines if line.configured is None]:
-        yield Problem(
-            "messages.costDollars",
-            messages.cost_dollars,
-            f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}",
-            "Remove it, and set a budget instead",
-        )
+        why = f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}"
+        yield Problem(*ceiling, why, "Remove it, and set a budget instead")

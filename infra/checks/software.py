@@ -16,6 +16,7 @@ from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
 from tpu_agent.bundle import lock_of
+from tpu_core import paths
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
@@ -326,7 +327,6 @@ _FILES = (".py", ".json", ".yaml", ".yml")
 _SECONDS = 60.0
 # As the trainer ends after wrong input (training/README.md, exit codes).
 _WRONG_INPUT, _ENDING = 2, "training failed: "
-_JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -363,18 +363,14 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
             cure = "Everybody who may read the bucket would have it. Take it out of the folder"
             yield Problem("training.data", data, why, cure)
         return
-    yield Problem(
-        "training.data",
-        data,
-        why,
-        f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
-        "training.data out if the bucket has the data already",
-    )
+    cure = f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
+    cure += "training.data out if the bucket has the data already"
+    yield Problem("training.data", data, why, cure)
 
 
 def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the job's name can be a folder in the bucket."""
-    if not _JOB.fullmatch(settings.training.job):
+    if not paths.NAME.fullmatch(settings.training.job):
         why = "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)"
         yield Problem("training.job", settings.training.job, why, "Use one like mnist-1")
 
@@ -396,9 +392,8 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
             return
     if args and wheel is not None and (refusal := _refused(wheel, args)):
         cure = "`tpu-training train-and-evaluate --help` lists all parameters"
-        yield Problem(
-            "training.args", " ".join(args), f"would end the training: {refusal.rstrip('?')}", cure
-        )
+        why = f"would end the training: {refusal.rstrip('?')}"
+        yield Problem("training.args", " ".join(args), why, cure)
 
 
 @functools.cache

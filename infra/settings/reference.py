@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from infra.settings import StackSettings
 from infra.settings.base import one_line
-from infra.settings.parse import NAMESPACE, PROJECT_KEY
+from infra.settings.parse import PROJECT_KEY
 
 # The model calls it `project`; stack files set the provider's own key.
-_PROJECT: Final = "project"
+PROJECT: Final = "project"
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def all_settings() -> list[Setting]:
 def groups() -> dict[str, str]:
     """Return the groups of settings and what each is about."""
     schema = StackSettings.model_json_schema()
-    found = {
-        name: _resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()
-    }
+    found = {name: resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()}
     return {
         name: schema["$defs"][entry["$ref"].rpartition("/")[2]]["description"]
         for name, entry in found.items()
@@ -57,40 +55,17 @@ def groups() -> dict[str, str]:
     }
 
 
-def pulumi_config() -> dict[str, dict[str, Any]]:
-    """Return the schema in the form of `config` in Pulumi.yaml, as far as that form allows.
-
-    Pulumi takes every key without a default for required, so that a setting that may be left out
-    and has no default cannot be declared; nor can a key of the provider, nor what is in a group.
-    """
-    schema = StackSettings.model_json_schema()
-    declared: dict[str, dict[str, Any]] = {}
-    for name, entry in schema["properties"].items():
-        required = name in schema.get("required", ())
-        whole = _resolved(entry, schema["$defs"])
-        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
-        default = {} if whole["type"] == "object" and not optional else whole.get("default")
-        if name == _PROJECT or (default is None and not required):
-            continue
-        declared[f"{NAMESPACE}:{name}"] = {
-            "type": whole["type"],
-            "description": one_line(entry["description"]),
-            **({} if required else {"default": default}),
-        }
-    return declared
-
-
 def _settings(
     section: Mapping[str, Any], definitions: Mapping[str, Any], path: str
 ) -> Iterator[Setting]:
     for name, entry in section["properties"].items():
-        whole = _resolved(entry, definitions)
+        whole = resolved(entry, definitions)
         full = f"{path}{name}"
         grouped = "properties" in whole
         optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
         if not grouped or optional:
             yield Setting(
-                PROJECT_KEY if full == _PROJECT else full,
+                PROJECT_KEY if full == PROJECT else full,
                 _kind(whole),
                 name in section.get("required", ()),
                 whole.get("default"),
@@ -107,7 +82,7 @@ def _settings(
             )
 
 
-def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry with what it refers to, and without the `null` of optional settings."""
     merged = dict(entry)
     for way in (entry, *entry.get("anyOf", ())):
