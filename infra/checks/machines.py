@@ -8,13 +8,7 @@ from infra.catalog.entries import Accelerator
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import (
-    DataDisk,
-    DiskMode,
-    HostMaintenance,
-    TpuDiskType,
-    VmCapacity,
-)
+from infra.settings.machines import DataDisk, DiskMode, HostMaintenance, TpuDiskType, VmCapacity
 
 _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
