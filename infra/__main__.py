@@ -1,4 +1,7 @@
-"""The Pulumi program: read the settings, check them, declare the stack, report what is disabled."""
+"""The Pulumi program: read the settings, check them, declare the stack, report what is disabled.
+
+What Google alone knows is looked up next to the declarations: a preview must not wait for it.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,9 @@
-"""What a stack costs: an estimate by the catalog's prices, as text and as JSON."""
+"""What a stack costs: an estimate by the catalog's prices, as text and as JSON.
+
+Amounts are exact decimal numbers until they are shown. A price that no source in the catalog names
+is None and never 0: a total without it says that it is more. Each part has three prices, as it is
+set, on demand and as spot, so that a person sees next to each other what another capacity saves.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +255,10 @@ def dollars(amount: Decimal, places: int = 2) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines with even columns, the first `left` of them left-aligned."""
+    """Return rows of cells as lines with even columns, the first `left` of them left-aligned.
+
+    The others are numbers, whose ends people compare.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -13,6 +13,7 @@ from infra.settings import EncryptionSettings, StackSettings
 from tpu_core.paths import DATA, DECLARATION, WHEELS
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
+# The purposes, as the file's head describes them.
 READ: Final = "read"
 WRITE: Final = "write"
 CHANGE: Final = "change"
@@ -24,6 +25,7 @@ _OBJECTS: Final = (DECLARATION, DATA, WHEELS)
 # They count for requests in the queue, too.
 TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 
+# When each group of catalog/deployer.yaml counts. A test compares the names here and there.
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm of its own": lambda s: s.vm.instance_group is None,

@@ -52,6 +52,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     if pulumi.runtime.is_dry_run():
         end = until_destroyed(stack.cost, settings, context.stack)
         pulumi.log.info(f"{table(stack.cost)}\n\n{end}.")
+    # The engine makes at once what does not depend on each other, whatever the order here.
     services = ProjectServices(settings.project, apis_of(settings), enable=settings.enable_apis)
     if settings.budget is not None:
         alerts.Budget(stack, settings.budget, services)
@@ -59,6 +60,8 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     machines = identity.Identity(stack, services, bucket)
     if settings.jobs.vertex is not None:
         identity.VertexTraining(stack, settings.jobs.vertex, services, bucket)
+    # The TPU acts as the jobs' account where jobs drive it, since what drives a TPU by gRPC can act
+    # as its account. Where its worker 0 trains, the agent there needs the machines' own.
     of_tpu = machines
     if settings.jobs.apart:
         jobs = identity.Identity(stack, services, bucket, machines)

@@ -15,7 +15,10 @@ _RUNTIME_PREFIX = "tpu-vm-tf-"
 
 
 class Catalog:
-    """The catalog in one folder; every table is read at most once, and only if it is needed."""
+    """The catalog in one folder; every table is read at most once, and only if it is needed.
+
+    Reading YAML takes longer than all else that a command does with the catalog.
+    """
 
     def __init__(self, folder: Path = Path(__file__).parent) -> None:
         self._folder = folder
@@ -175,6 +178,7 @@ def _accelerator(
 ) -> entries.Accelerator:
     chips = math.prod(int(side) for side in entry["topology"].split("x"))
     cited = dict.fromkeys([*entry.get("sources", ()), *facts["sources"]])
+    # A size smaller than a host has one all the same; Google gives some sizes other hosts.
     return entries.Accelerator(
         name=name,
         family=family,
@@ -204,6 +208,10 @@ def _clock_mhz(facts: Mapping[str, Any]) -> int:
 
 
 # --- What the catalog does not list and Google may offer all the same, by Google's rules for names
+#
+# Google adds sizes, runtimes and machine types at any time. To refuse them would stop people until
+# the next release of this project; to accept every name would let a typing mistake cost an hour. So
+# what follows the rules passes, with a warning, and the rest does not.
 
 _TENSORFLOW = re.compile(
     r"tpu-vm-tf-(?P<version>(?P<major>\d+)\.(?P<minor>\d+)\.\d+)(?P<pod>-pod)?"

@@ -23,7 +23,10 @@ _NEEDED = (("jobs", "*", "checkpoints"), ("jobs", "*", "finished"), ("data",), (
 
 
 def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the bucket is in the TPU's region and its settings agree with each other."""
+    """Check that the bucket is in the TPU's region and its settings agree with each other.
+
+    A bucket can't move: one in the wrong region is found out when it is full.
+    """
     bucket = settings.bucket
     if bucket.location and bucket.location.lower() != settings.region:
         yield Problem(
@@ -108,7 +111,10 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
 
 
 def _may_hold(prefix: str, path: Sequence[str]) -> bool:
-    """Return whether an object whose name begins with `prefix` can be `path` or lie in it."""
+    """Return whether an object whose name begins with `prefix` can be `path` or be below it.
+
+    The prefix need not end at a slash: `jobs/mnist` begins the names of several folders.
+    """
     *folders, last = prefix.split("/")
     for folder, wanted in zip_longest(folders, path):
         if wanted is None:

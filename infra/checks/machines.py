@@ -14,7 +14,11 @@ _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
 
 def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the machine type exists and has enough memory for the model."""
+    """Check that the machine type exists and has enough memory for the model.
+
+    The trainer initialises the model on the VM before it moves to the TPU: too little memory ends
+    it minutes after the TPU has begun to cost.
+    """
     types = context.catalog.machine_types
     wanted = settings.vm.machine_type
     machine = types.get(wanted)
@@ -42,7 +46,10 @@ def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that what Google does with the VM suits how it is bought."""
+    """Check that what Google does with the VM suits how it is bought.
+
+    Google moves a VM to another host while it runs only if it may not take that VM away.
+    """
     vm = settings.vm
     if vm.termination_action is not None and vm.capacity is not VmCapacity.SPOT:
         why = f"is of a spot VM, but vm.capacity is {vm.capacity}"
@@ -104,7 +111,11 @@ _LONGEST = 63 - len("-0123")
 
 
 def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that every disk can be made or is there, and that the TPU can attach it as asked."""
+    """Check that every disk can be made or is there, and that the TPU can attach it as asked.
+
+    All hosts of a TPU get the same disks, and so do all slices of a request in the queue: what one
+    of several machines may not do with a disk, no setting may ask of any.
+    """
     disks = settings.tpu.data_disks
     if settings.is_node or not disks:
         return

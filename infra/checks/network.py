@@ -25,7 +25,10 @@ def check_network(settings: StackSettings, context: Context) -> Iterator[Problem
 
 
 def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check what a network of another project, a Shared VPC's, needs."""
+    """Check what a network of another project, a Shared VPC's, needs.
+
+    Its administrators decide there: the stack makes neither the network nor firewall rules in it.
+    """
     host = settings.network.project
     if host is None or settings.network.create:
         return
@@ -87,7 +90,11 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the subnet has an address for every host of the TPU VMs and for the VM."""
+    """Check that the subnet has an address for every host of the TPU VMs and for the VM.
+
+    Google reserves a few addresses of each subnet for itself (catalog/network.yaml). Without this
+    check a large TPU would fail after the queue had given it, which may take days.
+    """
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
@@ -109,7 +116,11 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that a classic node's block is well written, private, large enough and free."""
+    """Check that a classic node's block is well written, private, large enough and free.
+
+    The node is in a network of Google's that is connected to the stack's: an address that is in
+    both would be reached in one of them alone.
+    """
     text = settings.tpu.cidr_block
     if text is None or not settings.is_node:
         return

@@ -25,7 +25,10 @@ def is_project_id(text: str) -> bool:
 
 
 def check_project(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the project's id has the form of Google's ids and is not an example's."""
+    """Check that the project's id has the form of Google's ids and is not an example's.
+
+    An example's id may be a real project by now, of a person who knows nothing of this stack.
+    """
     if settings.project in _EXAMPLES:
         yield Problem(
             PROJECT_KEY,
@@ -60,7 +63,10 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the bucket's name follows Google's rules."""
+    """Check that the bucket's name follows Google's rules, which are those of host names, too.
+
+    https://docs.cloud.google.com/storage/docs/buckets#naming
+    """
     name = context.names.bucket
     value = settings.bucket.name or UNSET
     derived = "" if settings.bucket.name else f"and would be {name!r}, which "
@@ -86,7 +92,10 @@ _LAST_WITH_NODES = 8
 
 
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the provider still has what the architecture needs."""
+    """Check that the provider still has what the architecture needs.
+
+    Otherwise the program would end in the middle of its declarations, with an AttributeError.
+    """
     generation = int(context.provider.partition(".")[0])
     if settings.is_node and generation > _LAST_WITH_NODES:
         why = f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has"
@@ -125,7 +134,10 @@ _MOST_EMAILS = 5
 
 
 def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that account, currency, addresses and topic can exist at Google."""
+    """Check that account, currency, addresses and topic can exist at Google.
+
+    Whether they do exist, and whether the account is the project's, only Google can say.
+    """
     budget = settings.budget
     if budget is None:
         return
@@ -165,7 +177,11 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse channels that can't exist, and a ceiling without anyone to tell of it."""
+    """Refuse channels that can't exist, and a ceiling without anyone to tell of it.
+
+    The agent counts a ceiling by the catalog's prices. A part without a price would be missing from
+    the sum, so that the message came late.
+    """
     messages, topic = settings.messages, settings.messages.pubsub_topic
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:

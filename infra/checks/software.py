@@ -22,7 +22,12 @@ _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
 
 def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs."""
+    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs.
+
+    Where the VM trains, it drives the TPU by gRPC: a `-pod` runtime serves it itself, any other
+    needs TensorFlow's worker script, which does not know every generation. Where worker 0 trains,
+    it reaches the other hosts in the same way.
+    """
     if settings.is_node:
         return
     name = settings.tpu.runtime_version
@@ -75,7 +80,10 @@ def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
 
 
 def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that Google still serves a classic node's TensorFlow."""
+    """Check that Google still serves a classic node's TensorFlow.
+
+    Suggested are those alone with which the training package runs.
+    """
     if not settings.is_node:
         return
     known = context.catalog.node_versions
@@ -192,7 +200,11 @@ def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
 
 
 def check_packages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse releases that do not exist, or have no wheel for the image's Python."""
+    """Refuse releases that do not exist, or have no wheel for the image's Python.
+
+    pip would say so on the machine, in the log of its start-up script, while the TPU waits for a
+    trainer that never comes.
+    """
     packages = context.catalog.packages
     version = trainer_tensorflow(settings, context)
     if version is None or not is_version(version) or not is_served(settings, context):
@@ -330,7 +342,7 @@ _WRONG_INPUT, _ENDING = 2, "training failed: "
 
 
 def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the training wheel exists."""
+    """Check that the training wheel exists: machines get it by the bucket, not from an index."""
     wheel = find_wheel(settings, context.root)
     if wheel is None:
         cure = "Build it with `make wheel`, or set the path of one"
@@ -376,7 +388,11 @@ def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check the trainer's arguments: as the wheel that the machine will get reads them."""
+    """Check the trainer's arguments: as the wheel that the machine will get reads them.
+
+    A list of parameters here would be that of another release. The wheel answers in a process of
+    its own, so that no code of a training runs in the engine's program.
+    """
     args, wheel = settings.training.args, find_wheel(settings, context.root)
     for argument in args:
         value = argument.rpartition("=")[2]
@@ -421,7 +437,11 @@ def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
 
 
 def job_name(settings: StackSettings, root: Path) -> str:
-    """Return the job's folder below `jobs/`: other data or other arguments make another job."""
+    """Return the job's folder below `jobs/`: other data or other arguments make another job.
+
+    A finished job is marked in its folder and not run again. With one folder for all, a stack that
+    gets new data would not train on it.
+    """
     manifest = root / (settings.training.data or "") / MANIFEST
     parts = [argument.encode() for argument in settings.training.args]
     if settings.training.data is not None and manifest.is_file():
@@ -442,7 +462,10 @@ def find_wheel(settings: StackSettings, root: Path) -> Path | None:
 
 
 def data_files(settings: StackSettings, root: Path) -> dict[str, Path]:
-    """Return the files to upload by their name below `data/`, without hidden ones."""
+    """Return the files to upload by their name below `data/`, without hidden ones.
+
+    Those are of editors and file managers, and change without anyone's doing.
+    """
     if settings.training.data is None:
         return {}
     folder = root / settings.training.data

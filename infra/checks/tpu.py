@@ -15,7 +15,11 @@ _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
 
 
 def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the zone has TPUs, and this type among them."""
+    """Check that the zone has TPUs, and this type among them.
+
+    Google adds zones to a generation until it retires it: only then is the catalog's list final.
+    Before, a zone that is not listed passes with a warning.
+    """
     types = context.catalog.accelerators
     offered = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
@@ -35,7 +39,10 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the type exists with this architecture."""
+    """Check that the type exists with this architecture.
+
+    A generation after those that the TPU API serves gets a message of its own: it does exist.
+    """
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
     accelerator = context.catalog.accelerator(wanted)
@@ -56,7 +63,11 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
 
 
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse settings that belong to the other form of TPU."""
+    """Refuse settings that belong to the other form of TPU.
+
+    The forms have different APIs and resources. A setting that one of them lacks has nowhere to go,
+    and its author would believe that it counts.
+    """
     tpu, instead = settings.tpu, "Set {} instead"
     if not settings.is_node:
         why, cure = "is for architecture node; a TPU VM has ", instead.format("tpu.runtimeVersion")
@@ -129,7 +140,10 @@ def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs."""
+    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs.
+
+    A token of a machine is good for what both its scopes and its account's roles allow.
+    """
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
@@ -184,7 +198,10 @@ read 2026-11-24).
 
 
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the TPU can be in each zone, and that nothing ties it to one."""
+    """Check that the TPU can be in each zone, and that nothing ties it to one.
+
+    Bucket and network are in one region, and the VM stays where it is: so zones of that region.
+    """
     queued = settings.tpu.queued
     if queued is None or settings.is_node:
         return
@@ -272,7 +289,10 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the request's conditions suit the capacity and the number of slices."""
+    """Check that the request's conditions suit the capacity and the number of slices.
+
+    A request that Google can never fulfil is not refused at once: it may wait until someone looks.
+    """
     tpu, queue = settings.tpu, settings.tpu.queue
     if settings.is_node or queue is None:
         return

@@ -194,7 +194,11 @@ class Budget(pulumi.ComponentResource):
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:
-    """Declare a provider with a quota project, which the API of budgets requires."""
+    """Declare a provider with a quota project, which the API of budgets requires.
+
+    The stack's own provider has none: with one, every call would take the permission
+    `serviceusage.services.use`, which deployers of a stack without a budget do not need.
+    """
     config = pulumi.Config("gcp")
     # Secret, since the state would hold them as plain text otherwise.
     access_token, credentials, account = (config.get_secret(name) for name in _CREDENTIALS)

@@ -160,6 +160,7 @@ class Encryption(pulumi.ComponentResource):
 
 
 def _rule(rule: LifecycleRule) -> Any:
+    """Return a rule as Google has it; without a condition on versions, live objects count, too."""
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
     move = {"type": "SetStorageClass", "storage_class": rule.action.value.upper()}

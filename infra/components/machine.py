@@ -63,7 +63,11 @@ def vm_script(stack: CheckedStack) -> str | None:
 
 
 def vm_task(stack: CheckedStack) -> str:
-    """Return what the VM's start-up script does; another task replaces the VM."""
+    """Return what the VM's start-up script does; another task replaces the VM.
+
+    The script itself differs between releases, which is no reason to replace a VM that trains. It
+    runs only at boot, so that a VM without it can't take a task up later.
+    """
     settings = stack.settings
     if settings.trains_on_tpu:
         return _NOTHING
@@ -132,7 +136,10 @@ def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.
 
 
 def _trainer(stack: CheckedStack, machine: RunOn) -> dict[str, pulumi.Input[str]]:
-    """Return what only the machine that runs the trainer gets: its agent, what the stack costs."""
+    """Return what only the machine that runs the trainer gets: its agent, what the stack costs.
+
+    Two agents would both take the TPU down, or recreate it.
+    """
     if stack.settings.training.run_on is not machine:
         return {}
     note = f"{without_price(stack.settings, stack.context.stack)}."

@@ -1,4 +1,8 @@
-"""The network of the VM and the TPU."""
+"""The network of the VM and the TPU.
+
+Machines have no public addresses: packages and images come in by Cloud NAT, Google's own APIs by
+Private Google Access, without which the trainer would not reach its bucket.
+"""
 
 import pulumi
 import pulumi_gcp as gcp

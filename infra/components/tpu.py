@@ -25,7 +25,11 @@ _LABELS_ONCE = ["labels", "effectiveLabels", "pulumiLabels"]
 
 
 class Tpu(pulumi.ComponentResource):
-    """What all forms of TPU have in common."""
+    """What all forms of TPU have in common.
+
+    A form sets `name`, `names` and `endpoints` in `declare`, whatever resources it is made of, so
+    that outputs and trainer need not know the form.
+    """
 
     name: pulumi.Output[str]
     """Name of the first slice."""
@@ -166,7 +170,10 @@ class Tpu(pulumi.ComponentResource):
 
 
 class TpuVm(Tpu):
-    """One or more TPU VMs without a queue: the update fails if there is no capacity."""
+    """One or more TPU VMs without a queue: the update fails if there is no capacity.
+
+    Each slice is a resource of its own, so that one that Google has taken away is replaced alone.
+    """
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.V2Vm` for each slice."""
@@ -341,7 +348,11 @@ class QueuedTpu(Tpu):
 
 
 class TpuNode(Tpu):
-    """The classic TPU node, for projects in which Google still allows one."""
+    """The classic TPU node, for projects in which Google still allows one.
+
+    It has neither metadata nor a start-up script: the VM drives it by gRPC. Its account, which is
+    one of Google's, gets the bucket's roles.
+    """
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.Node`, which reads and writes the bucket as an account of Google's."""

@@ -227,7 +227,10 @@ class InstanceGroup(pulumi.ComponentResource):
 
 
 def scheduling(vm: machines.VmSettings) -> Any:
-    """Return when Google may stop, move or restart the VM."""
+    """Return when Google may stop, move or restart the VM.
+
+    Google wants all of these to agree: a VM that it may take away neither moves nor restarts.
+    """
     stays = vm.capacity is machines.VmCapacity.ON_DEMAND
     migrates = stays and vm.host_maintenance is not machines.HostMaintenance.TERMINATE
     spot = vm.capacity is machines.VmCapacity.SPOT

@@ -1,4 +1,9 @@
-"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once."""
+"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once.
+
+Pydantic finds what is wrong, and this module says it to the author of a stack file: by the name
+that the setting has there, with what would be right. Settings that could be read are kept next to
+the problems, so that the checks can add theirs to the same message.
+"""
 
 import copy
 import datetime
@@ -166,7 +171,7 @@ def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
 
 
 def _members(section: type[Section], path: Location) -> str:
-    """Return the cure for a value that is no group: the settings that the group has."""
+    """Return the cure for a value that should be a group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
     found = _fields(path)
     may_be_left_out = found and type(None) in get_args(found[-1][1].annotation)
