@@ -80,13 +80,10 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
     smallest = context.catalog.network.smallest_subnet_prefix
     block = _parsed(text)
     if block and block.prefixlen > smallest:
-        yield Problem(
-            "network.subnetRange",
-            text,
-            f"is smaller than the smallest subnet of Google Cloud (/{smallest})",
-            f"Use a range with a prefix of at most {smallest}, for example "
-            f"{context.catalog.network.own_subnet_range}",
-        )
+        why = f"is smaller than the smallest subnet of Google Cloud (/{smallest})"
+        cure = f"Use a range with a prefix of at most {smallest}, for example "
+        cure += f"{context.catalog.network.own_subnet_range}"
+        yield Problem("network.subnetRange", text, why, cure)
 
 
 def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -105,14 +102,11 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     machines = accelerator.hosts * settings.tpu.slices + 1
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):
-        yield Problem(
-            "network.subnetRange",
-            settings.network.subnet_range or UNSET,
-            f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "
-            f"{2 ** (32 - prefix) - facts.reserved_addresses} addresses for machines, but there "
-            f"are {machines}",
-            f"Use a /{32 - (needed - 1).bit_length()} or larger",
-        )
+        why = f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "
+        why += f"{2 ** (32 - prefix) - facts.reserved_addresses} addresses for machines, but there "
+        why += f"are {machines}"
+        cure = f"Use a /{32 - (needed - 1).bit_length()} or larger"
+        yield Problem("network.subnetRange", settings.network.subnet_range or UNSET, why, cure)
 
 
 def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -126,7 +126,7 @@ def whose(said: Given) -> str:
     return answer["email"]
 
 
-def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_stacks_apis(
+def test_the_quota_project_of_default_credentials_does_not_block_the_stacks_apis(
     cloud: LocalCloud, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "adc.json"
@@ -196,7 +196,7 @@ def test_an_account_is_acted_as_by_the_queue_with_the_stacks_own_configuration(
         TpuApi().list_all(NODES, "queuedResources")
 
 
-def test_credentials_that_are_none_are_one_message_of_the_queue(
+def test_invalid_credentials_give_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Api, "configured", {"gcp:credentials": "no-such-file.json"})

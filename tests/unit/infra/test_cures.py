@@ -75,14 +75,16 @@ def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
     assert "`tpustack check --live --stack dev`" in warning
 
 
-def test_a_tpu_that_google_is_making_is_none(cloud: LocalCloud, warnings: list[str]) -> None:
+def test_a_tpu_that_google_is_making_gives_no_warning(
+    cloud: LocalCloud, warnings: list[str]
+) -> None:
     node = {"name": TPU, "state": "CREATING", "apiVersion": "V2"}
     cloud.cloud.store.put(NODE, TPU, node)
     waited([])
     assert warnings == []
 
 
-def test_without_credentials_nothing_is_said(
+def test_without_credentials_there_is_no_warning(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice, "users_client", lambda: None)

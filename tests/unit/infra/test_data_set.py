@@ -78,7 +78,7 @@ def test_a_preview_warns_of_a_training_without_data(
 
 
 @pytest.mark.parametrize("training", [{"data": ".demo/data"}, {"args": ["--data=gs://other/d"]}])
-def test_where_the_settings_say_where_the_data_is_nobody_is_asked(
+def test_google_is_not_asked_where_the_settings_name_the_data(
     training: dict[str, object], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice, "users_client", lambda: pytest.fail("somebody was asked"))

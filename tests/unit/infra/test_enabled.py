@@ -69,12 +69,14 @@ def test_what_is_disabled_is_found_whatever_page_the_rest_is_on(
     assert apis.disabled(DEFAULT_PROJECT, [TPU, STORAGE]) == [TPU]
 
 
-def test_who_may_not_look_is_told_nothing(token: Token) -> None:
+def test_without_permission_no_api_counts_as_disabled(token: Token) -> None:
     token("user:stranger@example.com")
     assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
 
 
-def test_without_credentials_nobody_is_asked(token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_google_is_not_asked(
+    token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
     monkeypatch.setattr(apis, "_enabled", lambda *_: pytest.fail("somebody was asked"))
     assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []

@@ -276,7 +276,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     assert f"a-tpu: Google will not fulfil it ({why})" in capsys.readouterr().out
 
 
-def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:
+def test_a_preview_works_without_permission_to_read_the_queue(google: Google) -> None:
     google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
     stored = {**ASKED, "loss": ""}
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes

@@ -508,7 +508,7 @@ def test_a_tpu_that_jobs_drive_by_grpc_has_their_account(
     assert engine.one("Instance")["serviceAccount"]["email"] == MACHINES
 
 
-def test_the_agent_makes_the_tpu_anew_as_the_jobs_account(run: Run) -> None:
+def test_the_agent_recreates_the_tpu_as_the_jobs_account(run: Run) -> None:
     engine, _ = run(config(tpu=POD, jobs={"enabled": True}, recovery={"enabled": True}))
     (acts,) = (g.inputs for g in engine.of("IAMMember") if g.name == "acts-as")
     assert JOBS in acts["serviceAccountId"]

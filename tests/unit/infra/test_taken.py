@@ -82,7 +82,7 @@ def test_one_list_looks_for_all_slices(
     assert len([one for one in caplog.messages if " tpu.projects." in one]) == pages
 
 
-def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
+def test_queued_tpus_are_not_looked_up_nor_any_without_credentials(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
@@ -92,7 +92,7 @@ def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
     assert found() == {}
 
 
-def test_who_may_not_look_learns_nothing_and_can_go_on(
+def test_without_permission_no_tpu_counts_as_preempted(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
@@ -133,7 +133,7 @@ def test_a_list_that_leaves_out_what_google_does_not_reach_is_no_list(
         standing(api, {"project": "p", "zone": "us-central1-b", "nodes": ["a", "b"]})
 
 
-def test_where_google_cannot_be_reached_nobody_waits_for_it(
+def test_the_program_does_not_wait_for_an_unreachable_google(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []

@@ -1243,7 +1243,7 @@ def test_an_empty_data_directory_is_refused(root: Path) -> None:
     assert message.startswith('training.data: "empty" has no files.')
 
 
-def test_a_directory_that_is_no_data_set_is_refused(root: Path) -> None:
+def test_a_directory_without_a_data_set_is_refused(root: Path) -> None:
     (root / ".demo" / "data" / "manifest.json").unlink()
     (message,) = refusals(config(training={"data": ".demo/data"}), root)
     assert message.startswith(
