@@ -94,7 +94,7 @@ class Google(requests.Session):
     def request(self, method: str, url: str, **given: Any) -> requests.Response:  # type: ignore[override]
         path, _, query = url.removeprefix("https://tpu.googleapis.com/v2alpha1/").partition("?")
         name, params = path, dict(parse_qsl(query))
-        body = json.loads(given["data"]) if given["data"] else None
+        body: Any = json.loads(given["data"]) if given["data"] else None
         self.calls.append((method, name, params, body))
         if self.refusals:
             return answer(*self.refusals.pop(0))
