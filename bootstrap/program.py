@@ -11,8 +11,8 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from bootstrap import settings as config
-from infra.components import services
+import bootstrap.settings as config
+import infra.components.services as services
 from infra.components.alerts import billing_provider
 from infra.components.identity import week
 from infra.deployer import OBJECTS_ROLE
