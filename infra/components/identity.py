@@ -14,7 +14,6 @@ from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
 from infra.deployer import permissions_of_role
 from infra.names import KEPT_DESCRIPTION
-from infra.resources.vertex import VertexJobs
 from infra.settings import StackSettings, VertexSettings
 from tpu_core.paths import DECLARATION
 
@@ -235,6 +234,9 @@ class VertexTraining(pulumi.ComponentResource):
         services: ProjectServices,
         bucket: Bucket,
     ) -> None:
+        # Loads the dynamic providers, which only stacks with such jobs should wait for.
+        from infra.resources.vertex import VertexJobs
+
         super().__init__("tpu-stack:infra:VertexTraining", "vertex")
         project = stack.settings.project
         own = services.after(*_VERTEX_APIS, parent=self)
