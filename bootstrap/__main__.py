@@ -1,7 +1,5 @@
 """Entry point of the Pulumi program: settings, resources, outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pulumi

@@ -1,7 +1,5 @@
 """The settings of the bootstrap stack as one typed object, or every problem with them at once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,18 +10,8 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
-from infra.settings import StackSettings
-from infra.settings.base import (
-    UNSET,
-    Problem,
-    Section,
-    SettingsError,
-    StrEnum,
-    Text,
-    counted,
-    holds_secret,
-    secret_problem,
-)
+from infra.settings import StackSettings, base
+from infra.settings.base import UNSET, Problem, Section, Text
 from infra.settings.parse import load_stack_file, stack_path
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
@@ -55,7 +43,7 @@ _EXAMPLES = (
 )
 
 
-class Forge(StrEnum):
+class Forge(base.StrEnum):
     """Where the repository and its pipeline are."""
 
     GITHUB = "github"
@@ -141,7 +129,7 @@ class BootstrapError(Exception):
 
     def __init__(self, stack: str, problems: list[Problem]) -> None:
         self.problems = problems
-        lines = [f"{counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
+        lines = [f"{base.counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
         super().__init__("\n".join([*lines, "Nothing was created or changed."]))
 
@@ -155,8 +143,8 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     }
     if config.get(PROJECT_KEY):
         values["project"] = config[PROJECT_KEY]
-    if secret := [name for name, value in values.items() if holds_secret(value)]:
-        raise BootstrapError(stack, [secret_problem(_setting(name)) for name in secret])
+    if secret := [name for name, value in values.items() if base.holds_secret(value)]:
+        raise BootstrapError(stack, [base.secret_problem(_setting(name)) for name in secret])
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
@@ -191,10 +179,12 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
     ):
         if not form.fullmatch(value):
             yield Problem(name, value, f"is no {what}", f"Use one like {like}")
-    said: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
-    said |= {f"environments.{name}.project": e.project for name, e in settings.environments.items()}
-    said |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
-    for name, example in said.items():
+    named: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
+    named |= {
+        f"environments.{name}.project": e.project for name, e in settings.environments.items()
+    }
+    named |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
+    for name, example in named.items():
         if example in _EXAMPLES:
             yield Problem(name, example, "stands in the example for one of yours", "Write your own")
     for name, environment in settings.environments.items():
@@ -280,7 +270,7 @@ def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
         stack = environment.like or name
         try:
             of_stack = _stack_settings(root, stack, environment)
-        except SettingsError as error:
+        except base.SettingsError as error:
             problems += error.problems
             continue
         problems += _problems_of_stack(name, stack, environment, of_stack)

@@ -1,18 +1,16 @@
 """The Google APIs that a stack needs, which are disabled, and when a new one answers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Final
 
 from infra import credentials
+from infra.rest import Api
 from infra.settings import StackSettings
+from tpu_core.google import Client, Json
 
-if TYPE_CHECKING:
-    import requests
-
-
+_PAGE: Final = 200
 TPU_API = "tpu.googleapis.com"
 COMPUTE_API = "compute.googleapis.com"
 STORAGE_API = "storage.googleapis.com"
@@ -48,9 +46,6 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
     return tuple(apis)
 
 
-_URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
-_SECONDS = 10.0
-_PAGE = 200
 # One call for each API. A disabled API refuses it before it looks at permissions.
 _CALLS: Mapping[str, str] = {
     TPU_API: "https://tpu.googleapis.com/v2/projects/{project}/locations",
@@ -72,11 +67,11 @@ _PAUSE, _LONGEST = 2.0, 300.0
 def disabled(project: str, apis: Sequence[str]) -> list[str]:
     """Return those of `apis` that are disabled in the project; none if it has no credentials."""
     try:
-        session = credentials.users_session()
-        enabled = _enabled(session, project) if session else None
+        client = credentials.users_client()
+        enabled = _enabled(client, project) if client else apis
     except Exception:  # No error of any kind may fail a preview.
         return []
-    return [] if enabled is None else [name for name in apis if name not in enabled]
+    return [name for name in apis if name not in enabled]
 
 
 def wait_until_it_answers(
@@ -96,29 +91,24 @@ def wait_until_it_answers(
     """
     if api not in _CALLS:
         return
-    session = credentials.session(credentials.of_program())
+    given = credentials.of_program()
     if api == BUDGETS_API:
-        session.headers[credentials.QUOTA_PROJECT] = project
-    end = clock() + _LONGEST
-    while _is_refused(session.get(_CALLS[api].format(project=project), timeout=_SECONDS)):
+        given = replace(given, quota_project=project)
+    client, end = credentials.client(given), clock() + _LONGEST
+    while _is_refused(*client.call("GET", _CALLS[api].format(project=project), None)):
         if clock() > end:
             raise TimeoutError(f"{api} is enabled in {project}, but still refuses calls")
         sleep(_PAUSE)
 
 
-def _is_refused(answer: requests.Response) -> bool:
-    return answer.status_code == 403 and "SERVICE_DISABLED" in answer.text
+def _is_refused(status: int, answer: Json) -> bool:
+    return status == 403 and "SERVICE_DISABLED" in str(answer)
 
 
-def _enabled(session: requests.Session, project: str) -> set[str]:
-    """Ask Google which APIs are enabled. Raises requests.RequestException."""
-    found: set[str] = set()
-    query: dict[str, Any] = {"filter": "state:ENABLED", "pageSize": _PAGE}
-    while True:
-        answer = session.get(_URL.format(project=project), params=query, timeout=_SECONDS)
-        answer.raise_for_status()
-        page = answer.json()
-        found |= {service["config"]["name"] for service in page.get("services", [])}
-        if not page.get("nextPageToken"):
-            return found
-        query["pageToken"] = page["nextPageToken"]
+def _enabled(client: Client, project: str) -> set[str]:
+    """Ask Google which APIs are enabled. Raises ApiError."""
+    services = Api("https://serviceusage.googleapis.com/v1/", "Service Usage", client, connects=1)
+    # The largest page that Google takes; a project has some hundred APIs at most.
+    query = {"filter": "state:ENABLED", "pageSize": str(_PAGE)}
+    found = services.list_all(f"projects/{project}", "services", **query)
+    return {service["config"]["name"] for service in found}

@@ -1,8 +1,13 @@
-"""What a stack costs: an estimate by the catalog's prices, as text and as JSON."""
+"""What a stack costs: an estimate by the catalog's prices, as text and as JSON.
+
+Amounts are exact decimal numbers until they are shown. A price that no source in the catalog names
+is None and never 0: a total without it says that it is more. Each part has three prices, as it is
+set, on demand and as spot, so that a person sees next to each other what another capacity saves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
@@ -11,7 +16,7 @@ from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
 from infra.settings import StackSettings
 from infra.settings.base import counted
-from infra.settings.machines import Architecture, Capacity, DiskMode, RunOn, VmCapacity
+from infra.settings.machines import Capacity, DiskMode, VmCapacity
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -93,23 +98,14 @@ def of_stack(
     settings: StackSettings, stack: str, catalog: Catalog, hours: Decimal = Decimal(24)
 ) -> Estimate:
     """Price a stack. Its settings need not have been checked: what is unknown has no price."""
-    lines = [
+    lines = (
         _tpu_line(settings, catalog),
         _vm_line(settings, catalog),
-        _disk_line(settings, catalog),
-        *_data_disks(settings, catalog),
-        *_address(settings),
-        _bucket_line(settings, catalog),
-        *_key(settings, catalog),
-        *_nat(settings, catalog),
-    ]
-    notes = (
-        *_notes_of_stack(catalog, lines),
-        *_soft_delete(settings, catalog),
-        *_idle_vm(settings),
+        *_disk_lines(settings, catalog),
+        *_other_lines(settings, catalog),
     )
-    whole = Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), notes)
-    return replace(whole, notes=(*notes, *_budget_note(settings, whole)))
+    whole = Estimate(f"Stack {stack}", settings.region, hours, lines)
+    return replace(whole, notes=tuple(_notes(settings, catalog, whole)))
 
 
 def of_accelerator(
@@ -122,13 +118,12 @@ def of_accelerator(
 
 def _tpu_line(settings: StackSettings, catalog: Catalog) -> Line:
     name, capacity = settings.tpu.accelerator_type, settings.tpu.capacity
-    slices = settings.tpu.slices
     if catalog.accelerator(name) is None:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
-    if settings.architecture is Architecture.NODE and capacity is Capacity.ON_DEMAND:
-        # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
-        return _accelerator(name, settings.region, capacity, slices, catalog, Capacity.PREEMPTIBLE)
-    return _accelerator(name, settings.region, capacity, slices, catalog)
+    # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
+    node = settings.is_node and capacity is Capacity.ON_DEMAND
+    cheap = Capacity.PREEMPTIBLE if node else Capacity.SPOT
+    return _accelerator(name, settings.region, capacity, settings.tpu.slices, catalog, cheap)
 
 
 def _accelerator(
@@ -143,18 +138,16 @@ def _accelerator(
     if capacity is Capacity.PREEMPTIBLE:
         cheap = capacity
     ways = (capacity, Capacity.ON_DEMAND, cheap)
-    if name in prices.gpus:
+    part = "GPU" if name in prices.gpus else "TPU"
+    if part == "GPU":
         found = [prices.gpu(name, region, way) for way in ways]
     else:
         tpu = catalog.accelerator(name)
         if tpu is None:
             raise KeyError(name)
         found = [prices.tpu(tpu, region, way) for way in ways]
-    times = f"{count} x " if count > 1 else ""
-    part = "GPU" if name in prices.gpus else "TPU"
-    return Line(
-        part, f"{times}{name}, {capacity}", *(price and price.times(count) for price in found)
-    )
+    what = f"{_times(count)}{name}, {capacity}"
+    return Line(part, what, *(price and price.times(count) for price in found))
 
 
 def _vm_line(settings: StackSettings, catalog: Catalog) -> Line:
@@ -170,15 +163,14 @@ def _vm_line(settings: StackSettings, catalog: Catalog) -> Line:
     return Line("VM", what, configured, on_demand, spot)
 
 
-def _disk_line(settings: StackSettings, catalog: Catalog) -> Line:
-    kind, gib = settings.vm.boot_disk_type, settings.vm.boot_disk_gib
+def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
+    """Yield the VM's disk and the stack's own data disks.
+
+    Each slice has its own of those that are written to.
+    """
+    kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
     price = catalog.prices.disk(kind, settings.region)
-    return Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
-
-
-def _data_disks(settings: StackSettings, catalog: Catalog) -> list[Line]:
-    """Return the stack's own disks; each slice has its own of those that are written to."""
-    lines = []
+    yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
     tpu = catalog.accelerator(settings.tpu.accelerator_type)
     for disk in settings.tpu.data_disks:
         if disk.source:
@@ -187,95 +179,69 @@ def _data_disks(settings: StackSettings, catalog: Catalog) -> list[Line]:
         kind = disk.type or (tpu.disk_types[0] if tpu else "")
         price = catalog.prices.disk(kind, settings.region) if disk.size_gib else None
         size = f"{disk.size_gib} GiB" if disk.size_gib else "as its snapshot"
-        times = f"{count} x " if count > 1 else ""
-        lines.append(
-            Line.fixed(
-                "Data disk",
-                f"{times}{size} {kind}",
-                price and price.times((disk.size_gib or 0) * count),
-            )
-        )
-    return lines
+        cost = price and price.times((disk.size_gib or 0) * count)
+        yield Line.fixed("Data disk", f"{_times(count)}{size} {kind}", cost)
 
 
-def _address(settings: StackSettings) -> list[Line]:
-    lines = [Line.fixed("Address", "public, of the VM", None)] if settings.vm.public_ip else []
-    if settings.tpu.external_ips:
-        lines.append(Line.fixed("Address", "public, of the TPU", None))
-    return lines
-
-
-def _bucket_line(settings: StackSettings, catalog: Catalog) -> Line:
-    price = catalog.prices.storage(settings.region)
+def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
+    """Yield what belongs to no machine's price: addresses, the bucket, a key, the way out."""
+    prices, tpu = catalog.prices, settings.tpu
+    if settings.vm.public_ip:
+        yield Line.fixed("Address", "public, of the VM", None)
+    if tpu.external_ips:
+        yield Line.fixed("Address", "public, of the TPU", None)
+    price = prices.storage(settings.region)
     what = f"{ASSUMED_STORAGE_GIB} GiB Standard"
-    return Line.fixed("Bucket", what, price and price.times(ASSUMED_STORAGE_GIB))
-
-
-def _soft_delete(settings: StackSettings, catalog: Catalog) -> tuple[str, ...]:
-    """Say what it costs that Google keeps replaced objects in a bucket that the stack makes."""
-    days = settings.bucket.kept_days
-    price = catalog.prices.storage(settings.region)
-    if not (settings.bucket.create and days and price):
-        return ()
-    month = dollars(price.amount * days * HOURS_PER_DAY * catalog.prices.hours_per_month)
-    return (
-        f"Bucket: what is replaced or deleted is billed for {days} more days, also after `destroy` "
-        f"(bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly costs {month} a "
-        "month.",
-    )
-
-
-def _key(settings: StackSettings, catalog: Catalog) -> list[Line]:
+    yield Line.fixed("Bucket", what, price and price.times(ASSUMED_STORAGE_GIB))
     encryption = settings.bucket.encryption
-    if encryption is None or encryption.key is not None:
-        return []
-    return [Line.fixed("Key", "1 version", catalog.prices.key_version())]
-
-
-def _budget_note(settings: StackSettings, whole: Estimate) -> tuple[str, ...]:
-    """Say how long the budget lasts; Google counts it in the billing account's currency."""
-    budget, hour = settings.budget, whole.configured.hour
-    if budget is None or not hour or budget.currency not in (None, "USD"):
-        return ()
-    hours = int(budget.amount / hour)
-    most = "" if whole.configured.complete else "at most "
-    amount = dollars(Decimal(budget.amount), 0)
-    return (f"Budget: {amount} a month last {most}{hours} hours of the stack as it is set.",)
-
-
-def _idle_vm(settings: StackSettings) -> tuple[str, ...]:
-    """Say what the VM is for where the TPU VM runs the trainer."""
-    if settings.training.run_on is RunOn.VM:
-        return ()
-    return (
-        "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the network "
-        "of the TPU VM, and costs its price.",
-    )
-
-
-def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:
-    tpu = catalog.accelerator(settings.tpu.accelerator_type)
+    if encryption is not None and encryption.key is None:
+        yield Line.fixed("Key", "1 version", prices.key_version())
+    accelerator = catalog.accelerator(tpu.accelerator_type)
     # A classic node is in a network of Google's, and never behind the stack's gateway.
-    inside = settings.architecture is Architecture.VM and not settings.tpu.external_ips
-    hosts = tpu.hosts * settings.tpu.slices if tpu and inside else 0
+    inside = not settings.is_node and not tpu.external_ips
+    hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
     machines = hosts + (not settings.vm.public_ip)
-    if not (settings.network.create and machines):
-        return []
-    price = catalog.prices.nat.hour(machines)
-    return [Line.fixed("NAT", counted(machines, "machine"), price)]
+    if settings.network.create and machines:
+        yield Line.fixed("NAT", counted(machines, "machine"), prices.nat.hour(machines))
 
 
-def _notes_of_stack(catalog: Catalog, lines: list[Line]) -> tuple[str, ...]:
-    operations = catalog.prices.operations()
-    notes = [
+def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterator[str]:
+    """Yield what an hour's price does not say."""
+    prices, bucket = catalog.prices, settings.bucket
+    operations = prices.operations()
+    yield (
         f"Bucket: {ASSUMED_STORAGE_GIB} GiB are assumed. A thousand writes or lists cost "
         f"{dollars(operations['A'].amount, 3)}, a thousand reads "
         f"{dollars(operations['B'].amount, 4)}."
-    ]
-    if any(line.part == "NAT" for line in lines):
-        gib = dollars(catalog.prices.nat.gib, 3)
-        notes.append(f"NAT: each GiB that goes through it costs {gib}.")
-    return tuple(notes)
+    )
+    if any(line.part == "NAT" for line in whole.lines):
+        yield f"NAT: each GiB that goes through it costs {dollars(prices.nat.gib, 3)}."
+    gib, days = prices.storage(settings.region), bucket.kept_days
+    if bucket.create and days and gib:
+        month = dollars(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
+        yield (
+            f"Bucket: what is replaced or deleted is billed for {days} more days, also after "
+            "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly "
+            f"costs {month} a month."
+        )
+    if settings.trains_on_tpu:
+        yield (
+            "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the "
+            "network of the TPU VM, and costs its price."
+        )
+    budget, hour = settings.budget, whole.configured.hour
+    # Google counts a budget in the billing account's currency; the catalog has dollars.
+    if budget is not None and hour and budget.currency in (None, "USD"):
+        most = "" if whole.configured.complete else "at most "
+        amount = dollars(Decimal(budget.amount), 0)
+        yield (
+            f"Budget: {amount} a month last {most}{int(budget.amount / hour)} hours of the stack "
+            "as it is set."
+        )
+
+
+def _times(count: int) -> str:
+    return f"{count} x " if count > 1 else ""
 
 
 # --- An estimate as text, as a person reads it, and as JSON, as a program does
@@ -289,7 +255,10 @@ def dollars(amount: Decimal, places: int = 2) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines with even columns, the first `left` of them left-aligned."""
+    """Return rows of cells as lines with even columns, the first `left` of them left-aligned.
+
+    The others are numbers, whose ends people compare.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -302,16 +271,28 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 
 def table(estimate: Estimate) -> str:
     """Return the estimate as lines of text."""
-    run = f"{estimate.hours:f} h"
-    heading = ("", "", "hour", "day", f"run of {run}", "run on demand", "run on spot")
-    rows: list[tuple[str, ...]] = [heading]
+    hours = estimate.hours
+    rows = [("", "", "hour", "day", f"run of {hours:f} h", "run on demand", "run on spot")]
     for line in estimate.lines:
-        others = [_run(price, estimate.hours) for price in (line.on_demand, line.spot)]
-        rows.append((line.part, line.what, *_amounts(line.configured, estimate.hours), *others))
-    totals = (estimate.configured, estimate.on_demand, estimate.spot)
-    rows.append(("Total", "", *_totals(totals, estimate.hours)))
+        ways = (line.configured, line.on_demand, line.spot)
+        totals = [Total(price.amount if price else Decimal(0), bool(price)) for price in ways]
+        rows.append((line.part, line.what, *_cells(totals, hours)))
+    whole = (estimate.configured, estimate.on_demand, estimate.spot)
+    rows.append(("Total", "", *_cells(whole, hours)))
     title = f"{estimate.title} in {estimate.region}, US dollars"
     return "\n".join([title, "", *aligned(rows, left=2), "", *_notes_of_table(estimate)])
+
+
+def _cells(totals: Sequence[Total], hours: Decimal) -> tuple[str, str, str, str, str]:
+    """Return an hour, a day and a run as it is set, and a run on demand and on spot."""
+    configured, on_demand, spot = totals
+    return (
+        _sum(configured, dollars(configured.hour, 4)),
+        _sum(configured, dollars(configured.hour * HOURS_PER_DAY)),
+        _sum(configured, dollars(configured.hour * hours)),
+        _sum(on_demand, dollars(on_demand.hour * hours)),
+        _sum(spot, dollars(spot.hour * hours)),
+    )
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:
@@ -332,7 +313,7 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
             for line in estimate.lines
         ],
         "total": {
-            name: {**_times(total.hour, estimate.hours), "complete": total.complete}
+            name: {**_in_spans(total.hour, estimate.hours), "complete": total.complete}
             for name, total in (
                 ("configured", estimate.configured),
                 ("onDemand", estimate.on_demand),
@@ -341,27 +322,6 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
         },
         "notes": list(estimate.notes),
     }
-
-
-def _amounts(price: Price | None, hours: Decimal) -> tuple[str, str, str]:
-    if price is None:
-        return (UNKNOWN,) * 3
-    hour = price.amount
-    return dollars(hour, 4), dollars(hour * HOURS_PER_DAY), dollars(hour * hours)
-
-
-def _run(price: Price | None, hours: Decimal) -> str:
-    return dollars(price.amount * hours) if price else UNKNOWN
-
-
-def _totals(totals: Sequence[Total], hours: Decimal) -> tuple[str, ...]:
-    configured, *others = totals
-    amounts = [
-        (configured, dollars(configured.hour, 4)),
-        (configured, dollars(configured.hour * HOURS_PER_DAY)),
-        *((total, dollars(total.hour * hours)) for total in (configured, *others)),
-    ]
-    return tuple(_sum(total, text) for total, text in amounts)
 
 
 def _sum(total: Total, text: str) -> str:
@@ -379,18 +339,17 @@ def _notes_of_table(estimate: Estimate) -> list[str]:
                 f"{UNKNOWN}: no source in the catalog has a price of {line.part} {line.what} in "
                 f"{estimate.region} ({', '.join(unknown)})."
             )
-    notes += [f"Prices of {source.date}: {source.url}" for source in estimate.sources]
-    return notes
+    return [*notes, *(f"Prices of {source.date}: {source.url}" for source in estimate.sources)]
 
 
 def _spans(price: Price | None, hours: Decimal) -> dict[str, Any] | None:
     if price is None:
         return None
     source = {"url": price.source.url, "date": price.source.date.isoformat()}
-    return {**_times(price.amount, hours), "source": source}
+    return {**_in_spans(price.amount, hours), "source": source}
 
 
-def _times(hour: Decimal, hours: Decimal) -> dict[str, str]:
+def _in_spans(hour: Decimal, hours: Decimal) -> dict[str, str]:
     return {"hour": _plain(hour), "day": _plain(hour * HOURS_PER_DAY), "run": _plain(hour * hours)}
 
 
@@ -429,11 +388,11 @@ def _end(settings: StackSettings, stack: str) -> str:
 
 def _limits(settings: StackSettings) -> str:
     limits = settings.limits
-    said = []
+    ends = []
     if limits.idle_minutes is not None:
-        said.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
+        ends.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
     if limits.time_to_live_hours is not None:
-        said.append(f"{limits.time_to_live_hours:g} hours after it was made")
-    if not said:
+        ends.append(f"{limits.time_to_live_hours:g} hours after it was made")
+    if not ends:
         return "The stack has no limits: nothing else takes the TPU down (limits.idleMinutes)"
-    return f"Its limits take the TPU down {' and '.join(said)}; the VM's disk and the bucket stay"
+    return f"Its limits take the TPU down {' and '.join(ends)}; the VM's disk and the bucket stay"

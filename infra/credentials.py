@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpu_core.google import Answer, Body, Client, is_google
+
 # These take a while to load, for which only those who have credentials should wait.
 if TYPE_CHECKING:
     import google.auth.credentials
@@ -32,10 +34,10 @@ _BILLING_PROJECTS = ("GOOGLE_BILLING_PROJECT",)
 _OVERRIDES = ("USER_PROJECT_OVERRIDE",)
 _ADC = "application_default_credentials.json"
 _TRUE = ("1", "t", "true")
+# Of one call.
+_SECONDS = 60.0
 # Of Google's 403 with which golang/oauth2#702 (2024-02) and others end.
 _ASKS_FOR_ONE = "requires a quota project"
-# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
-_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 _PROJECT = re.compile(r"/projects/([^/]+)/")
 QUOTA_PROJECT = "X-Goog-User-Project"
 """Header with the project that a call counts against, where its path does not decide."""
@@ -114,10 +116,35 @@ def session(given: Given) -> requests.Session:
     return made
 
 
-def users_session() -> requests.Session | None:
+def client(given: Given) -> Client:
+    """Return a client with these credentials. Raises as `session` does."""
+    return client_of(session(given))
+
+
+def client_of(session: requests.Session) -> Client:
+    """Return a client that sends by a session, with its credentials and connections.
+
+    It is not tpu_core's own transport, since people's machines need what requests brings along:
+    python.org's Python on macOS has no certificates, and companies name theirs for requests.
+    """
+    import requests
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        try:
+            found = session.request(method, url, headers=headers, data=body, timeout=_SECONDS)
+        except requests.Timeout as error:
+            raise TimeoutError(str(error)) from None
+        except requests.ConnectionError as error:
+            raise ConnectionError(str(error)) from None
+        return found.status_code, found.headers, found.content
+
+    return Client(send)
+
+
+def users_client() -> Client | None:
     """Return a client as the provider is; None if the machine had to be asked, for seconds."""
     found = of_program()
-    return session(found) if found.is_users else None
+    return client(found) if found.is_users else None
 
 
 def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
@@ -132,7 +159,7 @@ def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
         def send(
             self, request: requests.PreparedRequest, *how: Any, **more: Any
         ) -> requests.Response:
-            if not _GOOGLES.match(request.url or ""):
+            if not is_google(request.url or ""):
                 raise requests.exceptions.InvalidURL(
                     f"{request.url} is not https://*.googleapis.com/, which alone gets Google's "
                     "credentials"

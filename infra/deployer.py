@@ -1,7 +1,5 @@
 """The IAM permissions that deploying a stack takes: catalog/deployer.yaml, by its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,10 +10,10 @@ import yaml
 
 from infra.names import names_of
 from infra.settings import EncryptionSettings, StackSettings
-from infra.settings.machines import RunOn
 from tpu_core.paths import DATA, DECLARATION, WHEELS
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
+# The purposes, as the file's head describes them.
 READ: Final = "read"
 WRITE: Final = "write"
 CHANGE: Final = "change"
@@ -27,13 +25,12 @@ _OBJECTS: Final = (DECLARATION, DATA, WHEELS)
 # They count for requests in the queue, too.
 TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 
+# When each group of catalog/deployer.yaml counts. A test compares the names here and there.
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm of its own": lambda s: s.vm.instance_group is None,
     "an instance group": lambda s: s.vm.instance_group is not None,
-    "a health check of the vm": lambda s: (
-        s.vm.instance_group is not None and s.training.run_on is RunOn.VM
-    ),
+    "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
     "disks of its own": lambda s: (
         s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
     ),
@@ -48,7 +45,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a network of its own": lambda s: s.network.create,
     "a tpu": lambda s: True,
     "several slices": lambda s: s.tpu.slices > 1,
-    "limits": lambda s: _makes_a_role(s),
+    "limits": lambda s: (s.limits.any or s.recovery.enabled) and s.limits.role is None,
     "recovery": lambda s: s.recovery.enabled,
     "jobs with an account of their own": lambda s: s.jobs.apart,
     "vertex training": lambda s: s.jobs.vertex is not None,
@@ -92,12 +89,6 @@ class Permissions:
     def of_billing_account(self, *kinds: str) -> list[str]:
         """Return the permissions of some purposes (all if none is named), each once."""
         return _together(self.billing_account, kinds or ALL)
-
-
-def groups() -> dict[str, dict[str, list[str]]]:
-    """Return the whole list: permissions by group and purpose."""
-    loaded: dict[str, dict[str, list[str]]] = _catalog()["groups"]
-    return loaded
 
 
 def permissions_of(settings: StackSettings) -> Permissions:
@@ -150,10 +141,6 @@ def _catalog() -> dict[str, Any]:
 
 def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:
     return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
-
-
-def _makes_a_role(settings: StackSettings) -> bool:
-    return (settings.limits.any or settings.recovery.enabled) and settings.limits.role is None
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

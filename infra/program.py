@@ -1,23 +1,40 @@
-"""The whole program as one function, which tests call with settings of their own."""
+"""The whole program as one function, which tests call with settings of their own; its outputs."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pulumi
 
 from infra.apis import apis_of
 from infra.checks import ensure_valid
 from infra.checks.context import Context
-from infra.components.alerts import Budget, Messages
+from infra.components import alerts, identity, tpu, vm
 from infra.components.bucket import Bucket
-from infra.components.identity import Identity, Limits
+from infra.components.machine import Surroundings
 from infra.components.network import Network
 from infra.components.services import ProjectServices
-from infra.components.tpu import QueuedTpu, Tpu, TpuNode, TpuVm
-from infra.components.vm import InstanceGroup, Vm
 from infra.cost import table, until_destroyed
-from infra.outputs import export
 from infra.settings import StackSettings
-from infra.settings.machines import Architecture, RunOn
+
+OUTPUTS: Mapping[str, str] = {
+    "architecture": "vm or node",
+    "bucket_name": "Name of the bucket",
+    "bucket_url": "gs://BUCKET",
+    "job_url": "gs://BUCKET/jobs/JOB: checkpoints, TensorBoard events and metrics of this run",
+    "project": "Google Cloud project",
+    "region": "Region of everything",
+    "service_account": "E-mail address of the account of VM and TPU VM",
+    "tpu_accelerator_type": "Type and size of the TPU",
+    "tpu_endpoint": "grpc://IP:PORT of worker 0 (of the first slice)",
+    "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order, slice by slice",
+    "tpu_name": "Name of the TPU (the first slice), by which the training looks its endpoint up",
+    "tpu_names": "Names of all slices",
+    "tpu_zone": "Zone of the TPU, at the last update",
+    "tpu_zones": "Zones that the TPU may be in, in the order in which they are tried",
+    "vm_name": "Name of the VM",
+    "vm_zone": "Zone of the VM",
+}
+"""The stack's outputs and what each is; people and the command line read them by these names."""
 
 
 def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:
@@ -35,37 +52,60 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     if pulumi.runtime.is_dry_run():
         end = until_destroyed(stack.cost, settings, context.stack)
         pulumi.log.info(f"{table(stack.cost)}\n\n{end}.")
+    # The engine makes at once what does not depend on each other, whatever the order here.
     services = ProjectServices(settings.project, apis_of(settings), enable=settings.enable_apis)
     if settings.budget is not None:
-        Budget(stack, settings.budget, services)
+        alerts.Budget(stack, settings.budget, services)
     bucket = Bucket(stack, services)
-    machines = Identity(stack, services, bucket)
+    machines = identity.Identity(stack, services, bucket)
     if settings.jobs.vertex is not None:
-        # Imports requests, which takes a while.
-        from infra.components.vertex import VertexTraining
-
-        VertexTraining(stack, settings.jobs.vertex, services, bucket)
+        identity.VertexTraining(stack, settings.jobs.vertex, services, bucket)
+    # The TPU acts as the jobs' account where jobs drive it, since what drives a TPU by gRPC can act
+    # as its account. Where its worker 0 trains, the agent there needs the machines' own.
     of_tpu = machines
     if settings.jobs.apart:
-        jobs = Identity(stack, services, bucket, machines)
-        # Anyone who drives a TPU by gRPC acts as its account.
-        of_tpu = jobs if settings.training.run_on is RunOn.VM else machines
+        jobs = identity.Identity(stack, services, bucket, machines)
+        of_tpu = jobs if not settings.trains_on_tpu else machines
     if settings.limits.any or settings.recovery.enabled:
-        Limits(stack, services, machines, of_tpu)
+        identity.Limits(stack, services, machines, of_tpu)
     if settings.messages.any:
-        Messages(stack, services)
-    network = Network(stack, services)
-    tpu = _form_of_tpu(settings)(stack, services, network, of_tpu, bucket)
+        alerts.Messages(stack, services)
+    around = Surroundings(stack, services, Network(stack, services), machines, bucket)
+    made = _form_of_tpu(settings)(replace(around, identity=of_tpu))
     group = settings.vm.instance_group
-    vm = (
-        Vm(stack, services, network, machines, bucket)
-        if group is None
-        else InstanceGroup(stack, group, services, network, machines, bucket)
-    )
-    return export(settings, stack.job, bucket, machines, vm, tpu)
+    machine = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
+    return _export(around, machine, made)
 
 
-def _form_of_tpu(settings: StackSettings) -> type[Tpu]:
-    if settings.architecture is Architecture.NODE:
-        return TpuNode
-    return TpuVm if settings.tpu.queue is None else QueuedTpu
+def _form_of_tpu(settings: StackSettings) -> type[tpu.Tpu]:
+    if settings.is_node:
+        return tpu.TpuNode
+    return tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
+
+
+def _export(
+    around: Surroundings, machine: vm.Vm | vm.InstanceGroup, made: tpu.Tpu
+) -> dict[str, pulumi.Input[object]]:
+    """Export every output and return them."""
+    settings, bucket = around.stack.settings, around.bucket
+    values: dict[str, pulumi.Input[object]] = {
+        "architecture": settings.architecture.value,
+        "bucket_name": bucket.name,
+        "bucket_url": bucket.url,
+        "job_url": pulumi.Output.concat(bucket.url, "/jobs/", around.stack.job),
+        "project": settings.project,
+        "region": settings.region,
+        "service_account": around.identity.email,
+        "tpu_accelerator_type": settings.tpu.accelerator_type,
+        "tpu_endpoint": made.endpoints.apply(lambda endpoints: endpoints[0] if endpoints else ""),
+        "tpu_endpoints": made.endpoints,
+        "tpu_name": made.name,
+        "tpu_names": made.names,
+        "tpu_zone": made.zone,
+        "tpu_zones": list(settings.tpu_zones),
+        "vm_name": machine.name,
+        "vm_zone": settings.vm_zone,
+    }
+    for name in OUTPUTS:
+        pulumi.export(name, values[name])
+    return values

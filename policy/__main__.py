@@ -1,7 +1,5 @@
 """Entry point: the engine starts this folder as a program and asks it over gRPC."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

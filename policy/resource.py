@@ -1,6 +1,9 @@
-"""A resource as plain data, whichever way the engine hands it over."""
+"""A resource as plain data, whichever way the engine hands it over.
 
-from __future__ import annotations
+The engine gives a pack the inputs of each resource, as the program declared them. A machine can be
+declared by several types, each with the same fact under another name: what the rules ask is a
+`Machine`, so that no rule knows Pulumi's types.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +15,28 @@ from pulumi_policy.proxy import UnknownValueError
 
 
 class _Unknown:
-    """A value that a preview cannot know: Google decides it."""
+    """A value that a preview cannot know: Google decides it.
+
+    It is neither right nor wrong. A rule lets it pass, and the update asks the rule again with the
+    value itself.
+    """
 
     def __repr__(self) -> str:
         return "(known after the update)"
 
 
 UNKNOWN: Final = _Unknown()
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property by its path, and its value.
+
+    The path is as a program writes it, such as `networkInterfaces[0].accessConfigs`.
+    """
+
+    path: str
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -52,12 +70,19 @@ class Resource:
         return f"{kind} {own}" if isinstance(own, str) else f"{kind} {self.name}"
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Return whether one of the patterns (`*` stands for anything) names the resource."""
+        """Return whether one of the patterns (`*` stands for anything) names the resource.
+
+        Both its names count: people know a machine by Google's, and reviewers by the program's.
+        """
         return named(self.name, patterns) or named(self.props.get("name"), patterns)
 
-    def wrong(self, path: str, value: object, why: str, cure: str) -> str:
+    def prop(self, name: str) -> Property:
+        """Return a property of the first level; its value is None if it is absent."""
+        return Property(name, self.props.get(name))
+
+    def wrong(self, of: Property, why: str, cure: str) -> str:
         """Return the message about one property."""
-        return f"{self.title}: {path} is {shown(value)}, {why}. {cure}."
+        return f"{self.title}: {of.path} is {shown(of.value)}, {why}. {cure}."
 
 
 def in_stack(resource: Resource, patterns: Sequence[str]) -> bool:
@@ -80,7 +105,8 @@ def shown(value: object) -> str:
 def plain(value: Any) -> Any:
     """Return the engine's properties without its proxies, which raise at unknown values.
 
-    What the engine adds for itself (`__defaults`) is left out.
+    A proxy raises only when an unknown value is read, which would end the whole rule for one
+    property that it does not need. What the engine adds for itself (`__defaults`) is left out.
     """
     if isinstance(value, Mapping):
         return dict(_items(value, (key for key in value if not key.startswith("__"))))
@@ -109,7 +135,10 @@ def items(props: Mapping[str, Any], name: str) -> Sequence[Any]:
     return value if isinstance(value, list) else []
 
 
-# --- VMs and TPUs, whichever type of resource declares them.
+# --- VMs and TPUs, whichever type of resource declares them
+#
+# The names are those of the provider's schema (pulumi-gcp) and, for the queue, of the TPU API:
+# https://docs.cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.queuedResources
 
 _INSTANCES = ("gcp:compute/instance:Instance",)
 _TEMPLATES = (
@@ -129,14 +158,6 @@ _MODELS = {"SPOT": SPOT, "RESERVATION_BOUND": RESERVED, "FLEX_START": FLEX_START
 
 
 @dataclass(frozen=True)
-class Property:
-    """A property by its path, and its value."""
-
-    path: str
-    value: Any
-
-
-@dataclass(frozen=True)
 class Disk:
     """A disk of a kind (`pd-balanced`) and size."""
 
@@ -148,8 +169,17 @@ class Disk:
 class Machine:
     """A VM or TPU.
 
-    `account` is None where it has none, or one of Google's; `scopes` is None where Google chooses.
-    `count` is how many alike there are: a request in the queue may be for several.
+    Attributes:
+        what: VM or TPU.
+        size: the machine type or the accelerator type.
+        where: the zone; of an instance template, the region.
+        capacity: the property that says how it is bought, for messages.
+        capacity_is: how it is bought, in the words of the stack's settings.
+        account: None where it has none, or one of Google's.
+        scopes: None where Google chooses.
+        addresses: the properties that give it public addresses.
+        disks: those that are made with it, if their size is known.
+        count: how many alike there are: a request in the queue may be for several.
     """
 
     what: str
@@ -202,6 +232,8 @@ def machines(resource: Resource) -> Iterator[Machine]:
         yield from _queued(props, mine=resource.type == _QUEUE_ENTRY)
 
 
+# V2QueuedResource and this project's own resource hold the same request of the API, one as the
+# provider flattens it, the other as it is.
 def _queued(props: Mapping[str, Any], *, mine: bool) -> Iterator[Machine]:
     request, prefix = (group(props, "request"), "request.") if mine else (props, "")
     capacity = _tier(request, prefix)
@@ -214,6 +246,7 @@ def _queued(props: Mapping[str, Any], *, mine: bool) -> Iterator[Machine]:
 
 
 def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
+    """Return how a request is bought: by its model, else by the tier of the queue that it is in."""
     model = request.get("provisioningModel")
     if isinstance(model, str) and model in _MODELS:
         return Property(f"{prefix}provisioningModel", model), _MODELS[model]
@@ -228,7 +261,10 @@ def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
 
 
 def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
-    """Return how the machine is bought, by the flags in a scheduling group."""
+    """Return how the machine is bought, by the flags in a scheduling group.
+
+    A spot VM has the model and, as Google requires, the flag `preemptible`, too: the model counts.
+    """
     scheduling = group(props, name)
     if scheduling.get("provisioningModel") == "SPOT":
         return Property(f"{name}.provisioningModel", "SPOT"), SPOT
@@ -289,6 +325,7 @@ def _tpu_vm(
 
 
 def _account(props: Mapping[str, Any], path: str) -> Property:
+    """Return the account; it is unknown if its group is, as in the preview of a first update."""
     whole = props.get("serviceAccount")
     email = whole if whole is UNKNOWN else group(props, "serviceAccount").get("email")
     return Property(f"{path}serviceAccount.email", email)

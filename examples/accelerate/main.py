@@ -1,6 +1,5 @@
 """Accelerate on PyTorch/XLA: a plain loop of PyTorch, started once for each device."""
 
-import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -12,12 +11,11 @@ BATCH, EPOCHS = 80, 4
 
 def examples(count: int, seed: int, batch: int) -> DataLoader:
     """Return features of ten classes, a pattern each under noise, and their classes."""
-    patterns = np.random.default_rng(0).normal(size=(10, 64))
-    random = np.random.default_rng(seed)
-    classes = random.integers(10, size=count)
-    features = patterns[classes] + 2 * random.normal(size=(count, 64))
-    data = TensorDataset(torch.tensor(features, dtype=torch.float32), torch.tensor(classes))
-    return DataLoader(data, batch, drop_last=True)
+    patterns = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.randint(10, (count,), generator=random)
+    features = patterns[classes] + 2 * torch.randn(count, 64, generator=random)
+    return DataLoader(TensorDataset(features, classes), batch, drop_last=True)
 
 
 def train(_: int) -> None:

@@ -1,17 +1,9 @@
 """fastai on one device of PyTorch/XLA. fastai knows no TPU: it is given the device."""
 
-import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-from fastai.basics import (
-    Callback,
-    CrossEntropyLossFlat,
-    DataLoader,
-    DataLoaders,
-    Learner,
-    accuracy,
-)
+from fastai.basics import Callback, CrossEntropyLossFlat, DataLoader, DataLoaders, Learner, accuracy
 
 BATCH = 80
 
@@ -26,12 +18,11 @@ class Execute(Callback):
 
 def examples(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return features of ten classes, a pattern each under noise, and their classes."""
-    patterns = np.random.default_rng(0).normal(size=(10, 64))
-    random = np.random.default_rng(seed)
-    classes = random.integers(10, size=count)
-    features = patterns[classes] + 2 * random.normal(size=(count, 64))
-    rows = torch.tensor(features, dtype=torch.float32), torch.tensor(classes)
-    return list(zip(*rows, strict=True))
+    patterns = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.randint(10, (count,), generator=random)
+    features = patterns[classes] + 2 * torch.randn(count, 64, generator=random)
+    return list(zip(features, classes, strict=True))
 
 
 def main() -> None:

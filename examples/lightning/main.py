@@ -3,7 +3,6 @@
 import os
 
 import lightning
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -12,12 +11,11 @@ BATCH = 80
 
 def examples(count: int, seed: int) -> DataLoader:
     """Return features of ten classes, a pattern each under noise, and their classes."""
-    patterns = np.random.default_rng(0).normal(size=(10, 64))
-    random = np.random.default_rng(seed)
-    classes = random.integers(10, size=count)
-    features = patterns[classes] + 2 * random.normal(size=(count, 64))
-    data = TensorDataset(torch.tensor(features, dtype=torch.float32), torch.tensor(classes))
-    return DataLoader(data, BATCH)
+    patterns = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.randint(10, (count,), generator=random)
+    features = patterns[classes] + 2 * torch.randn(count, 64, generator=random)
+    return DataLoader(TensorDataset(features, classes), BATCH)
 
 
 class Network(lightning.LightningModule):

@@ -1,6 +1,5 @@
 """PyTorch/XLA by PJRT: a process for each device, on each host where this script is started."""
 
-import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -11,11 +10,11 @@ BATCH, STEPS = 80, 200
 
 def examples(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return features of ten classes, a pattern each under noise, and their classes."""
-    patterns = np.random.default_rng(0).normal(size=(10, 64))
-    random = np.random.default_rng(seed)
-    classes = random.integers(10, size=count)
-    features = patterns[classes] + 2 * random.normal(size=(count, 64))
-    return torch.tensor(features, dtype=torch.float32), torch.tensor(classes)
+    patterns = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.randint(10, (count,), generator=random)
+    features = patterns[classes] + 2 * torch.randn(count, 64, generator=random)
+    return features, classes
 
 
 def train(_: int) -> None:
@@ -24,9 +23,8 @@ def train(_: int) -> None:
     if number == 0:
         print(f"devices: {count} x {xm.xla_device_hw(device)}", flush=True)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
-    ).to(device)
+    layers = torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    network = torch.nn.Sequential(*layers).to(device)
     optimizer = torch.optim.Adam(network.parameters())
     features, classes = (values.to(device) for values in examples(4000, 1))
     own = BATCH // count

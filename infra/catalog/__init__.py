@@ -1,7 +1,5 @@
 """Facts about Google Cloud: data files with their sources, read when they are first asked for."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -11,31 +9,22 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from infra.catalog.entries import (
-    Accelerator,
-    Chip,
-    MachineType,
-    NetworkFacts,
-    NodeVersion,
-    Packages,
-    Prices,
-    Proof,
-    Runtime,
-    Source,
-    read_table,
-)
+from infra.catalog import entries
 
 _RUNTIME_PREFIX = "tpu-vm-tf-"
 
 
 class Catalog:
-    """The catalog in one folder; every table is read at most once, and only if it is needed."""
+    """The catalog in one folder; every table is read at most once, and only if it is needed.
+
+    Reading YAML takes longer than all else that a command does with the catalog.
+    """
 
     def __init__(self, folder: Path = Path(__file__).parent) -> None:
         self._folder = folder
 
     @cached_property
-    def accelerators(self) -> Mapping[str, Accelerator]:
+    def accelerators(self) -> Mapping[str, entries.Accelerator]:
         """TPU types by name, smallest first within a family."""
         document = self._read("accelerators")
         sources = _sources(document)
@@ -46,12 +35,12 @@ class Catalog:
         }
 
     @cached_property
-    def chips(self) -> Mapping[str, Chip]:
+    def chips(self) -> Mapping[str, entries.Chip]:
         """What a chip of each generation can do at most, by family."""
         document = self._read("chips")
         sources = _sources(document)
         return {
-            family: Chip(
+            family: entries.Chip(
                 family,
                 facts["peakTflops"],
                 facts["hbmGbps"],
@@ -64,20 +53,20 @@ class Catalog:
         }
 
     @cached_property
-    def runtimes(self) -> Mapping[str, Runtime]:
+    def runtimes(self) -> Mapping[str, entries.Runtime]:
         """Software of TPU VMs by name."""
         document = self._read("runtimes")
         sources = _sources(document)
         broken = document["broken"]["versions"]
         pythons = dict.fromkeys(document["pythons"]["versions"], document["pythons"]["python"])
         found = [
-            Runtime(
+            entries.Runtime(
                 f"{_RUNTIME_PREFIX}{version}{suffix}",
                 version,
                 tuple(entry["families"]),
                 serves_grpc=suffix.startswith("-pod"),
                 source=sources[entry["source"]],
-                proof=Proof(entry["proof"]),
+                proof=entries.Proof(entry["proof"]),
                 broken=version in broken,
                 python=pythons.get(version),
             )
@@ -86,7 +75,7 @@ class Catalog:
             for suffix in entry["suffixes"]
         ]
         found += [
-            Runtime(
+            entries.Runtime(
                 entry["name"],
                 None,
                 tuple(entry["families"]),
@@ -98,22 +87,22 @@ class Catalog:
         ]
         return {runtime.name: runtime for runtime in found}
 
-    def accelerator(self, name: str) -> Accelerator | None:
+    def accelerator(self, name: str) -> entries.Accelerator | None:
         """Return a TPU type; one that is not listed too, if it may exist all the same."""
         return self.accelerators.get(name) or unlisted_accelerator(name, self.accelerators)
 
-    def runtime(self, name: str) -> Runtime | None:
+    def runtime(self, name: str) -> entries.Runtime | None:
         """Return a runtime; one that is not listed too, if its name follows Google's pattern."""
         convention = next(iter(self.runtimes.values())).source
         return self.runtimes.get(name) or unlisted_runtime(name, convention)
 
     @cached_property
-    def node_versions(self) -> Mapping[str, NodeVersion]:
+    def node_versions(self) -> Mapping[str, entries.NodeVersion]:
         """TensorFlow versions of classic TPU nodes, newest first."""
         document = self._read("runtimes")
         sources = _sources(document)
         return {
-            version: NodeVersion(
+            version: entries.NodeVersion(
                 version, tuple(entry["families"]), entry.get("ended"), sources[entry["source"]]
             )
             for entry in document["node"]
@@ -121,12 +110,12 @@ class Catalog:
         }
 
     @cached_property
-    def machine_types(self) -> Mapping[str, MachineType]:
+    def machine_types(self) -> Mapping[str, entries.MachineType]:
         """Machine types by name."""
         document = self._read("machines")
         sources = _sources(document)
         return {
-            f"{series}-{vcpus}": MachineType(
+            f"{series}-{vcpus}": entries.MachineType(
                 f"{series}-{vcpus}",
                 vcpus,
                 facts.get("memoryGib", {}).get(vcpus, vcpus * facts["gibPerVcpu"]),
@@ -143,10 +132,10 @@ class Catalog:
         return is_machine_type_name(name, series, kinds)
 
     @cached_property
-    def network(self) -> NetworkFacts:
+    def network(self) -> entries.NetworkFacts:
         """Ranges and ports that Google fixes."""
         document = self._read("network")
-        return NetworkFacts(
+        return entries.NetworkFacts(
             private_ranges=tuple(map(IPv4Network, document["privateRanges"])),
             auto_mode_ranges=tuple(map(IPv4Network, document["autoModeRanges"])),
             reserved_addresses=document["reservedAddresses"],
@@ -160,21 +149,24 @@ class Catalog:
         )
 
     @cached_property
-    def packages(self) -> Packages:
+    def packages(self) -> entries.Packages:
         """Releases of TensorFlow that can be installed."""
-        return Packages(self._folder / "packages.yaml")
+        return entries.Packages(self._folder / "packages.yaml")
 
     @cached_property
-    def prices(self) -> Prices:
+    def prices(self) -> entries.Prices:
         """What things cost."""
-        return Prices(self._folder / "prices.yaml")
+        return entries.Prices(self._folder / "prices.yaml")
 
     def _read(self, table: str) -> Any:
-        return read_table(self._folder / f"{table}.yaml")
+        return entries.read_table(self._folder / f"{table}.yaml")
 
 
-def _sources(document: Mapping[str, Any]) -> dict[str, Source]:
-    return {key: Source(entry["url"], entry["date"]) for key, entry in document["sources"].items()}
+def _sources(document: Mapping[str, Any]) -> dict[str, entries.Source]:
+    return {
+        key: entries.Source(entry["url"], entry["date"])
+        for key, entry in document["sources"].items()
+    }
 
 
 def _accelerator(
@@ -182,11 +174,12 @@ def _accelerator(
     family: str,
     facts: Mapping[str, Any],
     entry: Mapping[str, Any],
-    sources: Mapping[str, Source],
-) -> Accelerator:
+    sources: Mapping[str, entries.Source],
+) -> entries.Accelerator:
     chips = math.prod(int(side) for side in entry["topology"].split("x"))
     cited = dict.fromkeys([*entry.get("sources", ()), *facts["sources"]])
-    return Accelerator(
+    # A size smaller than a host has one all the same; Google gives some sizes other hosts.
+    return entries.Accelerator(
         name=name,
         family=family,
         topology=entry["topology"],
@@ -215,6 +208,10 @@ def _clock_mhz(facts: Mapping[str, Any]) -> int:
 
 
 # --- What the catalog does not list and Google may offer all the same, by Google's rules for names
+#
+# Google adds sizes, runtimes and machine types at any time. To refuse them would stop people until
+# the next release of this project; to accept every name would let a typing mistake cost an hour. So
+# what follows the rules passes, with a warning, and the rest does not.
 
 _TENSORFLOW = re.compile(
     r"tpu-vm-tf-(?P<version>(?P<major>\d+)\.(?P<minor>\d+)\.\d+)(?P<pod>-pod)?"
@@ -232,7 +229,9 @@ def is_zone_name(name: str) -> bool:
     return bool(_ZONE.fullmatch(name))
 
 
-def unlisted_accelerator(name: str, known: Mapping[str, Accelerator]) -> Accelerator | None:
+def unlisted_accelerator(
+    name: str, known: Mapping[str, entries.Accelerator]
+) -> entries.Accelerator | None:
     """Return a size that the catalog does not list, of a generation whose table is not complete."""
     generation, _, size = name.rpartition("-")
     smallest = next((a for a in known.values() if a.name.startswith(f"{generation}-")), None)
@@ -253,17 +252,19 @@ def unlisted_accelerator(name: str, known: Mapping[str, Accelerator]) -> Acceler
     )
 
 
-def unlisted_runtime(name: str, source: Source) -> Runtime | None:
+def unlisted_runtime(name: str, source: entries.Source) -> entries.Runtime | None:
     """Return a runtime that the catalog does not list, if its name follows Google's pattern."""
     if found := _TENSORFLOW.fullmatch(name):
         new = (int(found["major"]), int(found["minor"])) >= _NAMES_API
         if new != bool(found["api"]):
             return None
         served = found["pod"] is not None
-        return Runtime(name, found["version"], (), served, source, Proof.INFERRED, listed=False)
+        return entries.Runtime(
+            name, found["version"], (), served, source, entries.Proof.INFERRED, listed=False
+        )
     if name.startswith("tpu-vm-tf") or not _BARE.fullmatch(name):
         return None
-    return Runtime(name, None, (), False, source, Proof.INFERRED, listed=False)
+    return entries.Runtime(name, None, (), False, source, entries.Proof.INFERRED, listed=False)
 
 
 def is_machine_type_name(name: str, series: Collection[str], kinds: Collection[str]) -> bool:
@@ -299,29 +300,29 @@ class VertexTpu:
 @lru_cache(maxsize=1)
 def vertex_tpus() -> Mapping[str, VertexTpu]:
     """Return the TPUs by their type, such as v2-8."""
-    return {name: VertexTpu(**about) for name, about in read_table(_VERTEX)["tpus"].items()}
+    return {name: VertexTpu(**about) for name, about in entries.read_table(_VERTEX)["tpus"].items()}
 
 
 @lru_cache(maxsize=1)
 def vertex_regions() -> tuple[str, ...]:
     """Return where custom jobs can have TPUs: the regions where Cloud TPU has one of theirs."""
-    there = Catalog().accelerators
-    zones = {zone for name in vertex_tpus() for zone in there[name].zones}
+    types = Catalog().accelerators
+    zones = {zone for name in vertex_tpus() for zone in types[name].zones}
     return tuple(sorted({zone.rpartition("-")[0] for zone in zones}))
 
 
 def why_not_on_vertex(kind: str) -> str:
     """Return why a type of TPU is not among them."""
-    reasons: Mapping[str, str] = read_table(_VERTEX)["notOffered"]
+    reasons: Mapping[str, str] = entries.read_table(_VERTEX)["notOffered"]
     return reasons.get(kind.rpartition("-")[0], "there is no such TPU")
 
 
 def why_not_spot_on_vertex(tpu: VertexTpu) -> str | None:
     """Return why a TPU can't be a spot one; None if it can."""
-    spot = read_table(_VERTEX)["spot"]
+    spot = entries.read_table(_VERTEX)["spot"]
     return str(spot["why"]) if tpu.hosts > spot["mostHosts"] else None
 
 
 def vertex_plain_image() -> str:
     """Return the container for jobs that bring their framework along."""
-    return str(read_table(_VERTEX)["plainImage"])
+    return str(entries.read_table(_VERTEX)["plainImage"])

@@ -294,14 +294,12 @@ class Prices:
     def __init__(self, path: Path) -> None:
         # No price passes through a float.
         document = read_texts(path)
-        self._tpus: Sequence[Mapping[str, Any]] = document["tpus"]
-        self._gpus: Sequence[Mapping[str, Any]] = document["gpus"]
-        self._machines: Sequence[Mapping[str, Any]] = document["machines"]
-        self._disks: Sequence[Mapping[str, Any]] = document["disks"]
-        self._storage: Sequence[Mapping[str, Any]] = document["storage"]
-        self._operations: Mapping[str, str] = document["operations"]
-        self._nat: Mapping[str, str] = document["nat"]
-        self._keys: Mapping[str, str] = document["keys"]
+        self._tpus, self._gpus, self._machines, self._disks, self._storage = (
+            document[part] for part in ("tpus", "gpus", "machines", "disks", "storage")
+        )
+        self._operations, self._nat, self._keys = (
+            document[part] for part in ("operations", "nat", "keys")
+        )
         self.sources = {
             key: Source(entry["url"], date.fromisoformat(entry["date"]))
             for key, entry in document["sources"].items()
@@ -376,32 +374,25 @@ class Prices:
         for entry in self._tpus:
             chips = entry["chips"]
             yield self._entry(entry, f"hour of {chips} chip{'s' * (chips != '1')}")
-        for entry in self._gpus:
-            yield self._entry(entry, "hour")
+        yield from (self._entry(entry, "hour") for entry in self._gpus)
         for entry in self._machines:
             for unit, full, spot in (("vCPU", "vcpu", "spotVcpu"), ("GiB", "gib", "spotGib")):
                 amounts = {"of": entry["series"], "onDemand": entry[full], "spot": entry[spot]}
                 yield self._entry({**entry, **amounts}, f"hour of a {unit}")
-        for entry in self._disks:
-            amounts = {"of": entry["types"], "onDemand": entry["gibMonth"]}
+        for entry in [*self._disks, *self._storage]:
+            amounts = {"of": entry.get("types", ["bucket"]), "onDemand": entry["gibMonth"]}
             yield self._entry({**entry, **amounts}, "month of a GiB")
-        for entry in self._storage:
-            amounts = {"of": ["bucket"], "onDemand": entry["gibMonth"]}
-            yield self._entry({**entry, **amounts}, "month of a GiB")
-        everywhere = {"regions": ["all"], "source": self._operations["source"]}
-        for kind, key in (("class A", "classA"), ("class B", "classB")):
-            amounts = {"of": ["bucket"], "onDemand": self._operations[key]}
-            yield self._entry({**everywhere, **amounts}, f"1000 operations, {kind}")
-        everywhere["source"] = self._nat["source"]
-        for unit, key in (
-            ("hour of a machine", "machineHour"),
-            ("hour at most", "highestHour"),
-            ("hour of an address", "addressHour"),
-            ("GiB", "gib"),
+        for of, prices, key, unit in (
+            ("bucket", self._operations, "classA", "1000 operations, class A"),
+            ("bucket", self._operations, "classB", "1000 operations, class B"),
+            ("nat", self._nat, "machineHour", "hour of a machine"),
+            ("nat", self._nat, "highestHour", "hour at most"),
+            ("nat", self._nat, "addressHour", "hour of an address"),
+            ("nat", self._nat, "gib", "GiB"),
+            ("key", self._keys, "versionMonth", "month"),
         ):
-            yield self._entry({**everywhere, "of": ["nat"], "onDemand": self._nat[key]}, unit)
-        version = {"of": ["key"], "onDemand": self._keys["versionMonth"]}
-        yield self._entry({**everywhere, **version, "source": self._keys["source"]}, "month")
+            everywhere = {"regions": ["all"], "source": prices["source"]}
+            yield self._entry({**everywhere, "of": [of], "onDemand": prices[key]}, unit)
 
     def _entry(self, entry: Mapping[str, Any], unit: str) -> Entry:
         return Entry(

@@ -1,86 +1,49 @@
 """All checks. They run before the first resource is declared and need no engine and no cloud."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle, check_soft_delete
+from infra.checks import bucket, machines, network, project, software, tpu
 from infra.checks.context import Context
-from infra.checks.machines import (
-    check_data_disks,
-    check_image,
-    check_instance_group,
-    check_machine_type,
-    check_ops_agent,
-    check_shielded,
-    check_vm_capacity,
-    warn_about_limits,
-)
-from infra.checks.network import (
-    check_cidr,
-    check_network,
-    check_room,
-    check_shared_vpc,
-    check_subnet,
-    warn_about_network,
-)
-from infra.checks.project import (
-    check_bucket_name,
-    check_budget,
-    check_messages,
-    check_prefix,
-    check_project,
-    check_provider,
-)
-from infra.checks.software import (
-    check_args,
-    check_data,
-    check_job,
-    check_node_version,
-    check_packages,
-    check_runtime,
-    check_trainer_version,
-    check_wheel,
-    data_files,
-    find_wheel,
-    job_name,
-    tpu_software,
-    trainer_tensorflow,
-    warn_about_locks,
-    warn_about_packages,
-    warn_about_versions,
-    wheels_of,
-)
-from infra.checks.tpu import (
-    check_accelerator,
-    check_capacity,
-    check_fallback_zones,
-    check_flex_start,
-    check_form,
-    check_jobs,
-    check_not_for_nodes,
-    check_queue,
-    check_recovery,
-    check_scopes,
-    check_tags,
-    check_without_queue,
-    check_zone,
-    warn_about_ai_zones,
-    warn_about_flex_start,
-    warn_about_node,
-    warn_about_slices,
-    warn_about_unlisted,
-    warn_about_unproven,
-)
 from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, SettingsError
 from infra.settings.parse import STAND_IN
+
+Check = Callable[[StackSettings, Context], Iterator[Problem]]
+Warn = Callable[[StackSettings, Context], Iterator[str]]
+
+# In the order in which their problems are reported.
+_MODULES: Final = (project, tpu, machines, network, bucket, software)
+_DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
+
+
+CHECKS: Final[tuple[Check, ...]] = tuple(
+    function
+    for module in _MODULES
+    for name, function in vars(module).items()
+    # One that a module imports from another is in that other's list.
+    if name.startswith("check_") and function.__module__ == module.__name__
+)
+"""Every `check_…` of the modules, in the order of the source: writing one is enough."""
+WARNINGS: Final[tuple[Warn, ...]] = (
+    tpu.warn_about_node,
+    tpu.warn_about_ai_zones,
+    software.warn_about_versions,
+    software.warn_about_packages,
+    tpu.warn_about_slices,
+    tpu.warn_about_flex_start,
+    network.warn_about_network,
+    tpu.warn_about_unlisted,
+    tpu.warn_about_unproven,
+    software.warn_about_locks,
+    machines.warn_about_limits,
+)
+"""The first are those that end a deployment if they are true."""
 
 
 @dataclass(frozen=True)
@@ -133,71 +96,6 @@ class CheckedStack:
         return f"{MADE_FOR}{self.context.stack} ({mark_of(self.context.stack)})"
 
 
-_DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
-Check = Callable[[StackSettings, Context], Iterator[Problem]]
-
-CHECKS: Final[tuple[Check, ...]] = (
-    check_project,
-    check_prefix,
-    check_zone,
-    check_accelerator,
-    check_form,
-    check_provider,
-    check_capacity,
-    check_not_for_nodes,
-    check_without_queue,
-    check_queue,
-    check_flex_start,
-    check_fallback_zones,
-    check_recovery,
-    check_data_disks,
-    check_tags,
-    check_scopes,
-    check_jobs,
-    check_runtime,
-    check_node_version,
-    check_trainer_version,
-    check_packages,
-    check_network,
-    check_shared_vpc,
-    check_subnet,
-    check_room,
-    check_cidr,
-    check_machine_type,
-    check_image,
-    check_vm_capacity,
-    check_shielded,
-    check_instance_group,
-    check_ops_agent,
-    check_bucket,
-    check_soft_delete,
-    check_lifecycle,
-    check_encryption,
-    check_budget,
-    check_bucket_name,
-    check_wheel,
-    check_data,
-    check_job,
-    check_args,
-    check_messages,
-)
-
-
-WARNINGS: Final[tuple[Callable[[StackSettings, Context], Iterator[str]], ...]] = (
-    warn_about_node,
-    warn_about_ai_zones,
-    warn_about_versions,
-    warn_about_packages,
-    warn_about_slices,
-    warn_about_flex_start,
-    warn_about_network,
-    warn_about_unlisted,
-    warn_about_unproven,
-    warn_about_locks,
-    warn_about_limits,
-)
-
-
 def find_problems(settings: StackSettings, context: Context) -> list[Problem]:
     """Return every problem with the settings."""
     return [problem for check in CHECKS for problem in check(settings, context)]
@@ -239,20 +137,20 @@ def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
         SettingsError: with all problems at once.
     """
     problems = find_problems(settings, context)
-    wheel = find_wheel(settings, context.root)
-    tensorflow = trainer_tensorflow(settings, context)
-    software = tpu_software(settings)
-    if problems or wheel is None or tensorflow is None or software is None:
+    wheel = software.find_wheel(settings, context.root)
+    tensorflow = software.trainer_tensorflow(settings, context)
+    runtime = software.tpu_software(settings)
+    if problems or wheel is None or tensorflow is None or runtime is None:
         raise SettingsError(context.stack, problems)
     return CheckedStack(
         settings,
         context,
         wheel,
-        data_files(settings, context.root),
-        job_name(settings, context.root),
+        software.data_files(settings, context.root),
+        software.job_name(settings, context.root),
         tensorflow,
-        software,
-        wheels_of(settings, context),
+        runtime,
+        software.wheels_of(settings, context),
         context.cost_of(settings),
         tuple(find_warnings(settings, context)),
     )

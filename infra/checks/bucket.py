@@ -1,7 +1,5 @@
 """Checks of the bucket, and of the files that the stack uploads to it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +23,10 @@ _NEEDED = (("jobs", "*", "checkpoints"), ("jobs", "*", "finished"), ("data",), (
 
 
 def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the bucket is in the TPU's region and its settings agree with each other."""
+    """Check that the bucket is in the TPU's region and its settings agree with each other.
+
+    A bucket can't move: one in the wrong region is found out when it is full.
+    """
     bucket = settings.bucket
     if bucket.location and bucket.location.lower() != settings.region:
         yield Problem(
@@ -38,24 +39,16 @@ def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]
     if not bucket.create:
         yield from _check_given_bucket(settings)
     elif bucket.protect and bucket.force_destroy:
-        yield Problem(
-            "bucket.forceDestroy",
-            True,
-            "contradicts bucket.protect: true",
-            "Set one of the two to false",
-        )
+        why, cure = "contradicts bucket.protect: true", "Set one of the two to false"
+        yield Problem("bucket.forceDestroy", True, why, cure)
 
 
 def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
     """Check that a bucket the stack does not own has a name and no settings of its owner's."""
     bucket = settings.bucket
     if bucket.name is None:
-        yield Problem(
-            "bucket.name",
-            UNSET,
-            "is required with bucket.create: false",
-            "Set the name of the bucket to use",
-        )
+        why, cure = "is required with bucket.create: false", "Set the name of the bucket to use"
+        yield Problem("bucket.name", UNSET, why, cure)
     yield from misplaced(
         {
             "bucket.forceDestroy": bucket.force_destroy,
@@ -74,24 +67,16 @@ def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Pro
     """Check that deleted objects are kept for at least a week, or not at all, as Google has it."""
     days = settings.bucket.soft_delete_days
     if days and days < _SHORTEST_SOFT_DELETE:
-        yield Problem(
-            "bucket.softDeleteDays",
-            days,
-            "is too short: Google keeps what was deleted for 7 days at least",
-            "Use 7 or more, or 0 to keep nothing",
-        )
+        why = "is too short: Google keeps what was deleted for 7 days at least"
+        yield Problem("bucket.softDeleteDays", days, why, "Use 7 or more, or 0 to keep nothing")
 
 
 def check_lifecycle(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that every rule can match something and none deletes what is still needed."""
     rules = settings.bucket.lifecycle
     if len(rules) > _MOST_RULES:
-        yield Problem(
-            "bucket.lifecycle",
-            f"{len(rules)} rules",
-            f"are too many: a bucket has at most {_MOST_RULES}",
-            "Leave some out",
-        )
+        why, cure = f"are too many: a bucket has at most {_MOST_RULES}", "Leave some out"
+        yield Problem("bucket.lifecycle", f"{len(rules)} rules", why, cure)
     for number, rule in enumerate(rules):
         yield from _check_rule(f"bucket.lifecycle[{number}]", rule, settings)
 
@@ -100,12 +85,8 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
     versions = {"noncurrentDays": rule.noncurrent_days, "newerVersions": rule.newer_versions}
     of_old_versions = {key: value for key, value in versions.items() if value is not None}
     if rule.age_days is None and not of_old_versions:
-        yield Problem(
-            name,
-            _written(rule),
-            "does not say when",
-            "Set ageDays, noncurrentDays or newerVersions",
-        )
+        why, cure = "does not say when", "Set ageDays, noncurrentDays or newerVersions"
+        yield Problem(name, _written(rule), why, cure)
     if not settings.bucket.versioning:
         for key, value in of_old_versions.items():
             yield Problem(
@@ -130,7 +111,10 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
 
 
 def _may_hold(prefix: str, path: Sequence[str]) -> bool:
-    """Return whether an object whose name begins with `prefix` can be `path` or lie in it."""
+    """Return whether an object whose name begins with `prefix` can be `path` or be below it.
+
+    The prefix need not end at a slash: `jobs/mnist` begins the names of several folders.
+    """
     *folders, last = prefix.split("/")
     for folder, wanted in zip_longest(folders, path):
         if wanted is None:
@@ -158,27 +142,19 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
         return
     named = _KEY.fullmatch(encryption.key)
     if named is None:
-        yield Problem(
-            "bucket.encryption.key",
-            encryption.key,
-            "is no full name of a key",
+        cure = (
             "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
-            "`gcloud kms keys list` shows it",
+            "`gcloud kms keys list` shows it"
         )
+        yield Problem("bucket.encryption.key", encryption.key, "is no full name of a key", cure)
     elif named.group(1) != settings.region:
-        yield Problem(
-            "bucket.encryption.key",
-            encryption.key,
-            f"is in {named.group(1)}, but the bucket is in {settings.region}",
-            f"Use a key in {settings.region}",
-        )
+        why = f"is in {named.group(1)}, but the bucket is in {settings.region}"
+        cure = f"Use a key in {settings.region}"
+        yield Problem("bucket.encryption.key", encryption.key, why, cure)
     if encryption.rotation_days is not None:
-        yield Problem(
-            "bucket.encryption.rotationDays",
-            encryption.rotation_days,
-            "is of a key that the stack makes, but bucket.encryption.key names one that is there",
-            "Remove one of the two",
-        )
+        why = "is of a key that the stack makes, but bucket.encryption.key names one that is there"
+        cure = "Remove one of the two"
+        yield Problem("bucket.encryption.rotationDays", encryption.rotation_days, why, cure)
 
 
 # --- Secrets stay out of the folder that a stack uploads

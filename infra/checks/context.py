@@ -1,7 +1,5 @@
 """What checks look at besides the settings."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
 
     `provider` is the version of pulumi-gcp that will declare them. `preempted` returns which of the
-    TPUs Google has taken away (infra/preview.py).
+    TPUs Google has taken away (infra/advice.py).
     """
 
     stack: str
@@ -59,9 +57,9 @@ def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
     known = list(zones)
     is_region = any(each.rpartition("-")[0] == zone for each in known)
     region = zone if is_region else zone.rpartition("-")[0]
-    here = [each for each in known if each.rpartition("-")[0] == region]
+    near = [each for each in known if each.rpartition("-")[0] == region]
     why = "is a region, not a zone" if is_region else "has no TPUs"
-    return Problem(setting, zone, why, f"Use {one_of(here[:3])}" if here else nearest(zone, known))
+    return Problem(setting, zone, why, f"Use {one_of(near[:3])}" if near else nearest(zone, known))
 
 
 def one_of(names: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """Checks of the VM and of the TPU's data disks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -10,21 +8,17 @@ from infra.catalog.entries import Accelerator
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import (
-    Architecture,
-    DataDisk,
-    DiskMode,
-    HostMaintenance,
-    RunOn,
-    TpuDiskType,
-    VmCapacity,
-)
+from infra.settings.machines import DataDisk, DiskMode, HostMaintenance, TpuDiskType, VmCapacity
 
 _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
 
 def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the machine type exists and has enough memory for the model."""
+    """Check that the machine type exists and has enough memory for the model.
+
+    The trainer initialises the model on the VM before it moves to the TPU: too little memory ends
+    it minutes after the TPU has begun to cost.
+    """
     types = context.catalog.machine_types
     wanted = settings.vm.machine_type
     machine = types.get(wanted)
@@ -33,90 +27,71 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
         yield Problem(
             "vm.machineType", wanted, "is no machine type in the catalog", nearest(wanted, types)
         )
-    elif machine and settings.training.run_on is RunOn.VM and machine.memory_gib < needed:
+    elif machine and not settings.trains_on_tpu and machine.memory_gib < needed:
         enough = [name for name, other in types.items() if other.memory_gib >= needed]
         enough.sort(key=lambda name: (types[name].memory_gib, types[name].vcpus))
         cure = f"Use {' or '.join(enough[:2])}" if enough else "No machine type is large enough"
-        yield Problem(
-            "vm.machineType",
-            wanted,
+        why = (
             f"has {machine.memory_gib:g} GiB of memory, but the model needs {needed:g} GiB "
-            "(training.modelMemoryGib)",
-            cure,
+            "(training.modelMemoryGib)"
         )
+        yield Problem("vm.machineType", wanted, why, cure)
 
 
 def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the image is named by its family, so that a new VM gets the newest one."""
     if not _IMAGE.fullmatch(settings.vm.image):
-        yield Problem(
-            "vm.image",
-            settings.vm.image,
-            "is not PROJECT/FAMILY",
-            "Use one like debian-cloud/debian-12",
-        )
+        why, cure = "is not PROJECT/FAMILY", "Use one like debian-cloud/debian-12"
+        yield Problem("vm.image", settings.vm.image, why, cure)
 
 
 def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that what Google does with the VM suits how it is bought."""
+    """Check that what Google does with the VM suits how it is bought.
+
+    Google moves a VM to another host while it runs only if it may not take that VM away.
+    """
     vm = settings.vm
     if vm.termination_action is not None and vm.capacity is not VmCapacity.SPOT:
-        yield Problem(
-            "vm.terminationAction",
-            vm.termination_action.value,
-            f"is of a spot VM, but vm.capacity is {vm.capacity}",
-            "Set vm.capacity: spot, or remove it",
-        )
+        why = f"is of a spot VM, but vm.capacity is {vm.capacity}"
+        cure = "Set vm.capacity: spot, or remove it"
+        yield Problem("vm.terminationAction", vm.termination_action.value, why, cure)
     if vm.host_maintenance is HostMaintenance.MIGRATE and vm.capacity is not VmCapacity.ON_DEMAND:
-        yield Problem(
-            "vm.hostMaintenance",
-            vm.host_maintenance.value,
-            f"is not possible: Google migrates no {vm.capacity} VM",
-            "Set terminate, or remove it",
-        )
+        why = f"is not possible: Google migrates no {vm.capacity} VM"
+        cure = "Set terminate, or remove it"
+        yield Problem("vm.hostMaintenance", vm.host_maintenance.value, why, cure)
 
 
 def check_shielded(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that integrity monitoring has the vTPM, whose measurements it compares."""
     shielded = settings.vm.shielded
     if shielded.integrity_monitoring and not shielded.vtpm:
-        yield Problem(
-            "vm.shielded.integrityMonitoring",
-            True,
-            "needs the vTPM, but vm.shielded.vtpm is false",
-            "Set both to the same value",
-        )
+        why, cure = "needs the vTPM, but vm.shielded.vtpm is false", "Set both to the same value"
+        yield Problem("vm.shielded.integrityMonitoring", True, why, cure)
 
 
 def check_instance_group(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse a lasting boot disk in a group, which makes every boot disk from the image."""
     vm = settings.vm
     if vm.instance_group is not None and vm.keep_boot_disk:
-        yield Problem(
-            "vm.keepBootDisk",
-            True,
-            "contradicts vm.instanceGroup: the group makes a new boot disk for every new VM",
-            "Remove one of the two",
-        )
+        why = "contradicts vm.instanceGroup: the group makes a new boot disk for every new VM"
+        yield Problem("vm.keepBootDisk", True, why, "Remove one of the two")
 
 
 def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the VM has the start-up script, which installs the agent."""
-    if settings.vm.ops_agent and settings.training.run_on is not RunOn.VM:
-        yield Problem(
-            "vm.opsAgent",
-            True,
+    if settings.vm.ops_agent and settings.trains_on_tpu:
+        why = (
             "is installed by the start-up script, which the VM has only if it runs the trainer "
-            f"(training.runOn is {settings.training.run_on})",
-            "Remove it, or set training.runOn: vm",
+            f"(training.runOn is {settings.training.run_on})"
         )
+        yield Problem("vm.opsAgent", True, why, "Remove it, or set training.runOn: vm")
 
 
 def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of a VM that keeps limits, and stays away once Google has taken it."""
     vm = settings.vm
     stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.instance_group is None
-    if settings.limits.any and stays_away and settings.training.run_on is RunOn.VM:
+    if settings.limits.any and stays_away and not settings.trains_on_tpu:
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
             "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
@@ -136,18 +111,18 @@ _LONGEST = 63 - len("-0123")
 
 
 def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that every disk can be made or is there, and that the TPU can attach it as asked."""
+    """Check that every disk can be made or is there, and that the TPU can attach it as asked.
+
+    All hosts of a TPU get the same disks, and so do all slices of a request in the queue: what one
+    of several machines may not do with a disk, no setting may ask of any.
+    """
     disks = settings.tpu.data_disks
-    if settings.architecture is not Architecture.VM or not disks:
+    if settings.is_node or not disks:
         return
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and len(disks) > accelerator.data_disks:
-        yield Problem(
-            "tpu.dataDisks",
-            len(disks),
-            f"disks are more than a host of a {accelerator.name} takes",
-            f"Use at most {accelerator.data_disks}",
-        )
+        why = f"disks are more than a host of a {accelerator.name} takes"
+        yield Problem("tpu.dataDisks", len(disks), why, f"Use at most {accelerator.data_disks}")
     taken: Counter[str] = Counter()
     for number, disk in enumerate(disks):
         at = f"tpu.dataDisks[{number}]"
@@ -162,23 +137,15 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
         key = disk.source or disk.name or ""
         taken[key] += 1
         if key and taken[key] == 2:
-            yield Problem(
-                f"{at}.{'source' if disk.source else 'name'}",
-                key,
-                "is there twice",
-                "Name each disk once",
-            )
+            why, cure = "is there twice", "Name each disk once"
+            yield Problem(f"{at}.{'source' if disk.source else 'name'}", key, why, cure)
 
 
 def _check_kind(disk: DataDisk, at: str) -> Iterator[Problem]:
     """Check that it is clear whether the stack makes the disk."""
     if not disk.name and not disk.source:
-        yield Problem(
-            f"{at}.name",
-            UNSET,
-            "and no source either",
-            "Set name and sizeGib of a disk to make, or source of one that is there already",
-        )
+        cure = "Set name and sizeGib of a disk to make, or source of one that is there already"
+        yield Problem(f"{at}.name", UNSET, "and no source either", cure)
     if not disk.source:
         return
     yield from misplaced(
@@ -196,19 +163,11 @@ def _check_kind(disk: DataDisk, at: str) -> Iterator[Problem]:
 def _check_source(source: str, at: str, settings: StackSettings) -> Iterator[Problem]:
     match = _SOURCE.fullmatch(source)
     if match is None:
-        yield Problem(
-            f"{at}.source",
-            source,
-            "is no disk's full name",
-            f"Use one like projects/{settings.project}/zones/{settings.zone}/disks/corpus",
-        )
+        cure = f"Use one like projects/{settings.project}/zones/{settings.zone}/disks/corpus"
+        yield Problem(f"{at}.source", source, "is no disk's full name", cure)
     elif match["zone"] != settings.zone:
-        yield Problem(
-            f"{at}.source",
-            source,
-            f"is not in the TPU's zone {settings.zone}",
-            "Use a disk of that zone; a snapshot makes one from a disk elsewhere",
-        )
+        cure = "Use a disk of that zone; a snapshot makes one from a disk elsewhere"
+        yield Problem(f"{at}.source", source, f"is not in the TPU's zone {settings.zone}", cure)
 
 
 def _check_own(
@@ -217,47 +176,28 @@ def _check_own(
     name = disk.name or ""
     longest = max(map(len, context.names.tpus(settings.tpu.slices))) + len("-")
     if not _NAME.fullmatch(name):
-        yield Problem(
-            f"{at}.name",
-            name,
-            "is no name for a disk (lower-case letters, digits and hyphens, no hyphen last)",
-            "Set one like corpus",
-        )
+        why = "is no name for a disk (lower-case letters, digits and hyphens, no hyphen last)"
+        yield Problem(f"{at}.name", name, why, "Set one like corpus")
     elif longest + len(name) > _LONGEST:
-        yield Problem(
-            f"{at}.name",
-            name,
-            f"has {len(name)} characters, too many with the TPU's name before them",
-            f"Set one of at most {_LONGEST - longest}",
-        )
+        why = f"has {len(name)} characters, too many with the TPU's name before them"
+        yield Problem(f"{at}.name", name, why, f"Set one of at most {_LONGEST - longest}")
     if disk.size_gib is None and disk.snapshot is None:
         yield Problem(
             f"{at}.sizeGib", UNSET, "is required for a disk to make", "Set its size in GiB"
         )
     if disk.snapshot and not _SNAPSHOT.fullmatch(disk.snapshot):
-        yield Problem(
-            f"{at}.snapshot",
-            disk.snapshot,
-            "is no snapshot's full name",
-            f"Use one like projects/{settings.project}/global/snapshots/corpus-1",
-        )
+        cure = f"Use one like projects/{settings.project}/global/snapshots/corpus-1"
+        yield Problem(f"{at}.snapshot", disk.snapshot, "is no snapshot's full name", cure)
     if disk.mode is DiskMode.READ_ONLY and disk.snapshot is None:
-        yield Problem(
-            f"{at}.mode",
-            disk.mode.value,
-            "would leave the new disk empty for ever",
-            "Set snapshot to begin with, source to use a disk with data on it, or read-write",
-        )
+        why = "would leave the new disk empty for ever"
+        cure = "Set snapshot to begin with, source to use a disk with data on it, or read-write"
+        yield Problem(f"{at}.mode", disk.mode.value, why, cure)
 
 
 def _check_type(disk: DataDisk, at: str, accelerator: Accelerator) -> Iterator[Problem]:
     if disk.type and not disk.source and disk.type.value not in accelerator.disk_types:
-        yield Problem(
-            f"{at}.type",
-            disk.type.value,
-            f"is no disk that a {accelerator.name} takes",
-            f"Use {one_of(accelerator.disk_types)}",
-        )
+        why = f"is no disk that a {accelerator.name} takes"
+        yield Problem(f"{at}.type", disk.type.value, why, f"Use {one_of(accelerator.disk_types)}")
 
 
 def _check_mode(

@@ -1,7 +1,5 @@
 """Checks of the network: the size, place and privacy of address ranges (CIDR)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
 
@@ -9,7 +7,6 @@ from infra.checks.context import Context
 from infra.checks.project import is_project_id
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import Architecture
 
 
 def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -28,38 +25,27 @@ def check_network(settings: StackSettings, context: Context) -> Iterator[Problem
 
 
 def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check what a network of another project, a Shared VPC's, needs."""
+    """Check what a network of another project, a Shared VPC's, needs.
+
+    Its administrators decide there: the stack makes neither the network nor firewall rules in it.
+    """
     host = settings.network.project
     if host is None or settings.network.create:
         return
     if not is_project_id(host):
-        yield Problem(
-            "network.project",
-            host,
-            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
-            "Use the id of the Shared VPC's host project",
-        )
+        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        yield Problem("network.project", host, why, "Use the id of the Shared VPC's host project")
     elif host == settings.project:
-        yield Problem(
-            "network.project",
-            host,
-            "is the stack's own project",
-            "Remove it, or name the host project of a Shared VPC",
-        )
+        cure = "Remove it, or name the host project of a Shared VPC"
+        yield Problem("network.project", host, "is the stack's own project", cure)
     if settings.network.name is None:
-        yield Problem(
-            "network.name",
-            UNSET,
-            f"is required with network.project: {host} may lend several networks",
-            "Set it, and network.subnetwork if that has another name",
-        )
-    if settings.architecture is Architecture.NODE:
-        yield Problem(
-            "network.project",
-            host,
-            "is for architecture vm; a classic node would need a connection of Service Networking",
-            "Use architecture vm, or a network of the stack's own project",
-        )
+        why = f"is required with network.project: {host} may lend several networks"
+        cure = "Set it, and network.subnetwork if that has another name"
+        yield Problem("network.name", UNSET, why, cure)
+    if settings.is_node:
+        why = "is for architecture vm; a classic node would need a connection of Service Networking"
+        cure = "Use architecture vm, or a network of the stack's own project"
+        yield Problem("network.project", host, why, cure)
 
 
 def warn_about_network(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -94,41 +80,43 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
     smallest = context.catalog.network.smallest_subnet_prefix
     block = _parsed(text)
     if block and block.prefixlen > smallest:
-        yield Problem(
-            "network.subnetRange",
-            text,
-            f"is smaller than the smallest subnet of Google Cloud (/{smallest})",
-            f"Use a range with a prefix of at most {smallest}, for example "
-            f"{context.catalog.network.own_subnet_range}",
-        )
+        why = f"is smaller than the smallest subnet of Google Cloud (/{smallest})"
+        cure = f"Use a range with a prefix of at most {smallest}, for example "
+        cure += f"{context.catalog.network.own_subnet_range}"
+        yield Problem("network.subnetRange", text, why, cure)
 
 
 def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the subnet has an address for every host of the TPU VMs and for the VM."""
+    """Check that the subnet has an address for every host of the TPU VMs and for the VM.
+
+    Google reserves a few addresses of each subnet for itself (catalog/network.yaml). Without this
+    check a large TPU would fail after the queue had given it, which may take days.
+    """
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
-    if settings.architecture is not Architecture.VM or accelerator is None:
+    if settings.is_node or accelerator is None:
         return
     if prefix is None or prefix > facts.smallest_subnet_prefix:
         return  # The size is not known, or `check_subnet` says that it is too small.
     machines = accelerator.hosts * settings.tpu.slices + 1
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):
-        yield Problem(
-            "network.subnetRange",
-            settings.network.subnet_range or UNSET,
-            f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "
-            f"{2 ** (32 - prefix) - facts.reserved_addresses} addresses for machines, but there "
-            f"are {machines}",
-            f"Use a /{32 - (needed - 1).bit_length()} or larger",
-        )
+        why = f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "
+        why += f"{2 ** (32 - prefix) - facts.reserved_addresses} addresses for machines, but there "
+        why += f"are {machines}"
+        cure = f"Use a /{32 - (needed - 1).bit_length()} or larger"
+        yield Problem("network.subnetRange", settings.network.subnet_range or UNSET, why, cure)
 
 
 def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that a classic node's block is well written, private, large enough and free."""
+    """Check that a classic node's block is well written, private, large enough and free.
+
+    The node is in a network of Google's that is connected to the stack's: an address that is in
+    both would be reached in one of them alone.
+    """
     text = settings.tpu.cidr_block
-    if text is None or settings.architecture is not Architecture.NODE:
+    if text is None or not settings.is_node:
         return
     yield from _range_problems("tpu.cidrBlock", text, context)
     block = _parsed(text)
@@ -145,12 +133,8 @@ def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
         )
     for subnet in _taken(settings, context):
         if block.overlaps(subnet):
-            yield Problem(
-                "tpu.cidrBlock",
-                text,
-                f"overlaps the subnet's range {subnet}",
-                "Use private addresses outside of it",
-            )
+            cure = "Use private addresses outside of it"
+            yield Problem("tpu.cidrBlock", text, f"overlaps the subnet's range {subnet}", cure)
             return
 
 
@@ -192,20 +176,12 @@ def _range_problems(setting: str, text: str, context: Context) -> Iterator[Probl
         yield Problem(setting, text, "has no size", f"Add one, as in {text}/{example.prefixlen}")
         return
     if interface.ip != interface.network.network_address:
-        yield Problem(
-            setting,
-            text,
-            f"does not begin at the first address of a /{interface.network.prefixlen}",
-            f"Use {interface.network}",
-        )
+        why = f"does not begin at the first address of a /{interface.network.prefixlen}"
+        yield Problem(setting, text, why, f"Use {interface.network}")
     private = context.catalog.network.private_ranges
     if not any(interface.network.subnet_of(block) for block in private):
-        yield Problem(
-            setting,
-            text,
-            "is not private (RFC 1918)",
-            f"Use addresses in {', '.join(map(str, private))}",
-        )
+        why, cure = "is not private (RFC 1918)", f"Use addresses in {', '.join(map(str, private))}"
+        yield Problem(setting, text, why, cure)
 
 
 def _parsed(text: str) -> IPv4Network | None:

@@ -1,14 +1,11 @@
 """Checks of the project, of names, of the provider, the budget and the messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
-from infra.settings.machines import Architecture
 from infra.settings.parse import PROJECT_KEY
 
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -28,7 +25,10 @@ def is_project_id(text: str) -> bool:
 
 
 def check_project(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the project's id has the form of Google's ids and is not an example's."""
+    """Check that the project's id has the form of Google's ids and is not an example's.
+
+    An example's id may be a real project by now, of a person who knows nothing of this stack.
+    """
     if settings.project in _EXAMPLES:
         yield Problem(
             PROJECT_KEY,
@@ -38,49 +38,38 @@ def check_project(settings: StackSettings, context: Context) -> Iterator[Problem
             "a stack of your own with `tpustack init NAME`",
         )
     if not is_project_id(settings.project):
-        yield Problem(
-            PROJECT_KEY,
-            settings.project,
-            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
-            "Use the id, not the name or the number: `gcloud projects list` shows it",
-        )
+        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        cure = "Use the id, not the name or the number: `gcloud projects list` shows it"
+        yield Problem(PROJECT_KEY, settings.project, why, cure)
 
 
 def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the prefix leaves room for the longest of all names (RFC 1035)."""
     if settings.owner and settings.name_prefix:
-        yield Problem(
-            "owner",
-            settings.owner,
-            f"is part of no name, because namePrefix is {settings.name_prefix!r}",
-            "Remove one of the two",
-        )
+        why = f"is part of no name, because namePrefix is {settings.name_prefix!r}"
+        yield Problem("owner", settings.owner, why, "Remove one of the two")
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
-    said = "" if settings.name_prefix else f" and would be {prefix!r}, which"
+    why = "" if settings.name_prefix else f"and would be {prefix!r}, which "
     if not _NAME.fullmatch(prefix):
-        yield Problem(
-            "namePrefix",
-            value,
-            f"{said} is no name for resources (lower-case letters, digits and hyphens, a letter "
-            "first, no hyphen last)".strip(),
-            "Set one like tpu-stack-dev",
-        )
+        why += "is no name for resources (lower-case letters, digits and hyphens, a letter first, "
+        why += "no hyphen last)"
+        yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
     elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
-        yield Problem(
-            "namePrefix",
-            value,
-            f"{said} has {len(prefix)} characters, but a service account's id, which begins with "
-            f"it, has {_SHORTEST_ID} to {_LONGEST_ID}".strip(),
-            f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters",
-        )
+        why += f"has {len(prefix)} characters, but a service account's id, which begins with it, "
+        why += f"has {_SHORTEST_ID} to {_LONGEST_ID}"
+        cure = f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters"
+        yield Problem("namePrefix", value, why, cure)
 
 
 def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the bucket's name follows Google's rules."""
+    """Check that the bucket's name follows Google's rules, which are those of host names, too.
+
+    https://docs.cloud.google.com/storage/docs/buckets#naming
+    """
     name = context.names.bucket
     value = settings.bucket.name or UNSET
-    said = "" if settings.bucket.name else f" and would be {name!r}, which"
+    derived = "" if settings.bucket.name else f"and would be {name!r}, which "
     if not _BUCKET.fullmatch(name):
         why = (
             "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
@@ -93,7 +82,7 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
         return
     if not settings.bucket.name and any(check_project(settings, context)):
         return  # The name is wrong because the project is.
-    yield Problem("bucket.name", value, f"{said} {why}".strip(), "Set one like my-project-tpu-data")
+    yield Problem("bucket.name", value, derived + why, "Set one like my-project-tpu-data")
 
 
 # --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
@@ -103,16 +92,17 @@ _LAST_WITH_NODES = 8
 
 
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the provider still has what the architecture needs."""
+    """Check that the provider still has what the architecture needs.
+
+    Otherwise the program would end in the middle of its declarations, with an AttributeError.
+    """
     generation = int(context.provider.partition(".")[0])
-    if settings.architecture is Architecture.NODE and generation > _LAST_WITH_NODES:
-        yield Problem(
-            "architecture",
-            settings.architecture.value,
-            f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has",
-            "Use architecture vm, or install the last generation that has them: "
-            f"`pip install 'pulumi-gcp>={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}'`",
-        )
+    if settings.is_node and generation > _LAST_WITH_NODES:
+        why = f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has"
+        versions = f">={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}"
+        cure = "Use architecture vm, or install the last generation that has them: "
+        cure += f"`pip install 'pulumi-gcp{versions}'`"
+        yield Problem("architecture", settings.architecture.value, why, cure)
 
 
 # --- What budgets and messages have in common: e-mail addresses, and names of topics
@@ -144,7 +134,10 @@ _MOST_EMAILS = 5
 
 
 def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that account, currency, addresses and topic can exist at Google."""
+    """Check that account, currency, addresses and topic can exist at Google.
+
+    Whether they do exist, and whether the account is the project's, only Google can say.
+    """
     budget = settings.budget
     if budget is None:
         return
@@ -156,29 +149,20 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         if value is not None and not form.fullmatch(value):
             yield Problem(f"budget.{name}", value, f"is no {what}", cure)
     if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
-        yield Problem(
-            "budget.pubsubTopic", budget.pubsub_topic, "is no name of a topic", _TOPIC_CURE
-        )
+        why = "is no name of a topic"
+        yield Problem("budget.pubsubTopic", budget.pubsub_topic, why, _TOPIC_CURE)
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
-        yield Problem(
-            "budget.emails",
-            list(budget.emails),
-            f"are too many: a budget tells at most {_MOST_EMAILS} addresses",
-            "Use the address of a group",
-        )
-    for name, percents in (
-        ("thresholds", budget.thresholds),
-        ("forecastThresholds", budget.forecast_thresholds),
-    ):
+        why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
+        yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
+    spent, forecast = budget.thresholds, budget.forecast_thresholds
+    for name, percents in (("thresholds", spent), ("forecastThresholds", forecast)):
         if len(set(percents)) < len(percents):
-            yield Problem(
-                f"budget.{name}", list(percents), "has one twice", "Name each of them once"
-            )
-    if not (budget.thresholds or budget.forecast_thresholds):
-        yield Problem(
-            "budget.thresholds", [], "never reports anything", "Name at least one, such as 100"
-        )
+            why, cure = "has one twice", "Name each of them once"
+            yield Problem(f"budget.{name}", list(percents), why, cure)
+    if not (spent or forecast):
+        why, cure = "never reports anything", "Name at least one, such as 100"
+        yield Problem("budget.thresholds", [], why, cure)
 
 
 _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
@@ -193,26 +177,23 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse channels that can't exist, and a ceiling without anyone to tell of it."""
+    """Refuse channels that can't exist, and a ceiling without anyone to tell of it.
+
+    The agent counts a ceiling by the catalog's prices. A part without a price would be missing from
+    the sum, so that the message came late.
+    """
     messages, topic = settings.messages, settings.messages.pubsub_topic
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
         if not _CHANNEL.fullmatch(channel):
-            yield Problem(
-                "messages.channels",
-                channel,
-                "is no full name of a notification channel",
-                "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
-                "channels list` shows it",
-            )
+            cure = "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
+            cure += "channels list` shows it"
+            why = "is no full name of a notification channel"
+            yield Problem("messages.channels", channel, why, cure)
     names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
     if len(names) > _MOST_CHANNELS:
-        yield Problem(
-            "messages",
-            names,
-            f"are too many: an alert has at most {_MOST_CHANNELS} channels",
-            "Use the address of a group",
-        )
+        why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
+        yield Problem("messages", names, why, "Use the address of a group")
     if topic is not None and ("/" in topic or not is_topic(topic)):
         cure = "Use the name of a topic to make, like tpu-messages"
         yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
@@ -221,18 +202,11 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)
     if messages.cost_dollars is None:
         return
+    ceiling = "messages.costDollars", messages.cost_dollars
     if not messages.any:
-        yield Problem(
-            "messages.costDollars",
-            messages.cost_dollars,
-            "reaches nobody",
-            "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it",
-        )
+        cure = "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it"
+        yield Problem(*ceiling, "has no recipient", cure)
     estimate = context.cost_of(settings)
     if unknown := [line for line in estimate.lines if line.configured is None]:
-        yield Problem(
-            "messages.costDollars",
-            messages.cost_dollars,
-            f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}",
-            "Remove it, and set a budget instead",
-        )
+        why = f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}"
+        yield Problem(*ceiling, why, "Remove it, and set a budget instead")

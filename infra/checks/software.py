@@ -1,7 +1,5 @@
 """Checks of runtimes and packages, and of what the stack uploads to train."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
@@ -17,15 +15,20 @@ from infra.checks import bucket
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
-from infra.settings.machines import Architecture, RunOn
 from tpu_agent.bundle import lock_of
+from tpu_core import paths
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
 
 def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs."""
-    if settings.architecture is not Architecture.VM:
+    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs.
+
+    Where the VM trains, it drives the TPU by gRPC: a `-pod` runtime serves it itself, any other
+    needs TensorFlow's worker script, which does not know every generation. Where worker 0 trains,
+    it reaches the other hosts in the same way.
+    """
+    if settings.is_node:
         return
     name = settings.tpu.runtime_version
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
@@ -35,33 +38,23 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         if runtime.tensorflow and (accelerator is None or accelerator.family in runtime.families)
     ]
     if name is None:
-        yield Problem(
-            "tpu.runtimeVersion",
-            UNSET,
-            "is required for architecture vm",
-            f"Set one, for example {' or '.join(suitable[:2])}",
-        )
+        cure = f"Set one, for example {' or '.join(suitable[:2])}"
+        yield Problem("tpu.runtimeVersion", UNSET, "is required for architecture vm", cure)
         return
     runtime = context.catalog.runtime(name)
     if runtime is None:
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
-            "is no runtime that Google names",
-            nearest(name, context.catalog.runtimes),
-        )
+        why, cure = "is no runtime that Google names", nearest(name, context.catalog.runtimes)
+        yield Problem("tpu.runtimeVersion", name, why, cure)
         return
     if accelerator and accelerator.family not in _families(runtime, context):
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
+        why = (
             f"does not run on {accelerator.name} (it is for "
-            f"{', '.join(_families(runtime, context))})",
-            nearest(name, suitable),
+            f"{', '.join(_families(runtime, context))})"
         )
+        yield Problem("tpu.runtimeVersion", name, why, nearest(name, suitable))
     if runtime.serves_grpc:
         return
-    if settings.training.run_on is RunOn.TPU:
+    if settings.trains_on_tpu:
         # Jobs of JAX and PyTorch run on each host, and take such runtimes alone.
         if accelerator and accelerator.hosts > 1 and not settings.jobs.enabled:
             yield Problem(
@@ -74,12 +67,8 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         return
     # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
     if accelerator and not accelerator.grpc_worker:
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
-            f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}",
-            "Use a -pod runtime, or training.runOn: tpu",
-        )
+        why = f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}"
+        yield Problem("tpu.runtimeVersion", name, why, "Use a -pod runtime, or training.runOn: tpu")
 
 
 def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
@@ -91,8 +80,11 @@ def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
 
 
 def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that Google still serves a classic node's TensorFlow."""
-    if settings.architecture is not Architecture.NODE:
+    """Check that Google still serves a classic node's TensorFlow.
+
+    Suggested are those alone with which the training package runs.
+    """
+    if not settings.is_node:
         return
     known = context.catalog.node_versions
     served = [
@@ -102,26 +94,14 @@ def check_node_version(settings: StackSettings, context: Context) -> Iterator[Pr
     ]
     wanted = settings.tpu.tensorflow_version
     if wanted is None:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            UNSET,
-            "is required for architecture node",
-            f"Set one, for example {served[0]}",
-        )
+        why, cure = "is required for architecture node", f"Set one, for example {served[0]}"
+        yield Problem("tpu.tensorflowVersion", UNSET, why, cure)
     elif wanted not in known:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            wanted,
-            "is no version of classic TPU nodes",
-            nearest(wanted, served),
-        )
+        why, cure = "is no version of classic TPU nodes", nearest(wanted, served)
+        yield Problem("tpu.tensorflowVersion", wanted, why, cure)
     elif ended := known[wanted].ended:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            wanted,
-            f"is no longer served on TPU nodes since {ended}",
-            nearest(wanted, served),
-        )
+        why, cure = f"is no longer served on TPU nodes since {ended}", nearest(wanted, served)
+        yield Problem("tpu.tensorflowVersion", wanted, why, cure)
 
 
 def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -131,12 +111,9 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
         yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if not wanted and runtime and runtime.tensorflow is None:
-        yield Problem(
-            "training.tensorflowVersion",
-            UNSET,
-            f"is required: the runtime {runtime.name} has no TensorFlow of its own",
-            "Set the version to install, for example 2.19.1",
-        )
+        why = f"is required: the runtime {runtime.name} has no TensorFlow of its own"
+        cure = "Set the version to install, for example 2.19.1"
+        yield Problem("training.tensorflowVersion", UNSET, why, cure)
 
 
 def is_version(text: str) -> bool:
@@ -156,13 +133,13 @@ def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
 
 def tpu_software(settings: StackSettings) -> str | None:
     """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
-    node = settings.architecture is Architecture.NODE
+    node = settings.is_node
     return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
 
 
 def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
     """Return the TensorFlow that the TPU runs; None for a runtime without one."""
-    if settings.architecture is Architecture.NODE:
+    if settings.is_node:
         return settings.tpu.tensorflow_version
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     return runtime.tensorflow if runtime else None
@@ -207,13 +184,13 @@ def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     version = trainer_tensorflow(settings, context)
     if version is None:
         return
-    trains_on_vm = settings.training.run_on is RunOn.VM
+    trains_on_vm = not settings.trains_on_tpu
     if trains_on_vm:
         image = settings.vm.image
         python = context.catalog.packages.image_python(image)
         yield Installed(VM_PACKAGE, version, "vm.image", image, python)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.architecture is not Architecture.VM or runtime is None:
+    if settings.is_node or runtime is None:
         return
     if trains_on_vm and runtime.serves_grpc:
         return
@@ -223,7 +200,11 @@ def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
 
 
 def check_packages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse releases that do not exist, or have no wheel for the image's Python."""
+    """Refuse releases that do not exist, or have no wheel for the image's Python.
+
+    pip would say so on the machine, in the log of its start-up script, while the TPU waits for a
+    trainer that never comes.
+    """
     packages = context.catalog.packages
     version = trainer_tensorflow(settings, context)
     if version is None or not is_version(version) or not is_served(settings, context):
@@ -239,7 +220,7 @@ def check_packages(settings: StackSettings, context: Context) -> Iterator[Proble
     for wanted in installed(settings, context):
         yield from _missing(wanted, settings, context)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.training.run_on is RunOn.TPU and runtime and runtime.tensorflow == version:
+    if settings.trains_on_tpu and runtime and runtime.tensorflow == version:
         yield from _old_python("tpu.runtimeVersion", runtime.name, runtime.python, packages)
 
 
@@ -248,12 +229,9 @@ def _old_python(
 ) -> Iterator[Problem]:
     """Yield a problem if an image's Python is known to be too old for the training package."""
     if python and numbers(python) < numbers(packages.oldest_python):
-        yield Problem(
-            where,
-            image,
-            f"has Python {python}, but the training package needs {packages.oldest_python}",
-            "Use a newer image" if where == "vm.image" else "Use a newer runtime",
-        )
+        why = f"has Python {python}, but the training package needs {packages.oldest_python}"
+        cure = "Use a newer image" if where == "vm.image" else "Use a newer runtime"
+        yield Problem(where, image, why, cure)
 
 
 def _missing(wanted: Installed, settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -361,26 +339,18 @@ _FILES = (".py", ".json", ".yaml", ".yml")
 _SECONDS = 60.0
 # As the trainer ends after wrong input (training/README.md, exit codes).
 _WRONG_INPUT, _ENDING = 2, "training failed: "
-_JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the training wheel exists."""
+    """Check that the training wheel exists: machines get it by the bucket, not from an index."""
     wheel = find_wheel(settings, context.root)
     if wheel is None:
-        yield Problem(
-            "training.wheel",
-            UNSET,
-            f"and there is no dist/{WHEEL_PATTERN}",
-            "Build it with `make wheel`, or set the path of one",
-        )
+        cure = "Build it with `make wheel`, or set the path of one"
+        yield Problem("training.wheel", UNSET, f"and there is no dist/{WHEEL_PATTERN}", cure)
     elif not wheel.is_file() or wheel.suffix != ".whl":
-        yield Problem(
-            "training.wheel",
-            settings.training.wheel,
-            "is no wheel" if wheel.exists() else "does not exist",
-            "Build it with `make wheel`, or set the path of one, relative to the project's root",
-        )
+        why = "is no wheel" if wheel.exists() else "does not exist"
+        cure = "Build it with `make wheel`, or set the path of one, relative to the project's root"
+        yield Problem("training.wheel", settings.training.wheel, why, cure)
 
 
 def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -405,28 +375,24 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
             cure = "Everybody who may read the bucket would have it. Take it out of the folder"
             yield Problem("training.data", data, why, cure)
         return
-    yield Problem(
-        "training.data",
-        data,
-        why,
-        f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
-        "training.data out if the bucket has the data already",
-    )
+    cure = f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
+    cure += "training.data out if the bucket has the data already"
+    yield Problem("training.data", data, why, cure)
 
 
 def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the job's name can be a folder in the bucket."""
-    if not _JOB.fullmatch(settings.training.job):
-        yield Problem(
-            "training.job",
-            settings.training.job,
-            "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)",
-            "Use one like mnist-1",
-        )
+    if not paths.NAME.fullmatch(settings.training.job):
+        why = "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)"
+        yield Problem("training.job", settings.training.job, why, "Use one like mnist-1")
 
 
 def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check the trainer's arguments: as the wheel that the machine will get reads them."""
+    """Check the trainer's arguments: as the wheel that the machine will get reads them.
+
+    A list of parameters here would be that of another release. The wheel answers in a process of
+    its own, so that no code of a training runs in the engine's program.
+    """
     args, wheel = settings.training.args, find_wheel(settings, context.root)
     for argument in args:
         value = argument.rpartition("=")[2]
@@ -442,9 +408,8 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
             return
     if args and wheel is not None and (refusal := _refused(wheel, args)):
         cure = "`tpu-training train-and-evaluate --help` lists all parameters"
-        yield Problem(
-            "training.args", " ".join(args), f"would end the training: {refusal.rstrip('?')}", cure
-        )
+        why = f"would end the training: {refusal.rstrip('?')}"
+        yield Problem("training.args", " ".join(args), why, cure)
 
 
 @functools.cache
@@ -467,12 +432,16 @@ def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    said = done.stderr.strip().rpartition(_ENDING)[2]
-    return said if done.returncode == _WRONG_INPUT else None
+    words = done.stderr.strip().rpartition(_ENDING)[2]
+    return words if done.returncode == _WRONG_INPUT else None
 
 
 def job_name(settings: StackSettings, root: Path) -> str:
-    """Return the job's folder below `jobs/`: other data or other arguments make another job."""
+    """Return the job's folder below `jobs/`: other data or other arguments make another job.
+
+    A finished job is marked in its folder and not run again. With one folder for all, a stack that
+    gets new data would not train on it.
+    """
     manifest = root / (settings.training.data or "") / MANIFEST
     parts = [argument.encode() for argument in settings.training.args]
     if settings.training.data is not None and manifest.is_file():
@@ -493,7 +462,10 @@ def find_wheel(settings: StackSettings, root: Path) -> Path | None:
 
 
 def data_files(settings: StackSettings, root: Path) -> dict[str, Path]:
-    """Return the files to upload by their name below `data/`, without hidden ones."""
+    """Return the files to upload by their name below `data/`, without hidden ones.
+
+    Those are of editors and file managers, and change without anyone's doing.
+    """
     if settings.training.data is None:
         return {}
     folder = root / settings.training.data

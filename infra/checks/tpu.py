@@ -1,109 +1,110 @@
 """Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
 from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import FULL_SCOPE, Architecture, Capacity, RunOn
+from infra.settings.base import UNSET, Problem, Section, misplaced
+from infra.settings.machines import FULL_SCOPE, Capacity
 
 # TPU7x, and what would follow it under either form of name.
 _LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
 
 
 def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the zone has TPUs, and this type among them."""
+    """Check that the zone has TPUs, and this type among them.
+
+    Google adds zones to a generation until it retires it: only then is the catalog's list final.
+    Before, a zone that is not listed passes with a warning.
+    """
     types = context.catalog.accelerators
-    here = [name for name, other in types.items() if settings.zone in other.zones]
+    offered = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
-    if not here and not (may_be_new and catalog.is_zone_name(settings.zone)):
+    if not offered and not (may_be_new and catalog.is_zone_name(settings.zone)):
         having = (accelerator, *types.values()) if accelerator else types.values()
         zones = dict.fromkeys(zone for each in having for zone in each.zones)
         yield without_tpus("zone", settings.zone, zones)
         return
     if accelerator and accelerator.zones_final and settings.zone not in accelerator.zones:
-        same = [name for name in here if types[name].family == accelerator.family]
-        yield Problem(
-            "zone",
-            settings.zone,
-            f"offers no {accelerator.name}",
+        same = [name for name in offered if types[name].family == accelerator.family]
+        cure = (
             f"Use {one_of(accelerator.zones)} for it; {settings.zone} has "
-            f"{', '.join((same or here)[:5])}",
+            f"{', '.join((same or offered)[:5])}"
         )
+        yield Problem("zone", settings.zone, f"offers no {accelerator.name}", cure)
 
 
 def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the type exists with this architecture."""
+    """Check that the type exists with this architecture.
+
+    A generation after those that the TPU API serves gets a message of its own: it does exist.
+    """
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
     accelerator = context.catalog.accelerator(wanted)
     if accelerator is None:
         later = _LATER.match(wanted)
-        yield Problem(
-            "tpu.acceleratorType",
-            wanted,
+        why = (
             "is of a generation that the Cloud TPU API does not serve: TPU7x and later are on "
             "Compute Engine and GKE alone (docs/tpu.md)"
             if later
-            else "is no TPU type that Google offers",
-            nearest(wanted, types),
+            else "is no TPU type that Google offers"
         )
+        yield Problem("tpu.acceleratorType", wanted, why, nearest(wanted, types))
     elif settings.architecture.value not in accelerator.architectures:
         nodes = [name for name, other in types.items() if "node" in other.architectures]
-        yield Problem(
-            "architecture",
-            settings.architecture.value,
-            f"does not exist for {wanted}",
-            f"Use architecture vm, or one of {', '.join(nodes)}",
-        )
+        why = f"does not exist for {wanted}"
+        cure = f"Use architecture vm, or one of {', '.join(nodes)}"
+        yield Problem("architecture", settings.architecture.value, why, cure)
 
 
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse settings that belong to another form of TPU."""
-    tpu = settings.tpu
-    node = settings.architecture is Architecture.NODE
-    if node and tpu.runtime_version:
-        yield Problem(
-            "tpu.runtimeVersion",
-            tpu.runtime_version,
-            "is for architecture vm; a classic node has a TensorFlow version",
-            "Set tpu.tensorflowVersion instead",
-        )
-    if not node and tpu.tensorflow_version:
-        yield Problem(
-            "tpu.tensorflowVersion",
-            tpu.tensorflow_version,
-            "is for architecture node; a TPU VM has a runtime",
-            "Set tpu.runtimeVersion instead",
-        )
-    if not node and tpu.cidr_block:
-        yield Problem(
-            "tpu.cidrBlock",
-            tpu.cidr_block,
-            "is for architecture node; a TPU VM has its address from the subnet",
-            "Remove it",
-        )
-    if node and tpu.queued:
-        yield Problem(
-            "tpu.queued",
-            tpu.queued.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            "is for architecture vm; Google queues no classic node",
-            "Remove it",
-        )
-    if node and settings.training.run_on is RunOn.TPU:
-        yield Problem(
-            "training.runOn",
-            "tpu",
-            "is for architecture vm; a classic node allows no login",
-            "Use vm",
-        )
+    """Refuse settings that belong to the other form of TPU.
+
+    The forms have different APIs and resources. A setting that one of them lacks has nowhere to go,
+    and its author would believe that it counts.
+    """
+    tpu, instead = settings.tpu, "Set {} instead"
+    if not settings.is_node:
+        why, cure = "is for architecture node; a TPU VM has ", instead.format("tpu.runtimeVersion")
+        runtime, address = f"{why}a runtime", f"{why}its address from the subnet"
+        yield from misplaced({"tpu.tensorflowVersion": tpu.tensorflow_version}, runtime, cure)
+        yield from misplaced({"tpu.cidrBlock": tpu.cidr_block}, address, "Remove it")
+        return
+    why, cure = "is for architecture vm", instead.format("tpu.tensorflowVersion")
+    version = f"{why}; a classic node has a TensorFlow version"
+    yield from misplaced({"tpu.runtimeVersion": tpu.runtime_version}, version, cure)
+    queued = tpu.queued and _written(tpu.queued)
+    not_queued = f"{why}; Google queues no classic node"
+    yield from misplaced({"tpu.queued": queued}, not_queued, "Remove it")
+    if settings.trains_on_tpu:
+        yield Problem("training.runOn", "tpu", f"{why}; a classic node allows no login", "Use vm")
+    if tpu.capacity not in (Capacity.ON_DEMAND, Capacity.PREEMPTIBLE):
+        buy = "Use on-demand or preemptible for a classic node"
+        yield Problem("tpu.capacity", tpu.capacity.value, why, buy)
+    yield from misplaced(
+        {
+            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": [_written(disk) for disk in tpu.data_disks] or None,
+            "tpu.bootDiskGib": tpu.boot_disk_gib,
+            "tpu.externalIps": tpu.external_ips,
+            "tpu.tags": list(tpu.tags) or None,
+            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
+            "tpu.secureBoot": tpu.secure_boot,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
+        },
+        f"{why}; a classic node has none",
+        "Remove it, or use architecture vm",
+    )
+
+
+def _written(section: Section) -> dict[str, object]:
+    """Return a group of settings as the stack file has it."""
+    return section.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -112,7 +113,7 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
     Sources: github.com/hashicorp/terraform-provider-google/issues/22526 and
     github.com/GoogleCloudPlatform/magic-modules/issues/13759 (2025-04).
     """
-    if settings.architecture is Architecture.NODE:
+    if settings.is_node:
         yield (
             "architecture is node, and since 2025-04-15 Google denies new TPU nodes to projects "
             'that are not on its list ("Your request to provision TPU Node has been denied"), once '
@@ -120,98 +121,48 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
         )
 
 
-def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that this form of TPU can be bought this way."""
-    tpu = settings.tpu
-    if settings.architecture is Architecture.NODE and tpu.capacity in (
-        Capacity.SPOT,
-        Capacity.RESERVED,
-        Capacity.FLEX_START,
-    ):
-        yield Problem(
-            "tpu.capacity",
-            tpu.capacity.value,
-            "is for architecture vm",
-            "Use on-demand or preemptible for a classic node",
-        )
-
-
-# --- Settings that only TPU VMs have: classic nodes refuse them
+# --- Settings that only TPU VMs have
 
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SCOPES = "https://www.googleapis.com/auth/"
 _MAIL = "https://mail.google.com/"
 
 
-def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse settings of TPU VMs for a classic node."""
-    if settings.architecture is Architecture.VM:
-        return
-    tpu = settings.tpu
-    disks = [
-        disk.model_dump(mode="json", by_alias=True, exclude_unset=True) for disk in tpu.data_disks
-    ]
-    yield from misplaced(
-        {
-            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
-            "tpu.dataDisks": disks or None,
-            "tpu.bootDiskGib": tpu.boot_disk_gib,
-            "tpu.externalIps": tpu.external_ips,
-            "tpu.tags": list(tpu.tags) or None,
-            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
-            "tpu.secureBoot": tpu.secure_boot,
-            "tpu.autocheckpoint": tpu.autocheckpoint,
-        },
-        "is for architecture vm; a classic node has none",
-        "Remove it, or use architecture vm",
-    )
-
-
 def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that network tags follow Google's rules."""
     for number, tag in enumerate(settings.tpu.tags):
         if not _TAG.fullmatch(tag):
-            yield Problem(
-                f"tpu.tags[{number}]",
-                tag,
+            why = (
                 "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
-                "first, no hyphen last)",
-                "Use one like tpu-workers",
+                "first, no hyphen last)"
             )
+            yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs."""
+    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs.
+
+    A token of a machine is good for what both its scopes and its account's roles allow.
+    """
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
-            yield Problem(
-                f"tpu.scopes[{number}]",
-                scope,
-                "is no access scope of Google's",
-                f"Use URLs such as {FULL_SCOPE}",
-            )
+            why, cure = "is no access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
+            yield Problem(f"tpu.scopes[{number}]", scope, why, cure)
     if not scopes:
-        yield Problem(
-            "tpu.scopes",
-            [],
-            "are none, which Google takes for all",
-            f"Leave it out for {FULL_SCOPE}",
-        )
-    elif settings.training.run_on is RunOn.TPU and FULL_SCOPE not in scopes:
-        yield Problem(
-            "tpu.scopes",
-            list(scopes),
-            "lack what the trainer needs, which runs on the TPU VM (training.runOn)",
-            f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do",
-        )
+        why = "are none, which Google takes for all"
+        yield Problem("tpu.scopes", [], why, f"Leave it out for {FULL_SCOPE}")
+    elif settings.trains_on_tpu and FULL_SCOPE not in scopes:
+        why = "lack what the trainer needs, which runs on the TPU VM (training.runOn)"
+        cure = f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do"
+        yield Problem("tpu.scopes", list(scopes), why, cure)
 
 
 def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse jobs with an account of their own where a server as the machines' obeys them."""
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     serves = settings.tpu.slices > 1 or (runtime is not None and runtime.serves_grpc)
-    if settings.jobs.apart and settings.training.run_on is RunOn.TPU and serves:
+    if settings.jobs.apart and settings.trains_on_tpu and serves:
         yield Problem(
             "jobs.asRoot",
             False,
@@ -247,9 +198,12 @@ read 2026-11-24).
 
 
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the TPU can be in each zone, and that nothing ties it to one."""
+    """Check that the TPU can be in each zone, and that nothing ties it to one.
+
+    Bucket and network are in one region, and the VM stays where it is: so zones of that region.
+    """
     queued = settings.tpu.queued
-    if queued is None or settings.architecture is not Architecture.VM:
+    if queued is None or settings.is_node:
         return
     zones = list(queued.fallback_zones)
     if not zones:
@@ -261,7 +215,10 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
         return
     wrong = [f"{zone} {why}" for zone, why in _wrong(settings, context)]
     if wrong:
-        good = _good(settings, context)
+        accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+        others = accelerator.zones if accelerator else ()
+        offered = (zone for zone in others if zone.rpartition("-")[0] == settings.region)
+        good = [zone for zone in offered if zone != settings.zone]
         cure = f"Use {one_of(good)}" if good else "Remove it: there is no other zone"
         yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
     if tie := _tie(settings):
@@ -281,33 +238,23 @@ def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[s
 
 def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:
     """Yield each zone that can't be used, and why."""
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     known = [settings.zone]
     for zone in settings.tpu.queued.fallback_zones if settings.tpu.queued else ():
         if zone in known:
             yield zone, "is there twice" if zone != settings.zone else "is the stack's zone already"
         elif zone.rpartition("-")[0] != settings.region:
             yield zone, f"is not in {settings.region}, where the bucket and the network are"
-        elif not _may_have(settings, context, zone):
+        elif not _may_offer(accelerator, zone):
             yield zone, f"offers no {settings.tpu.accelerator_type}"
         known.append(zone)
 
 
-def _may_have(settings: StackSettings, context: Context, zone: str) -> bool:
-    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    # Another check names a type that there is not.
+def _may_offer(accelerator: Accelerator | None, zone: str) -> bool:
+    """Return whether a zone has a type, or may get it; another check names unknown types."""
     if accelerator is None or zone in accelerator.zones:
         return True
     return not accelerator.zones_final and catalog.is_zone_name(zone)
-
-
-def _good(settings: StackSettings, context: Context) -> list[str]:
-    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
-    zones = accelerator.zones if accelerator else ()
-    return [
-        zone
-        for zone in zones
-        if zone.rpartition("-")[0] == settings.region and zone != settings.zone
-    ]
 
 
 def _tie(settings: StackSettings) -> tuple[str, str] | None:
@@ -332,7 +279,7 @@ _RESERVATION = re.compile(
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
-    if settings.architecture is not Architecture.VM or tpu.queue:
+    if settings.is_node or tpu.queue:
         return
     yield from misplaced(
         {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
@@ -342,59 +289,37 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the request's conditions suit the capacity and the number of slices."""
+    """Check that the request's conditions suit the capacity and the number of slices.
+
+    A request that Google can never fulfil is not refused at once: it may wait until someone looks.
+    """
     tpu, queue = settings.tpu, settings.tpu.queue
-    if settings.architecture is not Architecture.VM or queue is None:
+    if settings.is_node or queue is None:
         return
     if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
-        yield Problem(
-            "tpu.queued.reservation",
-            queue.reservation,
-            "is no reservation's name",
-            "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME",
-        )
+        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
+        yield Problem("tpu.queued.reservation", queue.reservation, "is no reservation's name", cure)
     if queue.reservation and tpu.capacity is not Capacity.RESERVED:
-        yield Problem(
-            "tpu.queued.reservation",
-            queue.reservation,
-            f"contradicts tpu.capacity: {tpu.capacity.value}",
-            "Set tpu.capacity: reserved, or remove it",
-        )
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}"
+        cure = "Set tpu.capacity: reserved, or remove it"
+        yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
-        yield Problem(
-            "tpu.queued.reservationBound",
-            True,
-            "does not say to which reservation",
-            "Set tpu.queued.reservation, or remove it",
-        )
+        why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
+        yield Problem("tpu.queued.reservationBound", True, why, cure)
     if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
-        yield Problem(
-            "tpu.queued.guaranteedHours",
-            queue.guaranteed_hours,
-            "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours",
-            "Set tpu.queued.runHours instead",
-        )
+        why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
+        cure = "Set tpu.queued.runHours instead"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
-        yield Problem(
-            "tpu.queued.guaranteedHours",
-            queue.guaranteed_hours,
-            f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away",
-            "Set tpu.capacity: on-demand or reserved, or remove it",
-        )
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
+        cure = "Set tpu.capacity: on-demand or reserved, or remove it"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if queue.workload and tpu.slices == 1:
-        yield Problem(
-            "tpu.queued.workload",
-            queue.workload.value,
-            "is for several slices, but there is one",
-            "Set tpu.slices, or remove it",
-        )
+        why, cure = "is for several slices, but there is one", "Set tpu.slices, or remove it"
+        yield Problem("tpu.queued.workload", queue.workload.value, why, cure)
     if tpu.timeouts.create_minutes is not None:
-        yield Problem(
-            "tpu.timeouts.createMinutes",
-            tpu.timeouts.create_minutes,
-            "is for a TPU that does not queue",
-            "Set tpu.queued.waitMinutes instead",
-        )
+        why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
+        yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)
 
 
 def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -408,31 +333,20 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
             "Set tpu.capacity: flex-start, or remove it",
         )
         return
-    if settings.architecture is not Architecture.VM:
+    if settings.is_node:
         return
     if tpu.queue is None:
-        yield Problem(
-            "tpu.queued.enabled",
-            False,
-            "contradicts tpu.capacity: flex-start, which Google has in the queue alone",
-            "Remove it",
-        )
+        why = "contradicts tpu.capacity: flex-start, which Google has in the queue alone"
+        yield Problem("tpu.queued.enabled", False, why, "Remove it")
     elif hours is None:
-        yield Problem(
-            "tpu.queued.runHours",
-            UNSET,
-            "is required with tpu.capacity: flex-start",
-            "Set after how many hours Google deletes the TPU, at most 168",
-        )
+        why = "is required with tpu.capacity: flex-start"
+        cure = "Set after how many hours Google deletes the TPU, at most 168"
+        yield Problem("tpu.queued.runHours", UNSET, why, cure)
     accelerator = context.catalog.accelerator(tpu.accelerator_type)
     if accelerator and not accelerator.flex_start:
         named = {each.family for each in context.catalog.accelerators.values() if each.flex_start}
-        yield Problem(
-            "tpu.capacity",
-            tpu.capacity.value,
-            f"is for {' and '.join(sorted(named))}, but tpu.acceleratorType is {accelerator.name}",
-            "Use spot, or a type of those",
-        )
+        why = f"is for {' and '.join(sorted(named))}, but tpu.acceleratorType is {accelerator.name}"
+        yield Problem("tpu.capacity", tpu.capacity.value, why, "Use spot, or a type of those")
 
 
 def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -465,7 +379,7 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
-    if settings.training.run_on is RunOn.TPU:
+    if settings.trains_on_tpu:
         return (
             "with training.runOn: tpu the agent would be lost along with the TPU",
             "Remove it, and let a laptop run `tpustack recover --loop --stack NAME`",
@@ -478,61 +392,37 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
 
 # --- What is not proven to work (docs/tpu.md)
 
-_TPU = "https://tpu.googleapis.com/v2"
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
 _LIVE = "`tpustack check --live` asks Google"
 
 
-@dataclass(frozen=True)
-class Unlisted:
-    """What the catalog does not know, so that only Google can say whether it exists.
+def _unlisted(
+    settings: StackSettings, context: Context
+) -> Iterator[tuple[str, str, Iterable[str]]]:
+    """Yield what the catalog does not know: its setting, what it names, what is known of its kind.
 
-    Attributes:
-        setting: the setting that names it.
-        value: what it names.
-        known: what the catalog knows of its kind.
-        url: where Google describes it, if it exists.
+    Only Google can say whether it exists.
     """
-
-    setting: str
-    value: str
-    known: tuple[str, ...]
-    url: str
-
-
-def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
-    """Yield what the catalog does not know."""
-    catalog, zone = context.catalog, settings.zone
-    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
+    catalog = context.catalog
     accelerator = catalog.accelerator(settings.tpu.accelerator_type)
-    if accelerator:
-        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
-        if not accelerator.listed:
-            known = tuple(catalog.accelerators)
-            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
-        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
-        for other in settings.tpu_zones:
-            if other not in accelerator.zones:
-                setting = settings.setting_of(other)
-                there = url.replace(f"/{zone}/", f"/{other}/")
-                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
+    if accelerator and not accelerator.listed:
+        yield "tpu.acceleratorType", accelerator.name, catalog.accelerators
+    for zone in settings.tpu_zones if accelerator else ():
+        if accelerator and zone not in accelerator.zones:
+            known = [f"{accelerator.name} in {other}" for other in accelerator.zones]
+            yield settings.setting_of(zone), f"{accelerator.name} in {zone}", known
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and not runtime.listed:
-        url = f"{tpus}/runtimeVersions/{runtime.name}"
-        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
-    machine = settings.vm.machine_type
-    if machine not in catalog.machine_types:
-        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
-        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
-        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
+        yield "tpu.runtimeVersion", runtime.name, catalog.runtimes
+    if settings.vm.machine_type not in catalog.machine_types:
+        yield "vm.machineType", settings.vm.machine_type, catalog.machine_types
 
 
 def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of what the catalog does not know."""
-    for one in unlisted(settings, context):
+    for setting, value, known in _unlisted(settings, context):
         yield (
-            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
-            f"{nearest(one.value, one.known)}."
+            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(value, known)}."
         )
 
 
@@ -540,7 +430,7 @@ def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[s
     """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:
+    if settings.is_node or accelerator is None or runtime is None:
         return
     found = [*_unproven(settings, accelerator, runtime)]
     if found:
@@ -554,7 +444,7 @@ def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtim
         yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
     if accelerator.doubt:
         yield accelerator.doubt
-    if settings.training.run_on is not RunOn.VM:
+    if settings.trains_on_tpu:
         return
     worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
     yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"

@@ -7,14 +7,7 @@ from collections.abc import Iterable
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import (
-    BILLING_API,
-    BUDGETS_API,
-    LOGGING_API,
-    MONITORING_API,
-    PROJECTS_API,
-    PUBSUB_API,
-)
+from infra import apis
 from infra.checks import CheckedStack
 from infra.components.services import ProjectServices
 from infra.settings import BudgetScope, BudgetSettings
@@ -37,7 +30,7 @@ class Messages(pulumi.ComponentResource):
         super().__init__("tpu-stack:infra:Messages", "messages")
         messages, project = stack.settings.messages, stack.settings.project
         name = f"{stack.names.prefix}: messages"
-        after = services.after(MONITORING_API, LOGGING_API, parent=self)
+        after = services.after(apis.MONITORING_API, apis.LOGGING_API, parent=self)
         channels: list[pulumi.Input[str]] = [
             *messages.channels,
             *email_channels(project, name, messages.emails, after),
@@ -47,30 +40,24 @@ class Messages(pulumi.ComponentResource):
         # Google notifies for each different pair of these values, so that two messages within the
         # period are two notifications: LogMatch.labelExtractors in monitoring:v3.
         parts = {part: f"EXTRACT(jsonPayload.{part})" for part in _PARTS}
-        log = gcp.monitoring.AlertPolicyConditionConditionMatchedLogArgs(
-            filter=f'logName="{stack.names.messages_log(project)}"', label_extractors=parts
-        )
+        log = f'logName="{stack.names.messages_log(project)}"'
         gcp.monitoring.AlertPolicy(
             "messages",
             project=project,
             display_name=name,
             combiner="OR",
             conditions=[
-                gcp.monitoring.AlertPolicyConditionArgs(
-                    display_name="A message of the stack", condition_matched_log=log
-                )
+                {
+                    "display_name": "A message of the stack",
+                    "condition_matched_log": {"filter": log, "label_extractors": parts},
+                }
             ],
-            documentation=gcp.monitoring.AlertPolicyDocumentationArgs(
-                subject="${log.extracted_label.subject}",
-                content="${log.extracted_label.text}",
-                mime_type="text/markdown",
-            ),
-            alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
-                notification_rate_limit=gcp.monitoring.AlertPolicyAlertStrategyNotificationRateLimitArgs(
-                    period=_RATE
-                ),
-                auto_close=_OPEN,
-            ),
+            documentation={
+                "subject": "${log.extracted_label.subject}",
+                "content": "${log.extracted_label.text}",
+                "mime_type": "text/markdown",
+            },
+            alert_strategy={"notification_rate_limit": {"period": _RATE}, "auto_close": _OPEN},
             notification_channels=channels,
             user_labels=stack.labels,
             opts=after,
@@ -87,7 +74,7 @@ class Messages(pulumi.ComponentResource):
             name=name,
             project=project,
             labels=stack.labels,
-            opts=services.after(PUBSUB_API, parent=self),
+            opts=services.after(apis.PUBSUB_API, parent=self),
         )
         channel = gcp.monitoring.NotificationChannel(
             "topic",
@@ -95,13 +82,13 @@ class Messages(pulumi.ComponentResource):
             type="pubsub",
             display_name=f"{stack.names.prefix}: {name}",
             labels={"topic": topic.id},
-            opts=services.after(MONITORING_API, parent=self),
+            opts=services.after(apis.MONITORING_API, parent=self),
         )
         # The account exists as soon as the project has a channel of this kind.
         number = gcp.organizations.get_project_output(
             project_id=project,
             opts=pulumi.InvokeOutputOptions(
-                parent=self, depends_on=[services.enabled[PROJECTS_API], channel]
+                parent=self, depends_on=[services.enabled[apis.PROJECTS_API], channel]
             ),
         ).number
         gcp.pubsub.TopicIAMMember(
@@ -153,23 +140,19 @@ class Budget(pulumi.ComponentResource):
         self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
     ) -> None:
         super().__init__("tpu-stack:infra:Budget", "budget")
-        apis = [services.enabled[api] for api in (BILLING_API, PROJECTS_API)]
+        known = [services.enabled[api] for api in (apis.BILLING_API, apis.PROJECTS_API)]
         project = gcp.organizations.get_project_output(
             project_id=stack.settings.project,
-            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=known),
         )
         in_stack = settings.scope is BudgetScope.STACK
+        amount = {"units": str(settings.amount), "currency_code": settings.currency}
         provider = billing_provider(stack.settings.project, self)
         gcp.billing.Budget(
             "budget",
             billing_account=settings.billing_account or project.billing_account.apply(_required),
             display_name=stack.names.prefix,
-            amount={
-                "specified_amount": {
-                    "units": str(settings.amount),
-                    "currency_code": settings.currency,
-                }
-            },
+            amount={"specified_amount": amount},
             budget_filter={
                 # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
@@ -184,19 +167,17 @@ class Budget(pulumi.ComponentResource):
                 for percent in sorted(percents)
             ],
             all_updates_rule=self._recipients(stack, settings, services),
-            opts=pulumi.ResourceOptions.merge(
-                services.after(BUDGETS_API, parent=self), pulumi.ResourceOptions(provider=provider)
-            ),
+            opts=services.after(apis.BUDGETS_API, parent=self, provider=provider),
         )
         self.register_outputs({})
 
     def _recipients(
         self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
-    ) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
+    ) -> dict[str, object] | None:
         project, prefix = stack.settings.project, stack.names.prefix
         channels: list[pulumi.Output[str]] = []
         if settings.emails:
-            after = services.after(MONITORING_API, parent=self)
+            after = services.after(apis.MONITORING_API, parent=self)
             channels = email_channels(project, prefix, settings.emails, after)
         topic: pulumi.Input[str] | None = settings.pubsub_topic
         if settings.own_topic:
@@ -205,17 +186,19 @@ class Budget(pulumi.ComponentResource):
                 name=settings.own_topic,
                 project=project,
                 labels=stack.labels,
-                opts=services.after(PUBSUB_API, parent=self),
+                opts=services.after(apis.PUBSUB_API, parent=self),
             ).id
         if not channels and topic is None:
             return None
-        return gcp.billing.BudgetAllUpdatesRuleArgs(
-            monitoring_notification_channels=channels or None, pubsub_topic=topic
-        )
+        return {"monitoring_notification_channels": channels or None, "pubsub_topic": topic}
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:
-    """Declare a provider with a quota project, which the API of budgets requires."""
+    """Declare a provider with a quota project, which the API of budgets requires.
+
+    The stack's own provider has none: with one, every call would take the permission
+    `serviceusage.services.use`, which deployers of a stack without a budget do not need.
+    """
     config = pulumi.Config("gcp")
     # Secret, since the state would hold them as plain text otherwise.
     access_token, credentials, account = (config.get_secret(name) for name in _CREDENTIALS)

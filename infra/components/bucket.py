@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -70,12 +71,6 @@ class Bucket(pulumi.ComponentResource):
         bucket = stack.settings.bucket
         key = Encryption(stack, bucket.encryption, services) if bucket.encryption else None
         days = bucket.soft_delete_days
-        own = pulumi.ResourceOptions(
-            protect=bucket.protect,
-            retain_on_delete=not bucket.force_destroy,
-            ignore_changes=KEPT_LABEL,
-            depends_on=[key.usable] if key else None,
-        )
         return gcp.storage.Bucket(
             "bucket",
             name=stack.names.bucket,
@@ -86,16 +81,19 @@ class Bucket(pulumi.ComponentResource):
             public_access_prevention="enforced",
             versioning={"enabled": bucket.versioning},
             soft_delete_policy=(
-                None
-                if days is None
-                else gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=days * _DAY)
+                None if days is None else {"retention_duration_seconds": days * _DAY}
             ),
             lifecycle_rules=[_rule(rule) for rule in bucket.lifecycle] or None,
-            encryption=(
-                gcp.storage.BucketEncryptionArgs(default_kms_key_name=key.key) if key else None
-            ),
+            encryption={"default_kms_key_name": key.key} if key else None,
             labels=stack.marked_labels,
-            opts=pulumi.ResourceOptions.merge(services.after(STORAGE_API, parent=self), own),
+            opts=services.after(
+                STORAGE_API,
+                parent=self,
+                depends_on=[key.usable] if key else (),
+                protect=bucket.protect,
+                retain_on_delete=not bucket.force_destroy,
+                ignore_changes=KEPT_LABEL,
+            ),
         )
 
 
@@ -143,16 +141,12 @@ class Encryption(pulumi.ComponentResource):
         self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
     ) -> pulumi.Output[str]:
         bucket = stack.settings.bucket
-        kept = pulumi.ResourceOptions(
-            parent=self, protect=bucket.protect, retain_on_delete=not bucket.force_destroy
-        )
+        kept: Any = {"protect": bucket.protect, "retain_on_delete": not bucket.force_destroy}
         ring = gcp.kms.KeyRing(
             stack.names.prefix,
             project=stack.settings.project,
             location=stack.settings.region,
-            opts=pulumi.ResourceOptions.merge(
-                services.after(KMS_API, STORAGE_API, parent=self), kept
-            ),
+            opts=services.after(KMS_API, STORAGE_API, parent=self, **kept),
         )
         key: pulumi.Output[str] = gcp.kms.CryptoKey(
             "bucket-key",
@@ -160,24 +154,23 @@ class Encryption(pulumi.ComponentResource):
             key_ring=ring.id,
             rotation_period=f"{(settings.rotation_days or _DEFAULT_ROTATION_DAYS) * _DAY}s",
             labels=stack.labels,
-            opts=kept,
+            opts=pulumi.ResourceOptions(parent=self, **kept),
         ).id
         return key
 
 
-def _rule(rule: LifecycleRule) -> gcp.storage.BucketLifecycleRuleArgs:
+def _rule(rule: LifecycleRule) -> Any:
+    """Return a rule as Google has it; without a condition on versions, live objects count, too."""
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
-    return gcp.storage.BucketLifecycleRuleArgs(
-        action=gcp.storage.BucketLifecycleRuleActionArgs(
-            type="Delete" if delete else "SetStorageClass",
-            storage_class=None if delete else rule.action.value.upper(),
-        ),
-        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
-            age=rule.age_days,
-            days_since_noncurrent_time=rule.noncurrent_days,
-            num_newer_versions=rule.newer_versions,
-            matches_prefixes=[rule.prefix] if rule.prefix else None,
-            with_state="ARCHIVED" if old_versions else "ANY",
-        ),
-    )
+    move = {"type": "SetStorageClass", "storage_class": rule.action.value.upper()}
+    return {
+        "action": {"type": "Delete"} if delete else move,
+        "condition": {
+            "age": rule.age_days,
+            "days_since_noncurrent_time": rule.noncurrent_days,
+            "num_newer_versions": rule.newer_versions,
+            "matches_prefixes": [rule.prefix] if rule.prefix else None,
+            "with_state": "ARCHIVED" if old_versions else "ANY",
+        },
+    }

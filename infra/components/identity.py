@@ -8,14 +8,13 @@ from datetime import datetime, timezone
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import IAM_API, PROJECTS_API
+from infra.apis import IAM_API, PROJECTS_API, VERTEX_API
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
 from infra.deployer import permissions_of_role
 from infra.names import KEPT_DESCRIPTION
-from infra.settings import StackSettings
-from infra.settings.machines import Architecture
+from infra.settings import StackSettings, VertexSettings
 from tpu_core.paths import DECLARATION
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
@@ -33,6 +32,9 @@ record.
 """
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
+
+
+Condition = dict[str, pulumi.Input[str]]
 
 
 class Identity(pulumi.ComponentResource):
@@ -66,23 +68,13 @@ class Identity(pulumi.ComponentResource):
             description=stack.marked_description,
             # Google refuses an account that exists, which may be a colleague's; `tpustack recover`
             # adopts what a killed update has made.
-            opts=pulumi.ResourceOptions.merge(
-                services.after(IAM_API, parent=self),
-                pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION),
-            ),
+            opts=services.after(IAM_API, parent=self, ignore_changes=KEPT_DESCRIPTION),
         )
         self.email, self.name = account.email, account.name
         member = pulumi.Output.concat("serviceAccount:", account.email)
         only = () if machines is None else JOBS_OBJECTS
-        for role, condition in bucket_grants(bucket.name, read_only_object(stack.settings), only):
-            gcp.storage.BucketIAMMember(
-                f"{prefix}{role.rpartition('/')[2]}",
-                bucket=bucket.name,
-                role=role,
-                member=member,
-                condition=condition,
-                opts=pulumi.ResourceOptions(parent=self, deleted_with=bucket.deleted_with),
-            )
+        read_only = read_only_object(stack.settings)
+        grant_bucket_to(prefix, bucket, account.email, self, read_only, only)
         roles = list(_PROJECT_ROLES)
         if stack.settings.vm.ops_agent and machines is None:
             roles.append("roles/monitoring.metricWriter")
@@ -128,15 +120,13 @@ class Limits(pulumi.ComponentResource):
                 role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
                 title="Keeps the limits of a tpu-stack",
                 permissions=permissions_of_role(creates=settings.recovery.enabled),
-                opts=pulumi.ResourceOptions.merge(
-                    own, pulumi.ResourceOptions(ignore_changes=["roleId"])
-                ),
+                opts=services.after(IAM_API, PROJECTS_API, parent=self, ignore_changes=["roleId"]),
             ).name
         gcp.projects.IAMMember(
             "agent", project=settings.project, role=role, member=member, opts=own
         )
         # A classic node acts as an account of Google's.
-        if settings.recovery.enabled and settings.architecture is Architecture.VM:
+        if settings.recovery.enabled and not settings.is_node:
             gcp.serviceaccount.IAMMember(
                 "acts-as",
                 service_account_id=tpu.name,
@@ -171,10 +161,13 @@ def grant_bucket_to(
     read_only: str | None = None,
     only: tuple[str, ...] = (),
 ) -> list[pulumi.Resource]:
-    """Let another identity use the bucket: a classic TPU node reads its data itself."""
+    """Let an account use the bucket; `name` is what the grants' names begin with.
+
+    They go with a bucket that goes with the stack, instead of one by one before it.
+    """
     return [
         gcp.storage.BucketIAMMember(
-            f"{name}-{role.rpartition('.')[2]}",
+            f"{name}{role.rpartition('/')[2]}",
             bucket=bucket.name,
             role=role,
             condition=condition,
@@ -187,7 +180,7 @@ def grant_bucket_to(
 
 def bucket_grants(
     bucket: pulumi.Input[str], read_only: str | None, only: tuple[str, ...]
-) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
+) -> Iterator[tuple[str, Condition | None]]:
     """Yield each role on the bucket, with the condition under which it counts.
 
     `read_only` names an object that may be read, but not created, overwritten or deleted. `only`
@@ -203,26 +196,91 @@ def bucket_grants(
     )
     if only:
         begins = [pulumi.Output.concat(objects, each, '")') for each in only]
-        yield (
-            _WRITER,
-            gcp.storage.BucketIAMMemberConditionArgs(
-                title="Only what jobs use", expression=pulumi.Output.all(*begins).apply(_any)
-            ),
-        )
+        either = pulumi.Output.all(*begins).apply(" || ".join)
+        yield _WRITER, {"title": "Only what jobs use", "expression": either}
         yield _BUCKET_ROLES[1], None
         return
     if read_only is None:
         yield from ((role, None) for role in _BUCKET_ROLES)
         return
-    condition = gcp.storage.BucketIAMMemberConditionArgs(
-        title=f"Not {read_only}",
-        description="What pulumi up writes and the machines only read",
-        expression=pulumi.Output.concat("!", objects, read_only, '")'),
-    )
+    condition: Condition = {
+        "title": f"Not {read_only}",
+        "description": "What pulumi up writes and the machines only read",
+        "expression": pulumi.Output.concat("!", objects, read_only, '")'),
+    }
     yield _WRITER, condition
     yield _BUCKET_ROLES[1], None
     yield _READER, None
 
 
-def _any(conditions: list[str]) -> str:
-    return " || ".join(conditions)
+# --- What Vertex AI needs to run jobs: its own identity, their account, who may submit them.
+
+
+_VERTEX_APIS = (VERTEX_API, IAM_API, PROJECTS_API)
+
+
+class VertexTraining(pulumi.ComponentResource):
+    """An account for Vertex AI's custom jobs, with objects of the bucket and a log to write.
+
+    AI Platform had to be granted `roles/ml.serviceAgent` for its TPUs. Vertex AI's own service
+    agents get theirs from Google with the API; what a person grants is the right to act as the
+    account, which Vertex AI asks of those who submit.
+    """
+
+    def __init__(
+        self,
+        stack: CheckedStack,
+        settings: VertexSettings,
+        services: ProjectServices,
+        bucket: Bucket,
+    ) -> None:
+        # Loads the dynamic providers, which only stacks with such jobs should wait for.
+        from infra.resources.vertex import VertexJobs
+
+        super().__init__("tpu-stack:infra:VertexTraining", "vertex")
+        project = stack.settings.project
+        own = services.after(*_VERTEX_APIS, parent=self)
+        # Otherwise Google makes it at the first job, which then fails because it has no rights.
+        gcp.projects.ServiceIdentity("agent", project=project, service=VERTEX_API, opts=own)
+        account = gcp.serviceaccount.Account(
+            "runner",
+            project=project,
+            account_id=stack.names.vertex_account,
+            display_name="Jobs of a tpu-stack on Vertex AI",
+            description=stack.marked_description,
+            opts=services.after(*_VERTEX_APIS, parent=self, ignore_changes=KEPT_DESCRIPTION),
+        )
+        grants = grant_bucket_to("runner-", bucket, account.email, self, only=VERTEX_OBJECTS)
+        writer = gcp.projects.IAMMember(
+            "writer",
+            project=project,
+            role="roles/logging.logWriter",
+            member=pulumi.Output.concat("serviceAccount:", account.email),
+            opts=own,
+        )
+        # What depends on others goes first: a job that is cancelled still writes its log's end.
+        VertexJobs(
+            "jobs",
+            {
+                "project": project,
+                "region": settings.region or stack.settings.region,
+                "account": account.email,
+            },
+            services.after(*_VERTEX_APIS, parent=self, depends_on=[*grants, writer]),
+        )
+        for submitter in settings.submitters:
+            gcp.projects.IAMMember(
+                f"user-{submitter}",
+                project=project,
+                role="roles/aiplatform.user",
+                member=submitter,
+                opts=own,
+            )
+            gcp.serviceaccount.IAMMember(
+                f"acts-as-{submitter}",
+                service_account_id=account.name,
+                role="roles/iam.serviceAccountUser",
+                member=submitter,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+        self.register_outputs({"email": account.email})

@@ -1,17 +1,17 @@
 """What the VM and the TPU have in common: their metadata, start-up scripts and timeouts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pulumi
 
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
+from infra.components.identity import Identity
 from infra.components.network import Network
+from infra.components.services import ProjectServices
 from infra.cost import without_price
 from infra.settings.machines import RunOn, Timeouts
 from tpu_agent.bundle import lock_of, program, startup_script
@@ -20,6 +20,27 @@ from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What VM and TPU are declared from: the checked stack, and the resources that they use.
+
+    Attributes:
+        identity: whom the machine acts as. Where jobs have an account of their own, the TPU acts as
+            that: anyone who drives a TPU by gRPC acts as its account.
+    """
+
+    stack: CheckedStack
+    services: ProjectServices
+    network: Network
+    identity: Identity
+    bucket: Bucket
+
+    @property
+    def startup(self) -> list[pulumi.Resource]:
+        """What a start-up script uses: the way to packages, and the bucket's objects."""
+        return [*self.network.egress, *self.bucket.objects]
 
 
 def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
@@ -38,13 +59,17 @@ def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[s
 
 def vm_script(stack: CheckedStack) -> str | None:
     """Return the VM's start-up script; None unless it runs the trainer."""
-    return startup_script("vm.sh") if stack.settings.training.run_on is RunOn.VM else None
+    return startup_script("vm.sh") if not stack.settings.trains_on_tpu else None
 
 
 def vm_task(stack: CheckedStack) -> str:
-    """Return what the VM's start-up script does; another task replaces the VM."""
+    """Return what the VM's start-up script does; another task replaces the VM.
+
+    The script itself differs between releases, which is no reason to replace a VM that trains. It
+    runs only at boot, so that a VM without it can't take a task up later.
+    """
     settings = stack.settings
-    if settings.training.run_on is not RunOn.VM:
+    if settings.trains_on_tpu:
         return _NOTHING
     if settings.jobs.enabled:
         return _JOBS
@@ -57,7 +82,7 @@ def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[
     runtime = stack.context.catalog.runtime(settings.tpu.runtime_version or "")
     if runtime is None:
         return {}  # A classic node has no metadata.
-    trains = settings.training.run_on is RunOn.TPU
+    trains = settings.trains_on_tpu
     job = _job(stack, bucket, TPU_PACKAGE) | _trainer(stack, RunOn.TPU)
     if runtime.serves_grpc and not trains:
         job = {key: job[key] for key in (Metadata.TPU_NAME, Metadata.BUCKET_URL)}
@@ -70,15 +95,10 @@ def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[
     }
 
 
-def needs_of_startup(network: Network, bucket: Bucket) -> list[pulumi.Resource]:
-    """Return what a start-up script uses: the way to packages, and the bucket's objects."""
-    return [*network.egress, *bucket.objects]
-
-
-def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
-    """Replace a machine whose job changes: a start-up script runs only at boot."""
+def properties_of_job(metadata: Iterable[str]) -> list[str]:
+    """Return what replaces a machine if it changes: a start-up script runs only at boot."""
     keys = sorted({Metadata.JOBS, *(key for key in metadata if key.startswith(TRAINING_PREFIX))})
-    return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
+    return [f'metadata["{key}"]' for key in keys]
 
 
 def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
@@ -116,7 +136,10 @@ def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.
 
 
 def _trainer(stack: CheckedStack, machine: RunOn) -> dict[str, pulumi.Input[str]]:
-    """Return what only the machine that runs the trainer gets: its agent, what the stack costs."""
+    """Return what only the machine that runs the trainer gets: its agent, what the stack costs.
+
+    Two agents would both take the TPU down, or recreate it.
+    """
     if stack.settings.training.run_on is not machine:
         return {}
     note = f"{without_price(stack.settings, stack.context.stack)}."
@@ -147,7 +170,7 @@ def _limits(stack: CheckedStack) -> str:
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
         # A group would restart a VM that turns itself off when the TPU's time is up.
-        "turnOff": settings.training.run_on is RunOn.VM and settings.vm.instance_group is None,
+        "turnOff": not settings.trains_on_tpu and settings.vm.instance_group is None,
         "recovery": budgets if recovery.enabled else None,
         # The TPUs of a request in the queue are lost and recreated together.
         "request": stack.names.tpu if recovery.enabled and queue else None,

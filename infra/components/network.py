@@ -1,6 +1,8 @@
-"""The network of the VM and the TPU."""
+"""The network of the VM and the TPU.
 
-from __future__ import annotations
+Machines have no public addresses: packages and images come in by Cloud NAT, Google's own APIs by
+Private Google Access, without which the trainer would not reach its bucket.
+"""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -55,9 +57,11 @@ class Network(pulumi.ComponentResource):
             project=project,
             auto_create_subnetworks=False,
             description=stack.marked_description,
-            opts=pulumi.ResourceOptions.merge(
-                services.after(COMPUTE_API, parent=self),
-                pulumi.ResourceOptions(delete_before_replace=True, ignore_changes=KEPT_DESCRIPTION),
+            opts=services.after(
+                COMPUTE_API,
+                parent=self,
+                delete_before_replace=True,
+                ignore_changes=KEPT_DESCRIPTION,
             ),
         )
         subnetwork = gcp.compute.Subnetwork(

@@ -1,8 +1,7 @@
-"""The Google APIs of a project."""
+"""The Google APIs of a project, as resources."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -19,19 +18,35 @@ class ProjectServices(pulumi.ComponentResource):
     def __init__(self, project: str, apis: Iterable[str], *, enable: bool = True) -> None:
         """Without `enable` an administrator has enabled them."""
         super().__init__("tpu-stack:infra:ProjectServices", "services")
-        self.enabled = {api: self._enable(project, api) if enable else self for api in apis}
+        own = pulumi.ResourceOptions(parent=self)
+        self.enabled = {api: enabled(api, project, api, own) if enable else self for api in apis}
         self.register_outputs({})
 
-    def after(self, *apis: str, parent: pulumi.Resource) -> pulumi.ResourceOptions:
-        """Return the options of a resource that needs these APIs."""
-        return pulumi.ResourceOptions(parent=parent, depends_on=[self.enabled[api] for api in apis])
+    def after(
+        self,
+        *apis: str,
+        parent: pulumi.Resource,
+        depends_on: Sequence[pulumi.Resource] = (),
+        **options: Any,
+    ) -> pulumi.ResourceOptions:
+        """Return the options of a resource that needs these APIs; `options` are more of them."""
+        needs = [*(self.enabled[api] for api in apis), *depends_on]
+        return pulumi.ResourceOptions(parent=parent, depends_on=needs, **options)
 
-    def _enable(self, project: str, api: str) -> gcp.projects.Service:
-        # Resources that wait for this one wait for the hook, too.
-        options = pulumi.ResourceOptions(parent=self, hooks=until_they_answer())
-        return gcp.projects.Service(
-            api, project=project, service=api, disable_on_destroy=False, opts=options
-        )
+
+def enabled(
+    name: str, project: str, api: str, opts: pulumi.ResourceOptions | None = None
+) -> gcp.projects.Service:
+    """Declare an enabled API, which stays enabled. What waits for it waits until it answers."""
+    # Resources that wait for this one wait for the hook, too.
+    own = pulumi.ResourceOptions(hooks=until_they_answer())
+    return gcp.projects.Service(
+        name,
+        project=project,
+        service=api,
+        disable_on_destroy=False,
+        opts=pulumi.ResourceOptions.merge(opts, own),
+    )
 
 
 def until_they_answer() -> pulumi.ResourceHookBinding | None:

@@ -1,11 +1,8 @@
 """The TPU in its three forms, its data disks, and what all forms look like to the program."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
@@ -13,52 +10,26 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import COMPUTE_API, TPU_API
-from infra.checks import CheckedStack
-from infra.components.bucket import Bucket
-from infra.components.identity import JOBS_OBJECTS, Identity, grant_bucket_to, read_only_object
-from infra.components.machine import (
-    custom_timeouts,
-    needs_of_startup,
-    replace_for_another_job,
-    tpu_metadata,
-)
-from infra.components.network import Network
-from infra.components.services import ProjectServices
+from infra.components import machine
+from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
 from infra.names import KEPT_LABEL
-from infra.settings.machines import (
-    Capacity,
-    DataDisk,
-    DiskMode,
-    QueueSettings,
-    TpuDiskType,
-    Workload,
-)
+from infra.settings import machines
 from tpu_core.contract import Metadata
+from tpu_core.google import Json
 from tpu_core.paths import DECLARATION
 from tpu_core.records import stamped
 
 _HOUR = 3600
-_WORKLOADS = {
-    Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
-    Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
-}
-_DISK_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
 # The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
 _LABELS_ONCE = ["labels", "effectiveLabels", "pulumiLabels"]
 
 
-@dataclass(frozen=True)
-class AttachedDisk:
-    """A disk as the TPU API wants it."""
-
-    source: str
-    """`projects/P/zones/Z/disks/N`"""
-    mode: str
-    """`READ_WRITE` or `READ_ONLY`"""
-
-
 class Tpu(pulumi.ComponentResource):
-    """What all forms of TPU have in common."""
+    """What all forms of TPU have in common.
+
+    A form sets `name`, `names` and `endpoints` in `declare`, whatever resources it is made of, so
+    that outputs and trainer need not know the form.
+    """
 
     name: pulumi.Output[str]
     """Name of the first slice."""
@@ -69,38 +40,33 @@ class Tpu(pulumi.ComponentResource):
     endpoints: pulumi.Output[list[str]]
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
-    def __init__(
-        self,
-        stack: CheckedStack,
-        services: ProjectServices,
-        network: Network,
-        identity: Identity,
-        bucket: Bucket,
-    ) -> None:
+    def __init__(self, around: machine.Surroundings) -> None:
         super().__init__(f"tpu-stack:infra:{type(self).__name__}", "tpu")
-        self.stack, self.network, self.identity, self.bucket = stack, network, identity, bucket
+        self.around, self.stack, self.bucket = around, around.stack, around.bucket
+        stack = self.stack
         self.settings, self.slices = stack.settings.tpu, stack.names.tpus(stack.settings.tpu.slices)
-        self.metadata = tpu_metadata(stack, bucket)
+        self.metadata = machine.tpu_metadata(stack, around.bucket)
         self.zone = pulumi.Output.from_input(stack.settings.zone)
         self.disks: list[pulumi.Resource] = []
         """The stack's own data disks. A TPU waits for them: it refers to them by name."""
-        self._after_compute = services.after(COMPUTE_API, parent=self)
         # Names are fixed: the old TPU must be gone before its replacement can be made.
         installs = Metadata.TENSORFLOW_LOCK in self.metadata
-        own = pulumi.ResourceOptions(
+        options = around.services.after(
+            TPU_API,
+            parent=self,
+            depends_on=around.startup if installs else (),
             delete_before_replace=True,
-            depends_on=needs_of_startup(network, bucket) if installs else None,
-            custom_timeouts=custom_timeouts(self.settings.timeouts),
+            custom_timeouts=machine.custom_timeouts(self.settings.timeouts),
         )
-        self.declare(pulumi.ResourceOptions.merge(services.after(TPU_API, parent=self), own))
+        self.declare(options)
         self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
 
     @abstractmethod
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the resource and set the outputs."""
 
-    def attached_disks(self) -> list[list[AttachedDisk]]:
-        """Declare the data disks; return those of each slice, in the order of the settings.
+    def attached_disks(self) -> list[list[Json]]:
+        """Declare the data disks; return those of each slice as the API wants them, in order.
 
         Each slice gets its own copy of a disk that is written to; all slices share one that is only
         read.
@@ -108,42 +74,40 @@ class Tpu(pulumi.ComponentResource):
         shared = {
             disk: self._attached(disk, self.stack.names.tpu)
             for disk in self.settings.data_disks
-            if disk.mode is DiskMode.READ_ONLY
+            if disk.mode is machines.DiskMode.READ_ONLY
         }
         return [
             [shared.get(disk) or self._attached(disk, name) for disk in self.settings.data_disks]
             for name in self.slices
         ]
 
-    def _attached(self, disk: DataDisk, owner: str) -> AttachedDisk:
-        mode = _DISK_MODES[disk.mode]
+    def _attached(self, disk: machines.DataDisk, owner: str) -> Json:
+        mode = {"mode": disk.mode.name}
         if disk.source:
-            return AttachedDisk(disk.source, mode)
+            return {"sourceDisk": disk.source, **mode}
         stack = self.stack
         accelerator = stack.context.catalog.accelerator(self.settings.accelerator_type)
         kind = str(disk.type or (accelerator.disk_types[0] if accelerator else ""))
-        shared = disk.mode is DiskMode.READ_ONLY and kind == TpuDiskType.HYPERDISK_ML.value
+        only_read = disk.mode is machines.DiskMode.READ_ONLY
+        shared = only_read and kind == machines.TpuDiskType.HYPERDISK_ML.value
         # Another disk is made and attached before the old one goes.
         content = f"{kind} {disk.snapshot or ''} {shared}"
         name = f"{owner}-{disk.name}-{hashlib.sha256(content.encode()).hexdigest()[:4]}"
         project, zone = stack.settings.project, stack.settings.zone
-        self.disks.append(
-            gcp.compute.Disk(
-                f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
-                name=name,
-                project=project,
-                zone=zone,
-                size=disk.size_gib,
-                type=kind,
-                snapshot=disk.snapshot,
-                access_mode="READ_ONLY_MANY" if shared else None,
-                labels=stack.marked_labels,
-                opts=pulumi.ResourceOptions.merge(
-                    self._after_compute, pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)
-                ),
-            )
+        made = gcp.compute.Disk(
+            f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
+            name=name,
+            project=project,
+            zone=zone,
+            size=disk.size_gib,
+            type=kind,
+            snapshot=disk.snapshot,
+            access_mode="READ_ONLY_MANY" if shared else None,
+            labels=stack.marked_labels,
+            opts=self.around.services.after(COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL),
         )
-        return AttachedDisk(f"projects/{project}/zones/{zone}/disks/{name}", mode)
+        self.disks.append(made)
+        return {"sourceDisk": f"projects/{project}/zones/{zone}/disks/{name}", **mode}
 
     def declare_for_agent(self, bodies: Mapping[str, Any], tpus: Sequence[pulumi.Resource]) -> None:
         """Declare the object from which the agent recreates TPUs: what the API gets, by name.
@@ -159,8 +123,8 @@ class Tpu(pulumi.ComponentResource):
             bucket=self.bucket.name,
             content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
             content_type="application/json",
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=list(tpus), delete_before_replace=True
+            opts=self.around.services.after(
+                parent=self, depends_on=tpus, delete_before_replace=True
             ),
         )
 
@@ -173,35 +137,31 @@ class Tpu(pulumi.ComponentResource):
         """
         own = pulumi.ResourceOptions(ignore_changes=["description"])
         if name in preempted:
-            pulumi.log.info(
-                f"Google has taken {name} away. `pulumi up` deletes and recreates it", resource=self
-            )
+            text = f"Google has taken {name} away. `pulumi up` deletes and recreates it"
+            pulumi.log.info(text, resource=self)
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
 
-    def body(self, disks: Sequence[AttachedDisk]) -> dict[str, Any]:
+    def body(self, disks: Sequence[Json]) -> Json:
         """Return a TPU VM as the API's Node; unset fields are left out."""
-        tpu = self.settings
-        boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
-        secure = {"enableSecureBoot": True} if tpu.secure_boot else None
-        return {
+        tpu, network = self.settings, self.around.network
+        whole = {
             "acceleratorType": tpu.accelerator_type,
             "runtimeVersion": self.stack.tpu_software,
             "networkConfig": {
-                "network": self.network.network,
-                "subnetwork": self.network.subnetwork,
+                "network": network.network,
+                "subnetwork": network.subnetwork,
                 "enableExternalIps": tpu.external_ips,
             },
-            "serviceAccount": {"email": self.identity.email, "scope": list(tpu.scopes)},
+            "serviceAccount": {"email": self.around.identity.email, "scope": list(tpu.scopes)},
             "metadata": dict(self.metadata),
-            **unless_empty(
-                "dataDisks", [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
-            ),
-            **unless_empty("bootDiskConfig", boot),
+            "dataDisks": disks,
+            "bootDiskConfig": filled(diskSizeGb=str(tpu.boot_disk_gib or "")),
             "tags": [self.stack.names.network, *tpu.tags],
-            **unless_empty("shieldedInstanceConfig", secure),
-            **unless_empty("autocheckpointEnabled", tpu.autocheckpoint),
+            "shieldedInstanceConfig": filled(enableSecureBoot=tpu.secure_boot),
+            "autocheckpointEnabled": tpu.autocheckpoint,
         }
+        return filled(**whole)
 
     def urls(self, endpoints: Sequence[Any]) -> list[str]:
         """Return the addresses of one TPU's workers."""
@@ -210,17 +170,25 @@ class Tpu(pulumi.ComponentResource):
 
 
 class TpuVm(Tpu):
-    """One or more TPU VMs without a queue: the update fails if there is no capacity."""
+    """One or more TPU VMs without a queue: the update fails if there is no capacity.
+
+    Each slice is a resource of its own, so that one that Google has taken away is replaced alone.
+    """
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.V2Vm` for each slice."""
         stack, tpu = self.stack, self.settings
         disks, preempted = self.attached_disks(), stack.context.preempted()
         options = pulumi.ResourceOptions.merge(
-            pulumi.ResourceOptions.merge(opts, replace_for_another_job(self.metadata)),
-            pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL),
+            opts,
+            pulumi.ResourceOptions(
+                depends_on=self.disks,
+                ignore_changes=KEPT_LABEL,
+                replace_on_changes=machine.properties_of_job(self.metadata),
+            ),
         )
-        flag = {Capacity.ON_DEMAND: None}.get(tpu.capacity, tpu.capacity.value)
+        on_demand = tpu.capacity is machines.Capacity.ON_DEMAND
+        scheduling = {} if on_demand else {tpu.capacity.value: True}
         slices = [
             gcp.tpu.V2Vm(
                 f"tpu{name.removeprefix(stack.names.tpu)}",
@@ -230,24 +198,18 @@ class TpuVm(Tpu):
                 accelerator_type=tpu.accelerator_type,
                 runtime_version=stack.tpu_software,
                 network_config={
-                    "network": self.network.network,
-                    "subnetwork": self.network.subnetwork,
+                    "network": self.around.network.network,
+                    "subnetwork": self.around.network.subnetwork,
                     "enable_external_ips": tpu.external_ips,
                 },
-                scheduling_config=(
-                    gcp.tpu.V2VmSchedulingConfigArgs(**{flag: True}) if flag else None
-                ),
-                shielded_instance_config=(
-                    gcp.tpu.V2VmShieldedInstanceConfigArgs(enable_secure_boot=True)
-                    if tpu.secure_boot
-                    else None
-                ),
-                service_account={"email": self.identity.email, "scopes": list(tpu.scopes)},
+                scheduling_config=scheduling or None,
+                shielded_instance_config=filled(enable_secure_boot=tpu.secure_boot) or None,
+                service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
                 tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
                 data_disks=[
-                    gcp.tpu.V2VmDataDiskArgs(source_disk=d.source, mode=d.mode) for d in attached
+                    {"source_disk": disk["sourceDisk"], "mode": disk["mode"]} for disk in attached
                 ]
                 or None,
                 description=preempted.get(name),
@@ -258,7 +220,7 @@ class TpuVm(Tpu):
         bodies = {
             name: {
                 **self.body(attached),
-                **({"schedulingConfig": {flag: True}} if flag else {}),
+                **filled(schedulingConfig=scheduling),
                 "labels": stack.marked_labels,
             }
             for name, attached in zip(self.slices, disks, strict=True)
@@ -279,11 +241,9 @@ class QueuedTpu(Tpu):
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the request and the TPU VMs that it becomes."""
-        # Imports requests, which takes a while.
-        from infra.resources.node import QueuedNode
-        from infra.resources.request import QueuedRequest, body_of
+        from infra.resources.request import QueuedNode, QueuedRequest, body_of
 
-        stack, queue = self.stack, self.settings.queue or QueueSettings()
+        stack, queue = self.stack, self.settings.queue or machines.QueueSettings()
         if pulumi.runtime.is_dry_run():
             pulumi.log.info(self._notice(queue), resource=self)
         disks = self.attached_disks()
@@ -292,7 +252,7 @@ class QueuedTpu(Tpu):
             "project": project,
             "zone": zone,
             "name": stack.names.tpu,
-            **unless_empty("fallbackZones", list(queue.fallback_zones)),
+            **filled(fallbackZones=list(queue.fallback_zones)),
         }
         spec = {
             "parent": f"projects/{project}/locations/{zone}",
@@ -310,8 +270,10 @@ class QueuedTpu(Tpu):
             {
                 **where,
                 **requested,
-                **unless_empty("deleteMinutes", self.settings.timeouts.delete_minutes),
-                **unless_empty("zoneMinutes", queue.minutes_in_zone),
+                **filled(
+                    deleteMinutes=self.settings.timeouts.delete_minutes,
+                    zoneMinutes=queue.minutes_in_zone,
+                ),
             },
             pulumi.ResourceOptions.merge(
                 opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL)
@@ -341,7 +303,7 @@ class QueuedTpu(Tpu):
             ]
         )
 
-    def _notice(self, queue: QueueSettings) -> str:
+    def _notice(self, queue: machines.QueueSettings) -> str:
         """Say how long an update waits, and what ends the TPU."""
         several = len(self.slices) > 1
         whose = f"its {len(self.slices)} TPU VMs" if several else "its TPU VM"
@@ -355,51 +317,51 @@ class QueuedTpu(Tpu):
             "and in use."
         )
 
-    def _node_names(self, queue: QueueSettings) -> dict[str, Any]:
+    def _node_names(self, queue: machines.QueueSettings) -> Json:
         name = self.stack.names.tpu
         if len(self.slices) == 1:
             return {"nodeId": name}
-        workload = _WORKLOADS[queue.workload] if queue.workload else None
+        workload = f"{queue.workload.name}_OPTIMIZED" if queue.workload else None
         several = {"nodeCount": len(self.slices), "nodeIdPrefix": name}
-        return {"multiNodeParams": {**several, **unless_empty("workloadType", workload)}}
+        return {"multiNodeParams": {**several, **filled(workloadType=workload)}}
 
-    def _tier(self, queue: QueueSettings) -> dict[str, Any]:
+    def _tier(self, queue: machines.QueueSettings) -> Json:
         """Return the tier of the queue that the request is in; empty for on demand."""
         capacity, stack = self.settings.capacity, self.stack.settings
-        if capacity is Capacity.SPOT:
+        if capacity is machines.Capacity.SPOT:
             return {"spot": {}}
-        if capacity is Capacity.PREEMPTIBLE:
+        if capacity is machines.Capacity.PREEMPTIBLE:
             return {"bestEffort": {}}
-        if capacity is Capacity.FLEX_START:
+        if capacity is machines.Capacity.FLEX_START:
             seconds = round((queue.run_hours or 0) * _HOUR)
             duration = {"maxRunDuration": f"{seconds}s"}
             return {"provisioningModel": "FLEX_START", "runDuration": duration}
         hours = queue.guaranteed_hours
-        reserved = capacity is Capacity.RESERVED and not queue.reservation_bound
-        guaranteed = {
-            **unless_empty("reserved", reserved),
-            **unless_empty("minDuration", f"{round(hours * _HOUR)}s" if hours else None),
-        }
+        reserved = capacity is machines.Capacity.RESERVED and not queue.reservation_bound
+        shortest = f"{round(hours * _HOUR)}s" if hours else None
+        guaranteed = filled(reserved=reserved, minDuration=shortest)
         name = queue.reservation
         if name and "/" not in name:
             name = f"projects/{stack.project}/locations/{stack.zone}/reservations/{name}"
         bound = "RESERVATION_BOUND" if queue.reservation_bound else None
-        return {
-            **unless_empty("guaranteed", guaranteed),
-            **unless_empty("reservationName", name),
-            **unless_empty("provisioningModel", bound),
-        }
+        return filled(guaranteed=guaranteed, reservationName=name, provisioningModel=bound)
 
 
 class TpuNode(Tpu):
-    """The classic TPU node, for projects in which Google still allows one."""
+    """The classic TPU node, for projects in which Google still allows one.
+
+    It has neither metadata nor a start-up script: the VM drives it by gRPC. Its account, which is
+    one of Google's, gets the bucket's roles.
+    """
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.Node`, which reads and writes the bucket as an account of Google's."""
         stack, tpu, name = self.stack, self.settings, self.stack.names.tpu
         preempted = stack.context.preempted()
         once = pulumi.ResourceOptions(ignore_changes=_LABELS_ONCE)
-        preemptible = {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
+        preemptible = (
+            {"preemptible": True} if tpu.capacity is machines.Capacity.PREEMPTIBLE else None
+        )
         # Newer generations of the provider lack the class; check_provider refuses nodes with them.
         provider: Any = gcp.tpu
         node = provider.Node(
@@ -409,7 +371,7 @@ class TpuNode(Tpu):
             zone=stack.settings.zone,
             accelerator_type=tpu.accelerator_type,
             tensorflow_version=stack.tpu_software,
-            network=self.network.network,
+            network=self.around.network.network,
             cidr_block=tpu.cidr_block,
             scheduling_config=preemptible,
             labels=stack.marked_labels,
@@ -421,26 +383,25 @@ class TpuNode(Tpu):
         body = {
             "acceleratorType": tpu.accelerator_type,
             "tensorflowVersion": stack.tpu_software,
-            "network": self.network.network,
+            "network": self.around.network.network,
             "labels": stack.marked_labels,
-            **unless_empty("cidrBlock", tpu.cidr_block),
-            **unless_empty("schedulingConfig", preemptible),
+            **filled(cidrBlock=tpu.cidr_block, schedulingConfig=preemptible),
         }
         self.declare_for_agent({name: body}, [node])
         read_only = read_only_object(stack.settings)
         only = JOBS_OBJECTS if stack.settings.jobs.apart else ()
-        grant_bucket_to("tpu", self.bucket, node.service_account, node, read_only, only)
+        grant_bucket_to("tpu-", self.bucket, node.service_account, node, read_only, only)
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.endpoints = node.network_endpoints.apply(self.urls)
 
 
-def unless_empty(name: str, value: object) -> dict[str, Any]:
-    """Return the value under its name; nothing if it is empty."""
-    return {name: value} if value else {}
+def filled(**values: Any) -> Json:
+    """Return the values that are not empty: Google's JSON leaves the others out."""
+    return {name: value for name, value in values.items() if value}
 
 
-def _policy(queue: QueueSettings) -> dict[str, str]:
+def _policy(queue: machines.QueueSettings) -> dict[str, str]:
     if queue.valid_until is None:
         return {}
     moment = queue.valid_until.astimezone(timezone.utc)

@@ -9,28 +9,11 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import COMPUTE_API
-from infra.checks import CheckedStack
-from infra.components.bucket import Bucket
+from infra.components import machine
 from infra.components.identity import Identity
-from infra.components.machine import (
-    CLOUD_PLATFORM,
-    custom_timeouts,
-    needs_of_startup,
-    replace_for_another_job,
-    vm_metadata,
-    vm_script,
-    vm_task,
-)
 from infra.components.network import Network
-from infra.components.services import ProjectServices
 from infra.names import KEPT_DESCRIPTION, KEPT_LABEL
-from infra.settings.machines import (
-    HostMaintenance,
-    InstanceGroupSettings,
-    TerminationAction,
-    VmCapacity,
-    VmSettings,
-)
+from infra.settings import machines
 from tpu_core.contract import Metadata, Port
 
 # Neither a new release's packages nor other prices recreate a VM.
@@ -47,59 +30,48 @@ class Vm(pulumi.ComponentResource):
 
     name: pulumi.Output[str]
 
-    def __init__(
-        self,
-        stack: CheckedStack,
-        services: ProjectServices,
-        network: Network,
-        identity: Identity,
-        bucket: Bucket,
-    ) -> None:
+    def __init__(self, around: machine.Surroundings) -> None:
         super().__init__("tpu-stack:infra:Vm", "vm")
-        self._stack = stack
-        vm, metadata = stack.settings.vm, vm_metadata(stack, bucket)
-        options = pulumi.ResourceOptions.merge(
-            self._options(services),
-            pulumi.ResourceOptions(
-                depends_on=needs_of_startup(network, bucket),
-                # The script runs only at boot, and a new release replaces no VM: it is kept as long
-                # as its task stays the same.
-                ignore_changes=["metadataStartupScript", *KEPT_LABEL],
-                replacement_trigger=vm_task(stack),
-            ),
-        )
+        self._around, stack = around, around.stack
+        vm, metadata = stack.settings.vm, machine.vm_metadata(stack, around.bucket)
         instance = gcp.compute.Instance(
             "instance",
             name=stack.names.vm,
             project=stack.settings.project,
             zone=stack.settings.vm_zone,
             machine_type=vm.machine_type,
-            boot_disk=self._boot_disk(services),
-            network_interfaces=_interfaces(vm, network),
+            boot_disk=self._boot_disk(),
+            network_interfaces=_interfaces(vm, around.network),
             scheduling=scheduling(vm),
             shielded_instance_config=_shielded(vm),
-            service_account=_account(identity),
+            service_account=_account(around.identity),
             tags=[stack.names.network],
             metadata=metadata,
-            metadata_startup_script=vm_script(stack),
+            metadata_startup_script=machine.vm_script(stack),
             labels=stack.marked_labels,
             desired_status="RUNNING" if stack.settings.vm_comes_back else None,
             allow_stopping_for_update=True,
-            opts=pulumi.ResourceOptions.merge(options, replace_for_another_job(metadata)),
+            opts=self._options(
+                depends_on=around.startup,
+                # The script runs only at boot, and a new release replaces no VM: it is kept as long
+                # as its task stays the same.
+                ignore_changes=["metadataStartupScript", *KEPT_LABEL],
+                replacement_trigger=machine.vm_task(stack),
+                replace_on_changes=machine.properties_of_job(metadata),
+            ),
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
 
-    def _options(self, services: ProjectServices) -> pulumi.ResourceOptions:
-        own = pulumi.ResourceOptions(
-            delete_before_replace=True,
-            custom_timeouts=custom_timeouts(self._stack.settings.vm.timeouts),
-        )
-        return pulumi.ResourceOptions.merge(services.after(COMPUTE_API, parent=self), own)
+    def _options(self, **more: Any) -> pulumi.ResourceOptions:
+        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
+        # Names are fixed: the old VM must be gone before its replacement can be made.
+        more |= {"delete_before_replace": True, "custom_timeouts": timeouts}
+        return self._around.services.after(COMPUTE_API, parent=self, **more)
 
-    def _boot_disk(self, services: ProjectServices) -> Any:
+    def _boot_disk(self) -> Any:
         """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
-        stack, vm = self._stack, self._stack.settings.vm
+        stack, vm = self._around.stack, self._around.stack.settings.vm
         if not vm.keep_boot_disk:
             params = {"image": vm.image, "size": vm.boot_disk_gib, "type": vm.boot_disk_type.value}
             return {"auto_delete": True, "initialize_params": params}
@@ -113,9 +85,7 @@ class Vm(pulumi.ComponentResource):
             size=vm.boot_disk_gib,
             type=vm.boot_disk_type.value,
             labels=stack.marked_labels,
-            opts=pulumi.ResourceOptions.merge(
-                self._options(services), pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)
-            ),
+            opts=self._options(ignore_changes=KEPT_LABEL),
         )
         return {"auto_delete": False, "source": disk.self_link}
 
@@ -132,25 +102,15 @@ class InstanceGroup(pulumi.ComponentResource):
     name: pulumi.Output[str]
 
     def __init__(
-        self,
-        stack: CheckedStack,
-        settings: InstanceGroupSettings,
-        services: ProjectServices,
-        network: Network,
-        identity: Identity,
-        bucket: Bucket,
+        self, around: machine.Surroundings, settings: machines.InstanceGroupSettings
     ) -> None:
         super().__init__("tpu-stack:infra:InstanceGroup", "vm")
-        self._stack, self._network, self._identity = stack, network, identity
+        self._around, stack = around, around.stack
         project, zone, name = stack.settings.project, stack.settings.vm_zone, stack.names.vm
-        own = pulumi.ResourceOptions.merge(
-            services.after(COMPUTE_API, parent=self),
-            pulumi.ResourceOptions(custom_timeouts=custom_timeouts(stack.settings.vm.timeouts)),
-        )
-        template = self._template(vm_metadata(stack, bucket), own)
+        template = self._template(machine.vm_metadata(stack, around.bucket))
         healing = None
-        if vm_script(stack):
-            check = self._health_check(settings, own)
+        if machine.vm_script(stack):
+            check = self._health_check(settings)
             delay = settings.initial_delay_seconds
             healing = gcp.compute.InstanceGroupManagerAutoHealingPoliciesArgs(
                 health_check=check.id, initial_delay_sec=delay
@@ -163,13 +123,8 @@ class InstanceGroup(pulumi.ComponentResource):
             base_instance_name=name,
             versions=[{"instance_template": template.self_link}],
             auto_healing_policies=healing,
-            opts=pulumi.ResourceOptions.merge(
-                own,
-                pulumi.ResourceOptions(
-                    delete_before_replace=True,
-                    replace_on_changes=["*"],
-                    depends_on=needs_of_startup(network, bucket),
-                ),
+            opts=self._options(
+                delete_before_replace=True, replace_on_changes=["*"], depends_on=around.startup
             ),
         )
         # VMs that a group makes have random names; one that is added by name keeps it. It counts
@@ -181,22 +136,24 @@ class InstanceGroup(pulumi.ComponentResource):
             zone=zone,
             instance_group_manager=manager.name,
             preserved_state={"metadata": {"group": name}},
-            opts=pulumi.ResourceOptions.merge(
-                own, pulumi.ResourceOptions(delete_before_replace=True, deleted_with=manager)
-            ),
+            opts=self._options(delete_before_replace=True, deleted_with=manager),
         )
         self.name = member.name
         self.register_outputs({"name": self.name})
 
-    def _template(
-        self, metadata: dict[str, pulumi.Input[str]], own: pulumi.ResourceOptions
-    ) -> gcp.compute.InstanceTemplate:
+    def _options(self, **more: Any) -> pulumi.ResourceOptions:
+        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
+        after = self._around.services.after
+        return after(COMPUTE_API, parent=self, custom_timeouts=timeouts, **more)
+
+    def _template(self, metadata: dict[str, pulumi.Input[str]]) -> gcp.compute.InstanceTemplate:
         """Declare the template, which never changes: another one gets another name.
 
         The name is a digest of the content, so that an update that was killed while Google made the
         template finds it again.
         """
-        stack, vm, script = self._stack, self._stack.settings.vm, vm_script(self._stack)
+        stack, network = self._around.stack, self._around.network
+        vm, script = stack.settings.vm, machine.vm_script(stack)
         disk: Any = {
             "boot": True,
             "auto_delete": True,
@@ -208,9 +165,9 @@ class InstanceGroup(pulumi.ComponentResource):
             metadata = {**metadata, Metadata.HEALTH_PORT: str(Port.HEALTH)}
         kept = _KEPT if any(task in metadata for task in _TASKS) else (*_KEPT, Metadata.AGENT)
         named = {key: value for key, value in metadata.items() if key not in kept}
-        tags, account = [stack.names.network], _account(self._identity)
+        tags, account = [stack.names.network], _account(self._around.identity)
         content = [
-            *(vm.machine_type, disk, _interfaces(vm, self._network), scheduling(vm)),
+            *(vm.machine_type, disk, _interfaces(vm, network), scheduling(vm)),
             *(_shielded(vm), account, tags, named, stack.labels),
         ]
         return gcp.compute.InstanceTemplate(
@@ -221,7 +178,7 @@ class InstanceGroup(pulumi.ComponentResource):
             project=stack.settings.project,
             machine_type=vm.machine_type,
             disks=[disk],
-            network_interfaces=_interfaces(vm, self._network),
+            network_interfaces=_interfaces(vm, network),
             scheduling=scheduling(vm),
             shielded_instance_config=_shielded(vm),
             service_account=account,
@@ -230,22 +187,17 @@ class InstanceGroup(pulumi.ComponentResource):
             labels=stack.marked_labels,
             # Like a VM without a group it keeps the script that it was made with, and what that
             # installs.
-            opts=pulumi.ResourceOptions.merge(
-                own,
-                pulumi.ResourceOptions(
-                    ignore_changes=[
-                        *KEPT_LABEL,
-                        *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
-                    ]
-                ),
+            opts=self._options(
+                ignore_changes=[
+                    *KEPT_LABEL,
+                    *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
+                ]
             ),
         )
 
-    def _health_check(
-        self, settings: InstanceGroupSettings, own: pulumi.ResourceOptions
-    ) -> gcp.compute.HealthCheck:
+    def _health_check(self, settings: machines.InstanceGroupSettings) -> gcp.compute.HealthCheck:
         """Declare the check, and open its port to Google's health checks alone."""
-        stack, name = self._stack, self._stack.names.vm
+        around, stack, name = self._around, self._around.stack, self._around.stack.names.vm
         # Firewall rules belong to the network's project, which decides in a Shared VPC.
         if not stack.settings.network.project:
             ranges = stack.context.catalog.network.health_check_ranges
@@ -253,14 +205,12 @@ class InstanceGroup(pulumi.ComponentResource):
                 "allow-health",
                 name=f"{name}-health",
                 project=stack.settings.project,
-                network=self._network.network,
+                network=around.network.network,
                 direction="INGRESS",
                 source_ranges=[str(block) for block in ranges],
-                target_service_accounts=[self._identity.email],
+                target_service_accounts=[around.identity.email],
                 allows=[{"protocol": "tcp", "ports": [str(Port.HEALTH)]}],
-                opts=pulumi.ResourceOptions.merge(
-                    own, pulumi.ResourceOptions(delete_before_replace=True)
-                ),
+                opts=self._options(delete_before_replace=True),
             )
         return gcp.compute.HealthCheck(
             "health",
@@ -272,18 +222,19 @@ class InstanceGroup(pulumi.ComponentResource):
             http_health_check={"port": Port.HEALTH},
             description=stack.marked_description,
             # The group refers to it by its name, which stays the same.
-            opts=pulumi.ResourceOptions.merge(
-                own, pulumi.ResourceOptions(ignore_changes=KEPT_DESCRIPTION)
-            ),
+            opts=self._options(ignore_changes=KEPT_DESCRIPTION),
         )
 
 
-def scheduling(vm: VmSettings) -> Any:
-    """Return when Google may stop, move or restart the VM."""
-    stays = vm.capacity is VmCapacity.ON_DEMAND
-    migrates = stays and vm.host_maintenance is not HostMaintenance.TERMINATE
-    spot = vm.capacity is VmCapacity.SPOT
-    action = vm.termination_action or TerminationAction.STOP
+def scheduling(vm: machines.VmSettings) -> Any:
+    """Return when Google may stop, move or restart the VM.
+
+    Google wants all of these to agree: a VM that it may take away neither moves nor restarts.
+    """
+    stays = vm.capacity is machines.VmCapacity.ON_DEMAND
+    migrates = stays and vm.host_maintenance is not machines.HostMaintenance.TERMINATE
+    spot = vm.capacity is machines.VmCapacity.SPOT
+    action = vm.termination_action or machines.TerminationAction.STOP
     return {
         "provisioning_model": "SPOT" if spot else "STANDARD",
         "preemptible": not stays,
@@ -293,7 +244,7 @@ def scheduling(vm: VmSettings) -> Any:
     }
 
 
-def _interfaces(vm: VmSettings, network: Network) -> Any:
+def _interfaces(vm: machines.VmSettings, network: Network) -> Any:
     """Return the VM's one interface, in the stack's subnet."""
     # An empty access configuration asks for a public address of Google's choice.
     access: list[dict[str, str]] = [{}] if vm.public_ip else []
@@ -302,7 +253,7 @@ def _interfaces(vm: VmSettings, network: Network) -> Any:
     ]
 
 
-def _shielded(vm: VmSettings) -> Any:
+def _shielded(vm: machines.VmSettings) -> Any:
     """Return the options of Shielded VM."""
     return {
         "enable_secure_boot": vm.shielded.secure_boot,
@@ -313,4 +264,4 @@ def _shielded(vm: VmSettings) -> Any:
 
 def _account(identity: Identity) -> Any:
     """Return the service account; IAM, not its scopes, limits what it may do."""
-    return {"email": identity.email, "scopes": [CLOUD_PLATFORM]}
+    return {"email": identity.email, "scopes": [machine.CLOUD_PLATFORM]}

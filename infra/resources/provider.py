@@ -5,8 +5,6 @@ state could put another one there. So a pickle is only ever compared, byte for b
 this checkout. The engine starts this module through plugin/.
 """
 
-from __future__ import annotations
-
 import base64
 import runpy
 
@@ -14,8 +12,7 @@ import dill
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra.resources.node import QueuedNodeProvider
-from infra.resources.request import QueuedRequestProvider
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider
 from infra.resources.vertex import VertexJobsProvider
 
 Provider = type[dynamic.ResourceProvider]
@@ -34,8 +31,8 @@ class UnknownProviderError(Exception):
 
 def known() -> dict[str, Provider]:
     """Return the providers by their pickles, in base64, as the state has them."""
-    ours = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
-    return {serialize_provider(each()): each for each in ours}
+    providers = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
+    return {serialize_provider(each()): each for each in providers}
 
 
 def provider_of(pickled: bytes) -> dynamic.ResourceProvider:

@@ -3,28 +3,26 @@
 The provider's `gcp.tpu.V2QueuedResource` has no field for capacity, deadline, account, metadata or
 labels, ends before there is a TPU, and cannot delete a request whose TPU VM stands (it never sends
 `force`). Two dynamic resources on the TPU API take its place: `QueuedRequest` is the request, made
-and deleted as a whole; `QueuedNode` (node.py) waits for its TPU VMs and knows their endpoints.
-"""
+and deleted as a whole; `QueuedNode` waits for its TPU VMs and knows their endpoints.
 
-from __future__ import annotations
+The state holds pickles of the two providers, which name this module (provider.py).
+"""
 
 import copy
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pulumi
-import requests
 from pulumi import dynamic
 
 from infra import credentials
-from infra.rest import ATTEMPTS, Api, ApiError, Json, say
-from tpu_core.causes import SHORTAGES, cause_of
-from tpu_core.contract import MARK, NO_REASON_TO_RECREATE
-from tpu_core.tpu import in_zone, labels_of
+from infra.rest import ATTEMPTS, Api, ApiError, say
+from tpu_core import causes, contract, tpu
+from tpu_core.google import Client, Json
 
-_ROOT = "https://tpu.googleapis.com/v2alpha1/"
+Props = Mapping[str, Any]
 
 
 class TpuApi(Api):
@@ -32,12 +30,12 @@ class TpuApi(Api):
 
     def __init__(
         self,
-        session: requests.Session | None = None,
+        client: Client | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         connects: int = ATTEMPTS,
     ) -> None:
-        super().__init__(_ROOT, "TPU", session, clock, sleep, connects)
+        super().__init__(f"{tpu.TPU}v2alpha1/", "TPU", client, clock, sleep, connects)
 
 
 class ApiResourceProvider(dynamic.ResourceProvider):
@@ -47,29 +45,24 @@ class ApiResourceProvider(dynamic.ResourceProvider):
 
     def configure(self, req: dynamic.ConfigureRequest) -> None:
         """Take the stack's configuration, with the credentials that Google's provider has."""
-        said = {name: req.config.get(name) for name in credentials.SETTINGS}
-        Api.configured = {name: str(value) for name, value in said.items() if value}
+        found = {name: req.config.get(name) for name in credentials.SETTINGS}
+        Api.configured = {name: str(value) for name, value in found.items() if value}
 
 
 # --- The state of a request in the queue, and of the TPU VMs that it became
 
-OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
-"""States of a request that Google will not fulfil; it holds its quota until it is deleted."""
-GONE = ("PREEMPTED", "TERMINATED")
-"""States of a TPU VM that Google has taken away."""
 
-
-def parent_of(props: Mapping[str, Any]) -> str:
+def parent_of(props: Props) -> str:
     """Return the parent of a request and its TPU VMs: where they are, as far as it is known."""
     return f"projects/{props['project']}/locations/{props.get('at') or props['zone']}"
 
 
-def entry_name(props: Mapping[str, Any]) -> str:
+def entry_name(props: Props) -> str:
     """Return the full name of a request where it is."""
     return f"{parent_of(props)}/queuedResources/{props['name']}"
 
 
-def node_names(props: Mapping[str, Any]) -> list[str]:
+def node_names(props: Props) -> list[str]:
     """Return the names of a request's TPU VMs in the order of the slices.
 
     `props` are those of the request, or of its TPU VMs (with `nodes`, if there are several).
@@ -84,7 +77,7 @@ def node_names(props: Mapping[str, Any]) -> list[str]:
     return [f"{several['nodeIdPrefix']}-{n}" for n in range(int(several["nodeCount"]))]
 
 
-def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
+def standing(api: TpuApi, props: Props) -> list[Json | None]:
     """Return a request's TPU VMs in the order of the slices, in whatever state.
 
     One that is not there is None. Several cost one call, not one each.
@@ -92,26 +85,34 @@ def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
     wanted = node_names(props)
     if len(wanted) == 1:
         return [api.get(f"{parent_of(props)}/nodes/{wanted[0]}")]
-    there = {
-        node["name"].rpartition("/")[2]: node for node in api.list_all(parent_of(props), "nodes")
-    }
-    return [there.get(name) for name in wanted]
+    found = {tpu.short_name(node): node for node in api.list_all(parent_of(props), "nodes")}
+    return [found.get(name) for name in wanted]
 
 
-def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
+def is_gone(node: Json) -> bool:
+    """Return whether Google has taken a TPU VM away; it stays in this state until it is deleted."""
+    return tpu.phase_of(tpu.state_of(node)) == "lost"
+
+
+def _is_over(state: str) -> bool:
+    """Return whether Google will not fulfil a request; it holds its quota until it is deleted."""
+    return tpu.phase_of_request(state) in ("leaving", "lost", "deleting")
+
+
+def loss(api: TpuApi, props: Props, entry: Json) -> str:
     """Say why a request can no longer produce TPU VMs; empty if it did or still may."""
     state = entry.get("state", {})
-    if state.get("state") in OVER:
+    if _is_over(state.get("state")):
         reason = state.get("failedData", {}).get("error", {}).get("message", "")
         return f"{state['state']}{f': {reason}' if reason else ''}"
     return lost(props, standing(api, props)) if state.get("state") == "ACTIVE" else ""
 
 
-def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
+def lost(props: Props, nodes: list[Json | None]) -> str:
     """Say what became of the first TPU VM of an ACTIVE request that is gone; empty if none is."""
     wanted = node_names(props)
     for name, node in zip(wanted, nodes, strict=True):
-        if node is None or node.get("state") in GONE:
+        if node is None or is_gone(node):
             which = f" {name}" if len(wanted) > 1 else ""
             return f"its TPU VM{which} is {node['state'] if node else 'gone'}"
     return ""
@@ -121,8 +122,6 @@ def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
 #
 # Its ID always names the first one: so the state stays the same when the agent moves it
 # (agent/), and an older state still knows what to delete.
-
-Props = Mapping[str, Any]
 
 
 def zones_of(props: Props) -> list[str]:
@@ -140,38 +139,27 @@ def id_of(props: Props) -> str:
     return f"projects/{props['project']}/locations/{props['zone']}/queuedResources/{props['name']}"
 
 
-def in_each(props: Props) -> Iterator[Props]:
-    """Yield the properties for each zone, that where the request was last first."""
-    if not may_move(props):
-        yield props
-        return
-    last = props.get("at") or props["zone"]
-    for zone in dict.fromkeys((last, *zones_of(props))):
-        yield {**props, "at": zone}
-
-
 def locate(api: TpuApi, props: Props) -> tuple[Props, Json | None]:
     """Return the properties where the request is, and the request; None if it is nowhere.
 
-    In a zone to which it may have moved, one of the same name counts only with this stack's mark.
+    The zone where it was last is asked first. In a zone to which it may have moved, one of the same
+    name counts only with this stack's mark; QueuedNode's properties have none.
     """
-    for there in in_each(props):
-        entry = api.get(entry_name(there))
-        if entry is not None and (not may_move(props) or _is_ours(props, entry)):
-            return there, entry
+    if not may_move(props):
+        return props, api.get(entry_name(props))
+    mark = props.get("labels", {}).get(contract.MARK)
+    for zone in dict.fromkeys((props.get("at") or props["zone"], *zones_of(props))):
+        moved = {**props, "at": zone}
+        entry = api.get(entry_name(moved))
+        if entry and (mark is None or tpu.labels_of(entry).get(contract.MARK) == mark):
+            return moved, entry
     return props, None
-
-
-def _is_ours(props: Props, entry: Json) -> bool:
-    """Return whether it has the stack's mark; who waits for its TPUs knows no mark."""
-    mark = props.get("labels", {}).get(MARK)
-    return mark is None or labels_of(entry).get(MARK) == mark
 
 
 # --- The differences between the request in the queue and the one that the program declares
 
 
-def identity_of(props: Mapping[str, Any], key: str) -> Any:
+def identity_of(props: Props, key: str) -> Any:
     """Return what identifies a request, without what its TPU VM reads only at boot."""
     value = props.get(key)
     if key != "request" or value is None:
@@ -180,61 +168,34 @@ def identity_of(props: Mapping[str, Any], key: str) -> Any:
     for spec in specs:
         spec["node"].pop("tags", None)  # They change in place.
         metadata = spec["node"].get("metadata", {})
-        for key in NO_REASON_TO_RECREATE:
+        for key in contract.NO_REASON_TO_RECREATE:
             metadata.pop(key, None)
     return {**value, "tpu": {"nodeSpec": specs}}
 
 
-def why_replaced(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
-    """Say why another request replaces this one."""
-    if olds.get("loss"):
-        return f"Google will not fulfil it ({olds['loss']})"
-    changed = sorted(_changes("", _flat(olds), _flat(news)))
-    return f"another request is made for another {', '.join(changed)}"
-
-
-def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+def is_the_same(props: Props, entry: Mapping[str, Any]) -> bool:
     """Return whether a request that is there is one that this stack would make.
 
     It has the stack's mark and all that is asked for; Google may add more.
     """
-    spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
-    mark = props["labels"].get(MARK)
-    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(MARK) == mark
-    wanted = identity_of(props, "request")
-    return ours and _covers(entry, in_zone(wanted, parent_of(props)) if props.get("at") else wanted)
+    mark, wanted = props["labels"].get(contract.MARK), identity_of(props, "request")
+    if props.get("at"):
+        wanted = tpu.in_zone(wanted, parent_of(props))
+    marked = bool(mark) and tpu.labels_of(dict(entry)).get(contract.MARK) == mark
+    return marked and _covers(entry, wanted)
 
 
 def _covers(found: Any, wanted: Any) -> bool:
     if found is None and not wanted:
         return True  # Google leaves out what is false or empty.
     if isinstance(wanted, Mapping):
-        there = isinstance(found, Mapping)
-        return there and all(_covers(found.get(key), value) for key, value in wanted.items())
+        return isinstance(found, Mapping) and all(
+            _covers(found.get(key), value) for key, value in wanted.items()
+        )
     if isinstance(wanted, list):
-        there = isinstance(found, list) and len(found) == len(wanted)
-        return there and all(map(_covers, found, wanted))
+        alike = isinstance(found, list) and len(found) == len(wanted)
+        return alike and all(map(_covers, found, wanted))
     return bool(found == wanted)
-
-
-def _flat(props: Mapping[str, Any]) -> Json:
-    request = identity_of(props, "request")
-    (spec,) = request["tpu"]["nodeSpec"]
-    where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
-    rest = {key: value for key, value in request.items() if key != "tpu"}
-    names = {key: value for key, value in spec.items() if key != "node"}
-    return {**where, **rest, **names, **spec["node"]}
-
-
-def _changes(path: str, olds: Json, news: Json) -> set[str]:
-    found = set()
-    for key in {*olds, *news}:
-        old, new = olds.get(key), news.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= _changes(f"{path}{key}.", old, new)
-        elif old != new:
-            found.add(path + key)
-    return found
 
 
 # --- Put a request into the queue, in the first of its zones that has capacity
@@ -254,17 +215,17 @@ def submit(api: TpuApi, props: Props) -> Props:
     if not may_move(props):
         _post(api, props)
         return props
-    there, entry = locate(api, props)
+    placed, entry = locate(api, props)
     if entry is not None:
-        _take_over(api, there, entry)
-        return there
+        _take_over(api, placed, entry)
+        return placed
     *first, last = ({**props, "at": zone} for zone in zones_of(props))
-    for there in first:
-        why = _try(api, there)
+    for placed in first:
+        why = _try(api, placed)
         if why is None:
-            return there
-        say(f"{props['name']}: {why} in {there['at']}; the next zone is tried")
-        remove_request(api, there)
+            return placed
+        say(f"{props['name']}: {why} in {placed['at']}; the next zone is tried")
+        remove_request(api, placed)
     _post(api, last)
     return last
 
@@ -273,15 +234,16 @@ def remove_request(api: TpuApi, props: Props) -> None:
     """Delete a request in any state along with its TPU VMs, in any zone, until it is gone."""
 
     def gone() -> bool:
-        there, entry = locate(api, props)
+        placed, entry = locate(api, props)
         if entry is None:
             return True
         if entry.get("state", {}).get("state") != "DELETING":
             try:
-                api.delete(entry_name(there), {"force": "true"})
+                api.call("DELETE", entry_name(placed), None, {"force": "true"})
             except ApiError as error:
                 # Between two states Google refuses even this; it passes.
-                if error.reason not in ("FAILED_PRECONDITION", "ABORTED"):
+                passes = error.reason in ("FAILED_PRECONDITION", "ABORTED")
+                if not passes and error.status != 404:
                     raise
             return locate(api, props)[1] is None
         return False
@@ -290,7 +252,7 @@ def remove_request(api: TpuApi, props: Props) -> None:
     api.wait(gone, minutes, f"the deletion of {entry_name(props)}")
 
 
-def body_of(props: Mapping[str, Any]) -> Json:
+def body_of(props: Props) -> Json:
     """Return a request as the API takes it."""
     body: Json = {**props["request"]}
     (spec,) = body["tpu"]["nodeSpec"]
@@ -314,7 +276,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
     def decided() -> bool:
         nonlocal state
         state = str((api.get(entry_name(props)) or {}).get("state", {}).get("state"))
-        return state in ("ACTIVE", "None", *OVER)
+        return state in ("ACTIVE", "None") or _is_over(state)
 
     try:
         api.wait(decided, minutes, props["name"])
@@ -322,7 +284,7 @@ def _try(api: TpuApi, props: Props) -> str | None:
         # What is being made has found its capacity.
         if state != "PROVISIONING":
             return f"it is still {state} after {minutes:g} minutes"
-    return f"it is {state}" if state in OVER else None
+    return f"it is {state}" if _is_over(state) else None
 
 
 def _post(api: TpuApi, props: Props) -> None:
@@ -331,25 +293,35 @@ def _post(api: TpuApi, props: Props) -> None:
     Only the agent may have queued the same again, with this stack's mark, just before.
     """
     body = body_of(props)
-    body = in_zone(body, parent_of(props)) if may_move(props) else body
+    if may_move(props):
+        body = tpu.in_zone(body, parent_of(props))
     # By this number Google knows a call that is repeated because its answer was lost.
     query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
     try:
-        operation = api.post(f"{parent_of(props)}/queuedResources", body, query)
+        operation = api.call("POST", f"{parent_of(props)}/queuedResources", body, query)
         api.finish(operation, _OPERATION_MINUTES)
     except ApiError as error:
-        there = api.get(entry_name(props)) if error.status == 409 else None
-        if there is not None:
-            _take_over(api, props, there)
-        elif error.status == 409:
-            raise _plain(props) from None
-        else:
+        if error.status != 409:
             raise _refused(error, props) from None
+        if (entry := api.get(entry_name(props))) is None:
+            raise RuntimeError(
+                f"{props['name']} exists already as a TPU VM that does not come from the queue. "
+                f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
+                "again; or keep it with tpu.queued: {enabled: false}."
+            ) from None
+        _take_over(api, props, entry)
 
 
-def _take_over(api: TpuApi, props: Props, there: Json) -> None:
-    if not is_the_same(props, there) or loss(api, props, there):
-        raise _exists(props) from None
+def _take_over(api: TpuApi, props: Props, entry: Json) -> None:
+    """Take a request that is in the queue for this one. Raises RuntimeError unless it is."""
+    if not is_the_same(props, entry) or loss(api, props, entry):
+        raise RuntimeError(
+            f"{entry_name(props)} exists already, and this stack does not know of it. If a "
+            "colleague's stack made it, set another `owner` or `namePrefix`. If an update of this "
+            "stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
+            f"compute tpus queued-resources delete {props['name']} "
+            f"--zone={parent_of(props).rpartition('/')[2]} --force`."
+        ) from None
     say(f"{props['name']} is in the queue already: the agent has queued it again")
 
 
@@ -360,28 +332,9 @@ class _Short(RuntimeError):
 def _refused(error: ApiError, props: Props) -> RuntimeError:
     # An operation that failed has a code of its own.
     code = int(error.reason) if error.reason.isdigit() else error.status
-    short = cause_of(code, {"error": {"message": str(error)}}).name in SHORTAGES
+    short = causes.cause_of(code, {"error": {"message": str(error)}}).name in causes.SHORTAGES
     kind = _Short if short else RuntimeError
     return kind(f"Google does not queue {props['name']}: {error}")
-
-
-def _plain(props: Props) -> RuntimeError:
-    return RuntimeError(
-        f"{props['name']} exists already as a TPU VM that does not come from the queue. "
-        f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
-        "again; or keep it with tpu.queued: {enabled: false}."
-    )
-
-
-def _exists(props: Props) -> RuntimeError:
-    name = props["name"]
-    return RuntimeError(
-        f"{entry_name(props)} exists already, and this stack does not know of "
-        "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
-        "this stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
-        f"compute tpus queued-resources delete {name} --zone={parent_of(props).rpartition('/')[2]} "
-        "--force`."
-    )
 
 
 # --- A request in the queue, with the TPU VMs that it becomes
@@ -405,35 +358,35 @@ class QueuedRequestProvider(ApiResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         changed |= _marks(_olds) != _marks(_news)
         if replaces:
-            reason = why_replaced({**_olds, "loss": lost}, _news)
-            say(f"{_olds['name']}: {reason}. Its place in the queue is given up")
+            why = f"Google will not fulfil it ({lost})" if lost else "another request is made"
+            say(f"{_olds['name']}: {why}. Its place in the queue is given up")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        """Queue a request. An existing one of this name belongs to another stack.
-
-        Only the agent may have queued the same again, with this stack's mark, just before.
-        """
+        """Queue a request, and return it where it is."""
         api = TpuApi()
-        there = submit(api, props)
-        entry = api.get(entry_name(there))
+        placed = submit(api, props)
+        entry = api.get(entry_name(placed))
         if entry is None:
-            raise RuntimeError(f"{entry_name(there)} was queued, and has been deleted since")
-        return dynamic.CreateResult(id_of(props), _outputs(api, there, entry))
+            raise RuntimeError(f"{entry_name(placed)} was queued, and has been deleted since")
+        outs = {**placed, "loss": loss(api, placed, entry)}
+        return dynamic.CreateResult(id_of(props), outs)
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read what became of a request: it is gone, over, or as it should be."""
         api = TpuApi()
-        there, entry = locate(api, props)
+        placed, entry = locate(api, props)
         if entry is None:
             return dynamic.ReadResult("", {})
-        found = [node.get("labels", {}) for node in standing(api, there) if node]
-        found = found or [_asked_labels(entry, props)]
+        # Those that the request asks for count until its TPU VMs stand.
+        found = [tpu.labels_of(node) for node in standing(api, placed) if node]
+        found = found or [tpu.labels_of(entry) or props["labels"]]
         # One TPU VM with other labels is enough to see that they were changed by hand.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
-        return dynamic.ReadResult(id_, _outputs(api, there, entry) | {"labels": labels})
+        outs = {**placed, "loss": loss(api, placed, entry), "labels": labels}
+        return dynamic.ReadResult(id_, outs)
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
@@ -441,17 +394,15 @@ class QueuedRequestProvider(ApiResourceProvider):
         """Change labels and tags in place. A new deadline counts for the next request."""
         api, marks = TpuApi(), _marks(_news)
         if _marks(_olds) != marks:
-            there, _ = locate(api, _olds)
-            if not all(standing(api, there)):
+            placed, _ = locate(api, _olds)
+            if not all(standing(api, placed)):
                 raise RuntimeError(
                     f"{_news['name']} still waits in the queue, and Google changes nothing there."
                     " Wait until it is READY, or take the change back."
                 )
-            changes = [
-                api.patch(node, marks, {"updateMask": ",".join(marks)})
-                for node in (f"{parent_of(there)}/nodes/{name}" for name in node_names(_news))
-            ]
-            for operation in changes:
+            nodes = [f"{parent_of(placed)}/nodes/{name}" for name in node_names(_news)]
+            mask = {"updateMask": ",".join(marks)}
+            for operation in [api.call("PATCH", node, marks, mask) for node in nodes]:
                 api.finish(operation, _UPDATE_MINUTES)
         at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
         return dynamic.UpdateResult({**_news, "loss": _olds.get("loss", ""), **at})
@@ -472,36 +423,138 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
     at: pulumi.Output[str]
     """The zone that it is in, if it may be in several."""
 
-    def __init__(
-        self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
-    ) -> None:
+    def __init__(self, name: str, props: Props, opts: pulumi.ResourceOptions | None = None) -> None:
         computed: Json = {"loss": None}
         if may_move(props):
             computed["at"] = None
         super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
 
 
-def _lost_by_now(props: Mapping[str, Any]) -> str:
+def _lost_by_now(props: Props) -> str:
     """Say what has become of a request since the state was written; empty if looking fails."""
     try:
         api = TpuApi()
-        there, entry = locate(api, props)
-        return "it is gone" if entry is None else loss(api, there, entry)
+        placed, entry = locate(api, props)
+        return "it is gone" if entry is None else loss(api, placed, entry)
     except ApiError:
         return ""
 
 
-def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
-    return {**props, "loss": loss(api, props, entry)}
-
-
-def _marks(props: Mapping[str, Any]) -> Json:
+def _marks(props: Props) -> Json:
     """Return the labels and the tags of a request's TPU VMs."""
     node = props["request"]["tpu"]["nodeSpec"][0]["node"]
     return {"labels": props.get("labels"), "tags": node.get("tags", [])}
 
 
-def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:
-    """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
-    specs = entry.get("tpu", {}).get("nodeSpec", [])
-    return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]
+# --- The TPU VMs that a request in the queue becomes.
+
+
+class QueuedNodeProvider(ApiResourceProvider):
+    """Waits for TPU VMs. The request creates and deletes them.
+
+    `requested` is the ID of the request. It says no more than project, zone and name do, but only
+    a preview that replaces the request does not know it.
+    """
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
+        """Replace the TPU VMs for another request; the time to wait counts only once."""
+        identity = ("project", "zone", "name", "nodes")
+        replaces = [key for key in identity if _olds.get(key) != _news.get(key)]
+        # In the update the engine has deleted the TPU VMs before the request, and asks nothing.
+        if _news["requested"] != id_of(_news):
+            replaces.append("requested")
+        changed = any(_olds.get(key) != _news.get(key) for key in ("waitMinutes", "fallbackZones"))
+        return dynamic.DiffResult(
+            changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
+        )
+
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
+        """Wait until all TPU VMs are READY."""
+        api = TpuApi()
+        placed, _ = locate(api, props)
+        ready = await_ready(api, placed)
+        return dynamic.CreateResult(ready[0]["name"], {**placed, "endpoints": _endpoints(ready)})
+
+    def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
+        """Read the TPU VMs; there are none if Google has taken one away.
+
+        The agent may have queued again (agent/): then they come from that request, and are no
+        reason for others.
+        """
+        api = TpuApi()
+        placed, entry = locate(api, props)
+        found = standing(api, placed)
+        if entry is None or lost(placed, found):
+            return dynamic.ReadResult("", {})
+        return dynamic.ReadResult(id_, {**placed, "endpoints": _endpoints(found)})
+
+    def update(
+        self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
+    ) -> dynamic.UpdateResult:
+        """Note the new time to wait, and the zones."""
+        at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
+        return dynamic.UpdateResult({**_news, **at, "endpoints": _olds["endpoints"]})
+
+
+class QueuedNode(dynamic.Resource, module="tpu", name="QueuedNode"):
+    """The TPU VMs of one request, READY."""
+
+    endpoints: pulumi.Output[list[Json]]
+    """`{ipAddress, port}` of every worker, worker 0 of the first slice first, slice by slice; ports
+    are texts, empty if unknown."""
+
+    def __init__(self, name: str, props: Props, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(QueuedNodeProvider(), name, {**props, "endpoints": None}, opts)
+
+
+def await_ready(api: TpuApi, props: Props) -> list[Json]:
+    """Return the TPU VMs of a request, all READY, in the order of the slices.
+
+    Raises RuntimeError if the request fails or the time is up, with the cure.
+    """
+    name, minutes = props["name"], props["waitMinutes"]
+    last = ""
+    ready: list[Json] = []
+
+    def over() -> bool:
+        nonlocal last, ready
+        entry = api.get(entry_name(props))
+        if entry is None:
+            raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up`.")
+        if lost := loss(api, props, entry):
+            raise RuntimeError(
+                f"{name} gets no TPU from the queue: {lost}. "
+                "Run `pulumi up` to queue again; if it fails once more, take another "
+                "zone, capacity or type."
+            )
+        state = str(entry.get("state", {}).get("state"))
+        if state == "ACTIVE":
+            ready = [node or {} for node in standing(api, props)]
+            waited_for = [node.get("state") for node in ready if node.get("state") != "READY"]
+            if not waited_for:
+                return True
+            many = f" and {len(waited_for) - 1} more" if len(waited_for) > 1 else ""
+            state = f"ACTIVE, its TPU VM {waited_for[0]}{many}"
+        if state != last:
+            say(f"{name}: {state}; waiting for READY, at most {minutes:g} minutes")
+            last = state
+        return False
+
+    try:
+        api.wait(over, minutes, name)
+    except TimeoutError:
+        raise RuntimeError(
+            f"{name} is still {last} after {minutes:g} minutes (tpu.queued.waitMinutes). It keeps "
+            "its place in the queue: run `pulumi up` again to keep waiting, or `pulumi destroy`."
+        ) from None
+    return ready
+
+
+def _endpoints(ready: Sequence[Json | None]) -> list[Json]:
+    return [
+        # The engine knows no whole numbers: 8470 would come back as 8470.0.
+        {"ipAddress": worker["ipAddress"], "port": str(worker.get("port") or "")}
+        for node in ready
+        if node
+        for worker in node.get("networkEndpoints", [])
+    ]

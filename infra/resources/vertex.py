@@ -4,8 +4,6 @@ People submit them, so that the program declares none. What it declares is that 
 resource deletes nothing but what runs as the stack's own account when the account goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +12,8 @@ from pulumi import dynamic
 
 from infra.names import JOB_LABEL
 from infra.resources.request import ApiResourceProvider
-from infra.rest import Api, ApiError, Json, say
-from tpu_core.google import vertex_root
+from infra.rest import Api, ApiError, say
+from tpu_core.google import Json, vertex_root
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
@@ -114,7 +112,7 @@ def _running(api: Api, props: Mapping[str, Any], region: str) -> list[Json]:
 def _cancel(api: Api, job: Json) -> None:
     say(f"cancelling {_called(job)}, which runs on Vertex AI as an account of this stack")
     try:
-        api.post(f"{job['name']}:cancel", {})
+        api.call("POST", f"{job['name']}:cancel", {})
     except ApiError as error:
         if error.status == 403:
             raise _refused(error, job["name"].split("/")[3]) from None

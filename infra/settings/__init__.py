@@ -1,21 +1,12 @@
 """The settings of a stack as one typed object. Nothing here knows the engine or the cloud."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from infra.settings import machines
 from infra.settings.base import Section, StrEnum, Text
-from infra.settings.machines import (
-    Architecture,
-    RunOn,
-    TpuSettings,
-    TrainingSettings,
-    VmCapacity,
-    VmSettings,
-)
 
 
 class LifecycleAction(StrEnum):
@@ -345,19 +336,19 @@ class StackSettings(Section, strict=False):
     can have stacks of the same name in one project. With another one, or none, everything is
     recreated. Not with namePrefix.
     """
-    architecture: Architecture = Architecture.VM
+    architecture: machines.Architecture = machines.Architecture.VM
     """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
     are not on its list).
     """
-    tpu: TpuSettings = TpuSettings()
+    tpu: machines.TpuSettings = machines.TpuSettings()
     """The TPU."""
-    vm: VmSettings = VmSettings()
+    vm: machines.VmSettings = machines.VmSettings()
     """The VM."""
     bucket: BucketSettings = BucketSettings()
     """The bucket."""
     network: NetworkSettings = NetworkSettings()
     """The network."""
-    training: TrainingSettings = TrainingSettings()
+    training: machines.TrainingSettings = machines.TrainingSettings()
     """The training."""
     jobs: JobsSettings = JobsSettings()
     """Whether the stack runs the jobs of a queue in place of one training."""
@@ -375,6 +366,16 @@ class StackSettings(Section, strict=False):
     """Labels for every resource that can have labels."""
 
     @property
+    def is_node(self) -> bool:
+        """Whether the TPU is a classic node, and not a TPU VM."""
+        return self.architecture is machines.Architecture.NODE
+
+    @property
+    def trains_on_tpu(self) -> bool:
+        """Whether worker 0 of the TPU VM runs the trainer, and not the VM."""
+        return self.training.run_on is machines.RunOn.TPU
+
+    @property
     def vm_comes_back(self) -> bool:
         """Return whether an update that refreshes starts a VM that is off.
 
@@ -383,9 +384,9 @@ class StackSettings(Section, strict=False):
         """
         off = (
             self.limits.time_to_live_hours is not None
-            or self.vm.capacity is not VmCapacity.ON_DEMAND
+            or self.vm.capacity is not machines.VmCapacity.ON_DEMAND
         )
-        return off and self.vm.instance_group is None and self.training.run_on is RunOn.VM
+        return off and self.vm.instance_group is None and self.training.run_on is machines.RunOn.VM
 
     @property
     def tpu_zones(self) -> tuple[str, ...]:

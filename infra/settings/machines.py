@@ -1,7 +1,5 @@
 """Settings of the machines: TPU, VM, disks, and the training that they run."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AwareDatetime, Field

@@ -1,6 +1,9 @@
-"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once."""
+"""From a stack's file, or the engine, to `StackSettings`, or to every problem at once.
 
-from __future__ import annotations
+Pydantic finds what is wrong, and this module says it to the author of a stack file: by the name
+that the setting has there, with what would be right. Settings that could be read are kept next to
+the problems, so that the checks can add theirs to the same message.
+"""
 
 import copy
 import datetime
@@ -15,18 +18,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from infra.settings import StackSettings
-from infra.settings.base import (
-    UNSET,
-    Problem,
-    Section,
-    SettingsError,
-    descriptions,
-    holds_secret,
-    one_line,
-    secret_problem,
-)
+from infra.settings import StackSettings, base
+from infra.settings.base import UNSET, Problem, Section, SettingsError
 
+Location = tuple[int | str, ...]
+"""The names and numbers that lead to a value, as in pydantic's errors."""
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
 STAND_IN: Final = "stand-in"
@@ -56,13 +52,13 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()) -> StackSettings:
+def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = ()) -> StackSettings:
     """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
-    Raises SettingsError with every problem, those that are `told` already among them.
+    Raises SettingsError with every problem, those that are `known` already among them.
     """
     values: dict[str, Any] = {}
-    problems = list(told)
+    problems = list(known)
     for key, value in config.items():
         namespace, _, name = key.rpartition(":")
         if key == PROJECT_KEY:
@@ -73,8 +69,8 @@ def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()
         elif problem := _astray(key, namespace, name, value):
             problems.append(problem)
             values |= {name: value} if name in _NAMES and name not in values else {}
-    secret = [name for name in values if holds_secret(values[name])]
-    problems += [secret_problem(_dotted((name,))) for name in secret]
+    secret = [name for name in values if base.holds_secret(values[name])]
+    problems += [base.secret_problem(_dotted((name,))) for name in secret]
     values = {name: value for name, value in values.items() if name not in secret}
     settings: StackSettings | None = None
     wrong: list[ErrorDetails] = []
@@ -104,7 +100,7 @@ def _astray(key: str, namespace: str, name: str, value: object) -> Problem | Non
     return Problem(key, value, "is in a namespace that nothing here reads", cure)
 
 
-def _dates(value: object, path: tuple[int | str, ...]) -> Iterator[Problem]:
+def _dates(value: object, path: Location) -> Iterator[Problem]:
     if isinstance(value, (dict, list)):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(below, (*path, key))
@@ -120,9 +116,7 @@ def _validated(values: Mapping[str, Any]) -> StackSettings:
     return StackSettings.model_validate_json(written.encode(errors="replace"))
 
 
-def _without(
-    values: Mapping[str, Any], paths: Sequence[tuple[int | str, ...]]
-) -> StackSettings | None:
+def _without(values: Mapping[str, Any], paths: Sequence[Location]) -> StackSettings | None:
     """Return the settings without those at `paths`; None where they do without one badly.
 
     Others stand for a project and a zone that are not set.
@@ -144,55 +138,54 @@ def _without(
 
 
 def _problem(error: ErrorDetails, stack: str) -> Problem:
-    path = tuple(error["loc"])
-    kind = error["type"]
-    value: object = UNSET if kind == "missing" else error["input"]
-    if path == ("project",) and kind == "missing":
-        return Problem(
-            PROJECT_KEY,
-            UNSET,
-            "is required: everything is created in a project",
-            f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`",
-        )
-    name = _dotted(path)
+    path, missing = tuple(error["loc"]), error["type"] == "missing"
+    if path == ("project",) and missing:
+        why = "is required: everything is created in a project"
+        cure = f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`"
+    else:
+        why, cure = _why_and_cure(error, path)
+    return Problem(_dotted(path), UNSET if missing else error["input"], why, cure)
+
+
+def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
+    """Return what an error of pydantic's means to the author of a stack file."""
+    kind, described = error["type"], _description(path)
     if kind == "extra_forbidden":
-        return Problem(name, value, "is a setting that does not exist", _nearest(path))
-    described = _description(path)
+        return "is a setting that does not exist", _nearest(path)
     if kind == "missing":
-        return Problem(name, value, "is required", f"Set it: {described}")
+        return "is required", f"Set it: {described}"
     if kind == "value_error":
-        return Problem(name, value, str(error["ctx"]["error"]), "Correct it")
+        return str(error["ctx"]["error"]), "Correct it"
     if kind in _LIMITS:
         key, why, cure = _LIMITS[kind]
         limit = error["ctx"][key]
-        shown = f"{limit:g}" if isinstance(limit, float) else limit
-        return Problem(name, value, why, cure.format(shown))
+        return why, cure.format(f"{limit:g}" if isinstance(limit, float) else limit)
     if kind == "string_too_short":
-        return Problem(name, value, "is empty", f"Set it or leave it out: {described}")
+        return "is empty", f"Set it or leave it out: {described}"
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
-            if prefix == "model" and (section := _section(path)):
-                return Problem(name, value, f"is not {expected}", _members(section, path))
-            return Problem(name, value, f"is not {expected}", f"Meaning: {described}")
-    return Problem(name, value, f"is not valid ({error['msg']})", described)
+            section = _section(path) if prefix == "model" else None
+            cure = _members(section, path) if section else f"Meaning: {described}"
+            return f"is not {expected}", cure
+    return f"is not valid ({error['msg']})", described
 
 
-def _members(section: type[Section], path: tuple[int | str, ...]) -> str:
-    """Return the cure for a value that is no group: the settings that the group has."""
+def _members(section: type[Section], path: Location) -> str:
+    """Return the cure for a value that should be a group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
-    found = _field(path)
-    may_be_left_out = found is not None and type(None) in get_args(found[1].annotation)
+    found = _fields(path)
+    may_be_left_out = found and type(None) in get_args(found[-1][1].annotation)
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
 
-def _dotted(path: tuple[int | str, ...]) -> str:
+def _dotted(path: Location) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return PROJECT_KEY if text == ".project" else text.removeprefix(".") or '""'
 
 
-def _nearest(path: tuple[int | str, ...]) -> str:
+def _nearest(path: Location) -> str:
     section = _section(path[:-1])
     names = sorted(_by_alias(section)) if section else []
     names = [PROJECT_KEY if name == "project" else name for name in names]
@@ -206,42 +199,40 @@ def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 
-def _section(path: tuple[int | str, ...]) -> type[Section] | None:
-    section: type[Section] = StackSettings
-    for part in path:
-        if isinstance(part, int):
-            continue  # One of a list of sections, which are all alike.
-        field = _by_alias(section).get(part)
-        below = _section_of(field.annotation) if field else None
-        if below is None:
-            return None
-        section = below
-    return section
+def _fields(path: Location) -> list[tuple[type[Section], FieldInfo]]:
+    """Return section and field of each name in a path, up to the first that does not exist."""
+    found: list[tuple[type[Section], FieldInfo]] = []
+    section: type[Section] | None = StackSettings
+    # The numbers are of lists of sections, which are all alike.
+    for name in (part for part in path if isinstance(part, str)):
+        field = _by_alias(section).get(name) if section else None
+        if section is None or field is None:
+            break
+        found.append((section, field))
+        section = _below(field)
+    return found
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
+def _below(field: FieldInfo) -> type[Section] | None:
     """Return the section that a field holds, be it optional or a list of sections."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            return kind
-    return None
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
 
 
-def _field(path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo] | None:
-    """Return the section and the field that a path leads to, or through to what is in it."""
-    path = tuple(part for part in path if isinstance(part, str))
-    for end in range(len(path), 0, -1):
-        section = _section(path[: end - 1])
-        if section and (field := _by_alias(section).get(str(path[end - 1]))):
-            return section, field
-    return None
+def _section(path: Location) -> type[Section] | None:
+    """Return the section to which a path leads; None if it leads to none."""
+    found = _fields(path)
+    if len(found) < sum(isinstance(part, str) for part in path):
+        return None
+    return _below(found[-1][1]) if found else StackSettings
 
 
-def _description(path: tuple[int | str, ...]) -> str:
-    if (found := _field(path)) is None:
+def _description(path: Location) -> str:
+    """Return the description of the setting that a path leads to, or through to what is in it."""
+    if not (found := _fields(path)):
         return ""
-    section, field = found
-    return one_line(descriptions(section)[field.alias or ""]).rstrip(".")
+    section, field = found[-1]
+    return base.one_line(base.descriptions(section)[field.alias or ""]).rstrip(".")
 
 
 # --- Stack files, for programs without an engine: the command line and the tests
@@ -269,8 +260,8 @@ def load_stack_file(path: Path) -> StackSettings:
     try:
         document = load_yaml(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
-        cure = f"There are: {', '.join(there) or 'none'}"
+        files = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
+        cure = f"There are: {', '.join(files) or 'none'}"
         raise _refusal(stack, f"has no file {path.name}", cure) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -281,20 +272,16 @@ def load_stack_file(path: Path) -> StackSettings:
     document = document if isinstance(document, dict) else {}
     config = document.get("config")
     if config is not None and not isinstance(config, dict):
-        problem = Problem(
-            "config", config, "is not a group of settings", "Write one setting a line"
-        )
-        raise SettingsError(stack, [problem])
+        why, cure = "is not a group of settings", "Write one setting a line"
+        raise SettingsError(stack, [Problem("config", config, why, cure)])
     if unnamed := [key for key in config or {} if not isinstance(key, str)]:
-        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-central1-b"
-        raise SettingsError(
-            stack, [Problem("config", key, "is no setting's name", cure) for key in unnamed]
-        )
+        why, cure = "is no setting's name", "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a"
+        raise SettingsError(stack, [Problem("config", key, why, cure) for key in unnamed])
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
     why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
-    told = [Problem(key, value, why, cure) for key, value in outside.items()]
+    known = [Problem(key, value, why, cure) for key, value in outside.items()]
     meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
-    return parse({**meant, **(config or {})}, stack, told)
+    return parse({**meant, **(config or {})}, stack, known)
 
 
 def _refusal(stack: str, why: str, cure: str) -> SettingsError:

@@ -1,17 +1,15 @@
 """Every setting with its type, default, range and description, read from the model itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from infra.settings import StackSettings
 from infra.settings.base import one_line
-from infra.settings.parse import NAMESPACE, PROJECT_KEY
+from infra.settings.parse import PROJECT_KEY
 
 # The model calls it `project`; stack files set the provider's own key.
-_PROJECT: Final = "project"
+PROJECT: Final = "project"
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,7 @@ def all_settings() -> list[Setting]:
 def groups() -> dict[str, str]:
     """Return the groups of settings and what each is about."""
     schema = StackSettings.model_json_schema()
-    found = {
-        name: _resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()
-    }
+    found = {name: resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()}
     return {
         name: schema["$defs"][entry["$ref"].rpartition("/")[2]]["description"]
         for name, entry in found.items()
@@ -59,40 +55,17 @@ def groups() -> dict[str, str]:
     }
 
 
-def pulumi_config() -> dict[str, dict[str, Any]]:
-    """Return the schema in the form of `config` in Pulumi.yaml, as far as that form allows.
-
-    Pulumi takes every key without a default for required, so that a setting that may be left out
-    and has no default cannot be declared; nor can a key of the provider, nor what is in a group.
-    """
-    schema = StackSettings.model_json_schema()
-    declared: dict[str, dict[str, Any]] = {}
-    for name, entry in schema["properties"].items():
-        required = name in schema.get("required", ())
-        whole = _resolved(entry, schema["$defs"])
-        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
-        default = {} if whole["type"] == "object" and not optional else whole.get("default")
-        if name == _PROJECT or (default is None and not required):
-            continue
-        declared[f"{NAMESPACE}:{name}"] = {
-            "type": whole["type"],
-            "description": one_line(entry["description"]),
-            **({} if required else {"default": default}),
-        }
-    return declared
-
-
 def _settings(
     section: Mapping[str, Any], definitions: Mapping[str, Any], path: str
 ) -> Iterator[Setting]:
     for name, entry in section["properties"].items():
-        whole = _resolved(entry, definitions)
-        here = f"{path}{name}"
+        whole = resolved(entry, definitions)
+        full = f"{path}{name}"
         grouped = "properties" in whole
         optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
         if not grouped or optional:
             yield Setting(
-                PROJECT_KEY if here == _PROJECT else here,
+                PROJECT_KEY if full == PROJECT else full,
                 _kind(whole),
                 name in section.get("required", ()),
                 whole.get("default"),
@@ -102,14 +75,14 @@ def _settings(
                 one_line(entry.get("description")),
             )
         if grouped:
-            yield from _settings(whole, definitions, f"{here}.")
+            yield from _settings(whole, definitions, f"{full}.")
         if reference := whole.get("items", {}).get("$ref"):
             yield from _settings(
-                definitions[reference.rpartition("/")[2]], definitions, f"{here}[]."
+                definitions[reference.rpartition("/")[2]], definitions, f"{full}[]."
             )
 
 
-def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry with what it refers to, and without the `null` of optional settings."""
     merged = dict(entry)
     for way in (entry, *entry.get("anyOf", ())):

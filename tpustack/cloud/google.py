@@ -223,7 +223,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/outputs.py names them.
+        outputs: the stack's, as infra/program.py names them.
         name: the TPU's.
 
     Raises:

@@ -117,7 +117,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/outputs.py names them.
+        outputs: the stack's, as infra/program.py names them.
 
     Raises:
         TpustackError: when the caller may not look, with the API's own message.

@@ -426,5 +426,5 @@ def reason(message: str, errors: Sequence[str] = ()) -> str:
 def with_cures(text: str) -> str:
     """Return what the engine said, followed by the cures of Google's errors in it."""
     cures = dict.fromkeys(finding.known.cure for finding in diagnose("", text).findings)
-    # The program says it, too (infra/cures.py).
+    # The program says it, too (infra/advice.py).
     return "\n".join([text, *(f"Cure: {cure}." for cure in cures if cure not in text)])

@@ -223,7 +223,7 @@ def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[st
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/outputs.py names them.
+        outputs: the stack's, as infra/program.py names them.
     """
     project = outputs["project"]
     vm = (project, outputs["vm_zone"], outputs["vm_name"])

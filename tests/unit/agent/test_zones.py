@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from infra.resources import node, request
-from infra.resources.node import QueuedNodeProvider
-from infra.resources.request import QueuedRequestProvider, TpuApi, id_of
+from infra.credentials import client_of
+from infra.resources import request
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, id_of
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -418,9 +418,8 @@ class Deployment:
 
     def __init__(self, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stack = stack
-        own, clock = session(stack.cloud), stack.clock
-        for module in (request, node):
-            monkeypatch.setattr(module, "TpuApi", lambda: TpuApi(own, clock.now, clock.advance))
+        own, clock = client_of(session(stack.cloud)), stack.clock
+        monkeypatch.setattr(request, "TpuApi", lambda: TpuApi(own, clock.now, clock.advance))
         self.state: dict[str, Any] = {}
         self.nodes: dict[str, Any] = {}
         stack.remove()

@@ -18,7 +18,7 @@ RIGHT: dict[str, object] = {
 }
 
 
-def test_little_has_to_be_said() -> None:
+def test_two_settings_are_enough() -> None:
     settings = parse(RIGHT, "pipeline")
     assert settings.bucket == "some-project-tpu-stack-ci-state"
     assert settings.bucket_of("dev") == "some-project-tpu-stack-ci-state-dev"

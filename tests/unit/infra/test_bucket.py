@@ -76,7 +76,7 @@ def test_rules_become_googles(run: Run) -> None:
     ["", "j", "jobs", "jobs/", "jobs/a", "jobs/a/", "jobs/a/ch", "jobs/a/checkpoints/x/y",
      "jobs/a/finished", "d", "data/", "data/mnist/", "wheels/0123"],
 )  # fmt: skip
-def test_no_rule_deletes_by_age_alone_what_a_job_needs_to_go_on(prefix: str) -> None:
+def test_no_rule_deletes_by_age_alone_what_a_job_needs_to_resume(prefix: str) -> None:
     assert refused(prefix)
 
 

@@ -65,7 +65,7 @@ def test_a_given_topic_is_told_and_none_is_made(run: Run) -> None:
     assert engine.one("Budget")["allUpdatesRule"]["pubsubTopic"] == topic
 
 
-def test_apis_that_somebody_else_enables_are_left_alone(run: Run) -> None:
+def test_the_stack_enables_no_apis_with_enable_apis_false(run: Run) -> None:
     engine, _ = run(config(enableApis=False, budget={"amount": 5}, bucket={"encryption": {}}))
     assert engine.of("Service") == []
     assert len(engine.of("Budget")) == len(engine.of("CryptoKey")) == 1

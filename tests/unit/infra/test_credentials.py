@@ -126,7 +126,7 @@ def whose(said: Given) -> str:
     return answer["email"]
 
 
-def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_stacks_apis(
+def test_the_quota_project_of_default_credentials_does_not_block_the_stacks_apis(
     cloud: LocalCloud, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "adc.json"
@@ -162,7 +162,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
     assert vertex.list_all(place, "customJobs") == []
     with pytest.raises(ApiError, match="image_uri is required"):
-        vertex.post(f"{place}/customJobs", {"displayName": "a body that is sent again"})
+        vertex.call("POST", f"{place}/customJobs", {"displayName": "a body that is sent again"})
 
 
 @pytest.mark.parametrize("in_a_file", [True, False])
@@ -196,7 +196,7 @@ def test_an_account_is_acted_as_by_the_queue_with_the_stacks_own_configuration(
         TpuApi().list_all(NODES, "queuedResources")
 
 
-def test_credentials_that_are_none_are_one_message_of_the_queue(
+def test_invalid_credentials_give_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Api, "configured", {"gcp:credentials": "no-such-file.json"})

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import cures
+from infra import advice
+from infra.credentials import client_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
@@ -22,22 +23,22 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     cloud = LocalCloud(tmp_path / "cloud")
     cloud.start()
     projects.enable_services(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
-    monkeypatch.setattr(cures, "users_session", lambda: session(cloud))
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(session(cloud)))
     yield cloud
     cloud.stop()
 
 
 def waited(seconds: list[float]) -> list[float]:
     """Watch a TPU without waiting; the seconds that it would have taken."""
-    cures.tell_if_refused(TPU, "dev", seconds.append)
+    advice.tell_if_refused(TPU, "dev", seconds.append)
     return seconds
 
 
 def test_the_cures_of_known_errors_are_found_once_each() -> None:
     out = 'Error code 8, message: There is no more capacity in the zone "us-central1-b"'
-    (cure,) = cures.cures(f"1 error occurred:\n\t* {out}\n{out}")
+    (cure,) = advice.cures(f"1 error occurred:\n\t* {out}\n{out}")
     assert cure.startswith("wait and try again, take another zone")
-    assert cures.cures("something strange") == []
+    assert advice.cures("something strange") == []
 
 
 # As the provider writes it; each of its lines is a message of its own to the doctor.
@@ -55,14 +56,14 @@ Details:
 
 
 def test_a_quota_that_is_too_small_is_no_bucket_that_is_asked_too_often() -> None:
-    (cure,) = cures.cures(QUOTA)
+    (cure,) = advice.cures(QUOTA)
     assert "ask for a higher quota" in cure
 
 
 def test_a_doctor_who_does_not_answer_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in (("false",), ("/nowhere/doctor",), ("echo", "[]"), ("echo", "{}")):
-        monkeypatch.setattr(cures, "_DOCTOR", command)
-        assert cures.cures("googleapi: Error 429: Quota limit 'A' has been exceeded") == []
+        monkeypatch.setattr(advice, "_DOCTOR", command)
+        assert advice.cures("googleapi: Error 429: Quota limit 'A' has been exceeded") == []
 
 
 def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
@@ -74,16 +75,18 @@ def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
     assert "`tpustack check --live --stack dev`" in warning
 
 
-def test_a_tpu_that_google_is_making_is_none(cloud: LocalCloud, warnings: list[str]) -> None:
+def test_a_tpu_that_google_is_making_gives_no_warning(
+    cloud: LocalCloud, warnings: list[str]
+) -> None:
     node = {"name": TPU, "state": "CREATING", "apiVersion": "V2"}
     cloud.cloud.store.put(NODE, TPU, node)
     waited([])
     assert warnings == []
 
 
-def test_without_credentials_nothing_is_said(
+def test_without_credentials_there_is_no_warning(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cures, "users_session", lambda: None)
+    monkeypatch.setattr(advice, "users_client", lambda: None)
     waited([])
     assert warnings == []

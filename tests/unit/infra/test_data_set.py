@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pulumi
 import pytest
 
-from infra import preview
+from infra import advice
 from infra.checks.software import check_args, job_name
 from infra.settings.parse import parse
+from tpu_core.google import Json
 
 from .conftest import Run, config, context_of
 
@@ -21,17 +21,17 @@ class Bucket:
     """Answers every request with one status, as Cloud Storage does."""
 
     def __init__(self, status: int) -> None:
-        self.status_code = status
+        self.status = status
         self.asked: list[str] = []
 
-    def get(self, url: str, **_: Any) -> Bucket:
+    def call(self, _method: str, url: str, _body: None) -> tuple[int, Json]:
         self.asked.append(url)
-        return self
+        return self.status, {}
 
 
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(training: dict[str, object]) -> None:
-    preview.report_data(parse(config(training=training), "test"), "a-bucket")
+    advice.report_data(parse(config(training=training), "test"), "a-bucket")
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,18 @@ def test_a_data_set_is_looked_up_in_the_bucket(
     status: int, why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = Bucket(status)
-    monkeypatch.setattr(preview, "users_session", lambda: bucket)
-    assert preview.missing_data("a-bucket") == why
+    monkeypatch.setattr(advice, "users_client", lambda: bucket)
+    said = advice.missing_data("a-bucket")
+    assert said is why is None or f"(not set), and {why}. Without data" in str(said)
     assert bucket.asked == [
-        "https://storage.googleapis.com/storage/v1/b/a-bucket/o/data%2Fmanifest.json"
+        "https://storage.googleapis.com/storage/v1/b/a-bucket/o/data%2Fmanifest.json?fields=name"
     ]
 
 
 def test_without_credentials_the_preview_says_that_it_could_not_look(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: None)
+    monkeypatch.setattr(advice, "users_client", lambda: None)
     previewed({})
     (warning,) = warnings
     assert warning.startswith(
@@ -69,7 +70,7 @@ def test_without_credentials_the_preview_says_that_it_could_not_look(
 def test_a_preview_warns_of_a_training_without_data(
     warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: Bucket(404))
+    monkeypatch.setattr(advice, "users_client", lambda: Bucket(404))
     previewed({})
     (warning,) = warnings
     assert f"there is no {MANIFEST}. Without data the training ends at once" in warning
@@ -77,10 +78,10 @@ def test_a_preview_warns_of_a_training_without_data(
 
 
 @pytest.mark.parametrize("training", [{"data": ".demo/data"}, {"args": ["--data=gs://other/d"]}])
-def test_where_the_settings_say_where_the_data_is_nobody_is_asked(
+def test_google_is_not_asked_where_the_settings_name_the_data(
     training: dict[str, object], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "users_session", lambda: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "users_client", lambda: pytest.fail("somebody was asked"))
     previewed(training)
     assert warnings == []
 

@@ -35,15 +35,18 @@ def test_the_page_has_the_whole_list() -> None:
 def table() -> str:
     """The groups as a table: what the stack has, and what that takes."""
     rows = ["| the stack has | look | up, destroy | change | wait |", "|---|---|---|---|---|"]
-    for group, permissions in deployer.groups().items():
+    for group, permissions in deployer._catalog()["groups"].items():
         cells = (" ".join(f"`{one}`" for one in permissions.get(k, ())) for k in deployer.ALL)
         rows.append(f"| {group} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
 def test_every_group_is_named_by_its_settings_and_says_nothing_twice() -> None:
-    assert {*deployer.groups(), *deployer._catalog()["grants"]} == deployer._APPLIES.keys()
-    for group, by_kind in deployer.groups().items():
+    assert {
+        *deployer._catalog()["groups"],
+        *deployer._catalog()["grants"],
+    } == deployer._APPLIES.keys()
+    for group, by_kind in deployer._catalog()["groups"].items():
         assert by_kind.keys() <= set(deployer.ALL), group
         for names in by_kind.values():
             assert names == sorted(set(names)), group
@@ -137,7 +140,7 @@ def test_the_roles_that_a_stack_gives_are_those_on_the_list(
 def test_each_group_that_may_grant_names_the_roles() -> None:
     grants = deployer._catalog()["grants"]
     common = grants["everything"].keys()
-    for group, by_kind in deployer.groups().items():
+    for group, by_kind in deployer._catalog()["groups"].items():
         held = {name for names in by_kind.values() for name in names}
         granting = {name for name in held if name.endswith(".setIamPolicy")}
         assert granting == grants.get(group, {}).keys() - (common - granting), group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import apis, preview
+from infra import advice, apis
 from infra.apis import apis_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -69,12 +69,14 @@ def test_what_is_disabled_is_found_whatever_page_the_rest_is_on(
     assert apis.disabled(DEFAULT_PROJECT, [TPU, STORAGE]) == [TPU]
 
 
-def test_who_may_not_look_is_told_nothing(token: Token) -> None:
+def test_without_permission_no_api_counts_as_disabled(token: Token) -> None:
     token("user:stranger@example.com")
     assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
 
 
-def test_without_credentials_nobody_is_asked(token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_google_is_not_asked(
+    token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
     monkeypatch.setattr(apis, "_enabled", lambda *_: pytest.fail("somebody was asked"))
     assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
@@ -94,8 +96,8 @@ def test_the_preview_says_who_enables_what_is_disabled(
     monkeypatch.setattr(pulumi.log, "info", lambda text: heard.append(f"info: {text}"))
     monkeypatch.setattr(pulumi.log, "warn", lambda text: heard.append(f"warn: {text}"))
     settings = parse(config(enableApis=ours), "test")
-    preview._tell_disabled([TPU], settings)
-    preview._tell_disabled([], settings)
+    advice.tell_disabled(settings, [TPU])
+    advice.tell_disabled(settings, [])
     (sentence,) = heard
     assert sentence.startswith(said)
 

@@ -16,8 +16,7 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
 from infra.resources import request as request_module
-from infra.resources.node import QueuedNodeProvider
-from infra.resources.request import QueuedRequestProvider, id_of
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, id_of
 from infra.resources.vertex import VertexJobsProvider
 
 from .conftest import Engine, Run, config, whole

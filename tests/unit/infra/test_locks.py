@@ -132,7 +132,7 @@ def test_what_the_lock_lacks_comes_from_googles_list(tmp_path: Path) -> None:
     assert install(tmp_path, lock, googles) == (0, "", {"tensorflow", "needed", "libtpu"})
 
 
-def test_beside_googles_list_hashes_count_as_ever(tmp_path: Path) -> None:
+def test_hashes_are_checked_next_to_googles_list_of_wheels(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: libtpu\n")
     wheel(tmp_path, "tensorflow", "Summary: evil\n")
     wheel(tmp_path, "libtpu")
@@ -167,7 +167,7 @@ def test_without_a_lock_the_machine_says_that_nothing_was_checked(tmp_path: Path
     assert "the training's report will have no charts" in said
 
 
-def test_a_machine_that_is_not_told_its_lock_installs_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_a_lock_installs_nothing(tmp_path: Path) -> None:
     wheel(tmp_path, "tensorflow")
     code, _, got = install(tmp_path, None)
     assert (code, got) == (1, set())

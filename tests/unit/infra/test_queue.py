@@ -8,17 +8,17 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.resources import node as node_module
+from infra.credentials import client_of
 from infra.resources import request as request_module
-from infra.resources.node import QueuedNodeProvider
 from infra.resources.provider import UnknownProviderError, provider_of
-from infra.resources.request import QueuedRequestProvider, TpuApi, body_of
+from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, body_of
 from infra.resources.vertex import VertexJobsProvider
 from infra.rest import ApiError
 
@@ -92,19 +92,21 @@ class Google(requests.Session):
             self.there[name] = {"name": name, "state": state, "networkEndpoints": [endpoint]}
 
     def request(self, method: str, url: str, **given: Any) -> requests.Response:  # type: ignore[override]
-        name = url.removeprefix("https://tpu.googleapis.com/v2alpha1/")
-        self.calls.append((method, name, given["params"], given["json"]))
+        path, _, query = url.removeprefix("https://tpu.googleapis.com/v2alpha1/").partition("?")
+        name, params = path, dict(parse_qsl(query))
+        body: Any = json.loads(given["data"]) if given["data"] else None
+        self.calls.append((method, name, params, body))
         if self.refusals:
             return answer(*self.refusals.pop(0))
         if method == "POST":
             if ENTRY in self.there:
                 return answer(409, "ALREADY_EXISTS", "it exists")
             self.puts("ACCEPTED")
-            self.there[ENTRY]["tpu"] = given["json"]["tpu"]
+            self.there[ENTRY]["tpu"] = body["tpu"]
         elif method == "DELETE":
             self.there.clear()
         elif method == "GET" and name == f"{PLACE}/nodes":
-            return self.page(given["params"].get("pageToken"))
+            return self.page(params.get("pageToken"))
         elif method == "GET" and name not in self.there:
             return answer(404, "NOT_FOUND", "not found")
         return answer(200, body={"name": "op", "done": True, **self.there.get(name, {})})
@@ -134,10 +136,9 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Google:
     google = Google()
 
     def api() -> TpuApi:
-        return TpuApi(google, lambda: google.now, google.sleep)
+        return TpuApi(client_of(google), lambda: google.now, google.sleep)
 
     monkeypatch.setattr(request_module, "TpuApi", api)
-    monkeypatch.setattr(node_module, "TpuApi", api)
     return google
 
 
@@ -275,7 +276,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     assert f"a-tpu: Google will not fulfil it ({why})" in capsys.readouterr().out
 
 
-def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:
+def test_a_preview_works_without_permission_to_read_the_queue(google: Google) -> None:
     google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
     stored = {**ASKED, "loss": ""}
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
@@ -463,7 +464,8 @@ def test_another_number_of_slices_is_another_request_and_says_so(
     diff = QueuedRequestProvider().diff(ENTRY, SLICES, more)
     assert diff.replaces == ["request"]
     assert (
-        "another request is made for another multiNodeParams.nodeCount" in capsys.readouterr().out
+        "a-tpu: another request is made. Its place in the queue is given up"
+        in capsys.readouterr().out
     )
     again = json.loads(json.dumps(SLICES).replace("2.0", "2"))
     assert not QueuedRequestProvider().diff(ENTRY, SLICES, again).changes

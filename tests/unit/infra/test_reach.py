@@ -111,7 +111,7 @@ def deploy(run: Run, root: Path, tmp_path: Path) -> Iterator[Deploy]:
     local.stop()
 
 
-def test_the_vm_and_the_hosts_of_a_slice_reach_each_other_at_all_ports_and_nobody_else_does(
+def test_only_the_stacks_machines_reach_each_other_at_all_ports(
     deploy: Deploy,
 ) -> None:
     stack = deploy(SLICE)

@@ -13,8 +13,8 @@ import pulumi_gcp as gcp
 import pytest
 
 from infra.components.identity import week
-from infra.components.machine import replace_for_another_job
-from infra.outputs import OUTPUTS
+from infra.components.machine import properties_of_job
+from infra.program import OUTPUTS
 from infra.resources.request import body_of
 from infra.settings.base import SettingsError
 from tpu_agent import machine
@@ -246,8 +246,7 @@ def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metad
     run: Run,
 ) -> None:
     engine, _ = run(config())
-    options = replace_for_another_job(engine.one("Instance")["metadata"])
-    assert sorted(options.replace_on_changes or []) == [
+    assert properties_of_job(engine.one("Instance")["metadata"]) == [
         'metadata["training-args"]',
         'metadata["training-job"]',
         'metadata["training-jobs"]',
@@ -509,7 +508,7 @@ def test_a_tpu_that_jobs_drive_by_grpc_has_their_account(
     assert engine.one("Instance")["serviceAccount"]["email"] == MACHINES
 
 
-def test_the_agent_makes_the_tpu_anew_as_the_jobs_account(run: Run) -> None:
+def test_the_agent_recreates_the_tpu_as_the_jobs_account(run: Run) -> None:
     engine, _ = run(config(tpu=POD, jobs={"enabled": True}, recovery={"enabled": True}))
     (acts,) = (g.inputs for g in engine.of("IAMMember") if g.name == "acts-as")
     assert JOBS in acts["serviceAccountId"]

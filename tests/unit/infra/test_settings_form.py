@@ -73,7 +73,7 @@ def test_a_setting_without_a_namespace_is_the_programs_own_as_pulumi_reads_it() 
     assert parse(settings, "test").zone == "us-central1-b"
 
 
-def test_settings_beside_config_are_told_and_read_as_they_were_meant(tmp_path: Path) -> None:
+def test_settings_next_to_config_are_reported_and_read_as_they_were_meant(tmp_path: Path) -> None:
     path = tmp_path / "Pulumi.dev.yaml"
     path.write_text(
         "secretsprovider: passphrase\nconfig:\n  gcp:project: some-project\n"
@@ -150,12 +150,12 @@ def test_what_is_missing_is_told_all_at_once(root: Path) -> None:
     assert [problem.partition(" ")[0].rstrip(":") for problem in found] == [
         "gcp:project",
         "zone",
-        "tpu.runtimeVersion",
         "vm.machineType",
+        "tpu.runtimeVersion",
     ]
 
 
-def test_what_a_misspelled_setting_of_the_same_group_may_have_said_is_not_missing(
+def test_a_misspelled_setting_is_not_reported_as_missing_too(
     root: Path,
 ) -> None:
     (problem,) = problems_of(config(tpu={"runtime": "tpu-vm-tf-2.18.0-pod-se"}), root)

@@ -69,7 +69,7 @@ def test_a_missing_stack_file_is_refused_with_the_stacks_that_there_are(tmp_path
         load_stack_file(tmp_path / "Pulumi.dve.yaml")
 
 
-def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
+def test_invalid_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "Pulumi.dev.yaml"
     path.write_text("config:\n  - a: [b\n")
     with pytest.raises(SettingsError, match=r"is not valid YAML: .*line 3"):
@@ -91,5 +91,5 @@ def test_a_document_that_is_too_deep_or_too_large_is_no_yaml(text: str, why: str
         load_yaml(text)
 
 
-def test_an_alias_is_read_where_it_harms_nobody() -> None:
+def test_a_harmless_alias_is_read() -> None:
     assert load_yaml("a: &a {b: 1}\nc: *a") == {"a": {"b": 1}, "c": {"b": 1}}

@@ -37,7 +37,7 @@ sleep() {{ SECONDS=$((SECONDS + $1)); echo $(($(<"$HOME/clock") + $1)) >"$HOME/c
 
 
 @pytest.mark.parametrize(("held_for", "calls"), [(0, 1), (25, 4), (590, 60)])
-def test_apt_is_run_again_while_somebody_holds_its_lock(
+def test_apt_is_repeated_while_another_process_holds_its_lock(
     tmp_path: Path, held_for: int, calls: int
 ) -> None:
     done = apt_get(tmp_path, held_for, "apt_get install --yes python3-venv")
@@ -48,7 +48,7 @@ def test_apt_is_run_again_while_somebody_holds_its_lock(
     assert done.stdout.count("apt-get install failed: it is run again") == calls - 1
 
 
-def test_a_lock_that_nobody_gives_back_ends_the_script_with_a_message(tmp_path: Path) -> None:
+def test_a_lock_that_is_never_released_ends_the_script_with_a_message(tmp_path: Path) -> None:
     done = apt_get(tmp_path, 10_000, "apt_get update; echo went on")
     assert done.returncode == 1
     assert "tpu-stack: apt-get update fails after ten minutes still" in done.stdout

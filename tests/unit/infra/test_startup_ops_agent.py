@@ -73,7 +73,7 @@ def test_without_that_key_apt_decides_by_those_that_it_trusts(image: Path) -> No
 
 
 @pytest.mark.parametrize("fails", ["update", "install"])
-def test_a_repository_that_apt_refuses_is_forgotten_and_the_training_goes_on(
+def test_a_repository_that_apt_refuses_is_dropped_and_training_continues(
     image: Path, fails: str
 ) -> None:
     assert install(image, fails)[-1] == "log: the Ops Agent could not be installed"

@@ -12,7 +12,8 @@ import pulumi
 import pytest
 import requests
 
-from infra import preview
+from infra import advice
+from infra.credentials import client_of
 from infra.names import names_of
 from infra.resources.request import TpuApi, standing
 from infra.rest import ApiError
@@ -50,7 +51,7 @@ def found(**tpu: object) -> dict[str, str]:
     """What a program with these settings finds."""
     settings = parse({**config(tpu={**POD, **tpu}), "gcp:project": DEFAULT_PROJECT}, "test")
     names = names_of(settings, "test").tpus(settings.tpu.slices)
-    return dict(preview.look_for_preempted(settings, names)())
+    return dict(advice.look_for_preempted(settings, names)())
 
 
 def serve(cloud: LocalCloud, states: dict[str, str]) -> None:
@@ -81,7 +82,7 @@ def test_one_list_looks_for_all_slices(
     assert len([one for one in caplog.messages if " tpu.projects." in one]) == pages
 
 
-def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
+def test_queued_tpus_are_not_looked_up_nor_any_without_credentials(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
@@ -91,7 +92,7 @@ def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
     assert found() == {}
 
 
-def test_who_may_not_look_learns_nothing_and_can_go_on(
+def test_without_permission_no_tpu_counts_as_preempted(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
@@ -126,13 +127,13 @@ def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_
 def test_a_list_that_leaves_out_what_google_does_not_reach_is_no_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    api = TpuApi(requests.Session())
-    monkeypatch.setattr(api, "_call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
+    api = TpuApi(client_of(requests.Session()))
+    monkeypatch.setattr(api, "call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
     with pytest.raises(ApiError, match="does not reach us-central1-b"):
         standing(api, {"project": "p", "zone": "us-central1-b", "nodes": ["a", "b"]})
 
 
-def test_where_google_cannot_be_reached_nobody_waits_for_it(
+def test_the_program_does_not_wait_for_an_unreachable_google(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -142,7 +143,7 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             asked.append(arguments)
             raise requests.ConnectionError("no address")
 
-    monkeypatch.setattr(preview, "users_session", Offline)
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(Offline()))
     assert found(slices=256) == {}
     assert len(asked) == 1
 
@@ -157,14 +158,14 @@ def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
             answers.wait(60)
             raise requests.ConnectTimeout("too late")
 
-    monkeypatch.setattr(preview, "users_session", Silent)
-    monkeypatch.setattr(preview, "LONGEST", 0.05)
+    monkeypatch.setattr(advice, "users_client", lambda: client_of(Silent()))
+    monkeypatch.setattr(advice, "LONGEST", 0.05)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     assert found() == {}
     told: list[object] = []
 
     async def program() -> None:
-        preview.look_up(lambda: answers.wait(60), told.append)
+        advice.look_up(lambda: answers.wait(60), told.append)
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     asyncio.run(program())

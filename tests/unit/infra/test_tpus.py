@@ -55,7 +55,7 @@ def test_several_slices_out_of_the_queue_are_one_request(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run_on", ["vm", "tpu"])
-def test_whoever_trains_is_told_of_all_slices_and_uses_the_first(run: Run, run_on: str) -> None:
+def test_the_trainers_machine_knows_all_slices_and_uses_the_first(run: Run, run_on: str) -> None:
     engine, _ = run(config(tpu={**ON_TPU, "slices": 3}, training={"runOn": run_on}))
     metadata = engine.one("Instance")["metadata"]
     for told in (metadata, *(vm.inputs["metadata"] for vm in engine.of("V2Vm"))):
@@ -99,7 +99,7 @@ def test_a_given_disk_is_attached_and_none_is_made(run: Run) -> None:
     ]
 
 
-def test_another_snapshot_is_another_disk_beside_the_old_one(run: Run) -> None:
+def test_another_snapshot_makes_another_disk_before_the_old_one_goes(run: Run) -> None:
     names = []
     for snapshot in (SNAPSHOT, f"{SNAPSHOT}-2"):
         disk = {"name": "corpus", "snapshot": snapshot}
@@ -169,7 +169,7 @@ def test_the_queue_is_told_how_long_a_deletion_may_take(run: Run) -> None:
     assert engine.dynamic("QueuedResource")["deleteMinutes"] == 90
 
 
-def test_what_nobody_asks_for_is_not_in_a_request(run: Run) -> None:
+def test_a_request_has_no_field_that_is_not_set(run: Run) -> None:
     request = asked(run)
     (spec,) = request["tpu"]["nodeSpec"]
     assert set(request) == {"tpu"}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from infra.credentials import client_of
 from infra.resources import vertex
 from infra.resources.vertex import VertexJobsProvider
 from infra.rest import Api
@@ -53,7 +54,7 @@ def reached(api: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -
 def calls_as(client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     def at(region: str) -> Api:
         root = f"https://{region}-aiplatform.googleapis.com/v1/"
-        return Api(root, "Vertex AI", client.session, clock.now, clock.advance)
+        return Api(root, "Vertex AI", client_of(client.session), clock.now, clock.advance)
 
     monkeypatch.setattr(vertex, "CustomJobsApi", at)
 
@@ -87,7 +88,7 @@ def test_what_runs_is_cancelled_and_has_ended_when_the_account_goes(
     assert len(said) == 2
 
 
-def test_another_stacks_jobs_and_what_nobody_submitted_by_tpustack_go_on(
+def test_jobs_of_other_stacks_and_of_other_tools_keep_running(
     api: Client,  # noqa: F811
     clock: VirtualClock,  # noqa: F811
 ) -> None:
@@ -119,7 +120,7 @@ def test_another_account_or_project_is_another_resource() -> None:
     assert not diff("id", DECLARED, PROPS).changes
 
 
-def test_who_may_not_look_is_told_what_to_ask_for_and_the_account_stays(
+def test_missing_permissions_are_named_and_the_account_stays(
     local_cloud: LocalCloud, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
     calls_as(Client(local_cloud, "user:ada@x.org"), clock, monkeypatch)
@@ -143,7 +144,7 @@ def test_a_project_whose_api_was_disabled_has_no_jobs(cloud: Cloud) -> None:  # 
 
 
 @pytest.mark.parametrize("region", ["evil.org/?us-central1", "us-central1.evil.org/", ""])
-def test_a_region_that_is_none_gets_no_token(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_region_gets_no_token(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(ValueError, match="is not a region of Google's"):
         VertexJobsProvider().delete("id", {**DECLARED, "regions": [region]})

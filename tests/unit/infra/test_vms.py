@@ -127,7 +127,7 @@ def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
     assert outputs["vm_name"] == engine.one("PerInstanceConfig")["name"] == "tpu-stack-test-vm-0"
 
 
-def test_googles_health_checks_reach_the_managed_vm_and_nobody_else_does(run: Run) -> None:
+def test_only_googles_health_checks_reach_the_vm_of_an_instance_group(run: Run) -> None:
     managed = {"initialDelaySeconds": 120, "checkIntervalSeconds": 10, "failedChecks": 5}
     engine, outputs = run(config(vm={"instanceGroup": managed}))
     check = engine.one("HealthCheck")
@@ -164,9 +164,7 @@ def test_a_template_is_called_by_what_it_says(run: Run) -> None:
     assert name().startswith("tpu-stack-test-vm-")
 
 
-def test_a_lock_that_is_made_anew_makes_no_other_template(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_lock_makes_no_other_template(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     monkeypatch.setattr(
         "infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0"
@@ -186,7 +184,7 @@ def test_another_note_on_costs_makes_no_other_template(
     assert after["name"] == before["name"]
 
 
-def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_ends_it(
+def test_the_trainers_machine_knows_what_keeps_costing_and_what_ends_it(
     run: Run,
 ) -> None:
     vm = run(config())[0].one("Instance")["metadata"]["cost-note"]

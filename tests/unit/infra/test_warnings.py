@@ -85,7 +85,7 @@ def test_a_warning_of_something_unknown_names_what_is_like_it(root: Path) -> Non
         ("tpu-vm-tf-2.17.1-pod-se", {}, ["crashes on import", "by gRPC"]),
     ],
 )
-def test_what_nobody_has_shown_on_a_tpu_is_named_in_one_warning(
+def test_what_is_not_proven_on_a_tpu_is_one_warning(
     root: Path, tpu: str, training: dict[str, object], parts: list[str]
 ) -> None:
     warnings = unproven(said(root, tpu={**V2, "runtimeVersion": tpu}, training=training))

@@ -1203,7 +1203,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a ceiling that nobody is told of",
         config(messages={"costDollars": 500}),
-        "messages.costDollars: 500 reaches nobody. Set messages.emails, messages.pubsubTopic or "
+        "messages.costDollars: 500 has no recipient. Set messages.emails, messages.pubsubTopic or "
         "messages.channels, or remove it.",
     ),
 ]
@@ -1243,7 +1243,7 @@ def test_an_empty_data_directory_is_refused(root: Path) -> None:
     assert message.startswith('training.data: "empty" has no files.')
 
 
-def test_a_directory_that_is_no_data_set_is_refused(root: Path) -> None:
+def test_a_directory_without_a_data_set_is_refused(root: Path) -> None:
     (root / ".demo" / "data" / "manifest.json").unlink()
     (message,) = refusals(config(training={"data": ".demo/data"}), root)
     assert message.startswith(

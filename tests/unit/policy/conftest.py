@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.resource import Resource
-from policy.rule import Config
+from policy.rules import Config
 
 BUCKET = "gcp:storage/bucket:Bucket"
 VM = "gcp:compute/instance:Instance"

@@ -9,8 +9,7 @@ import yaml
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from policy.resource import UNKNOWN, Resource, plain
-from policy.rule import Rule
-from policy.rules import RULES
+from policy.rules import RULES, Rule
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")

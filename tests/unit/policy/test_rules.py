@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from policy.resource import UNKNOWN
-from policy.rule import ResourceRule, Rule, StackRule
-from policy.rules import RULES
+from policy.rules import RULES, ResourceRule, Rule, StackRule
 
 from .conftest import (
     BUCKET,

@@ -55,7 +55,7 @@ HOSTILE = [
 
 
 def of_infra(url: str) -> None:
-    Api(url, "API", credentials.session(Given(token=TOKEN)), sleep=lambda _: None).get("")
+    Api(url, "API", credentials.client(Given(token=TOKEN)), sleep=lambda _: None).get("")
 
 
 def as_another_account(url: str) -> None:

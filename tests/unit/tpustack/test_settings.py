@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 import yaml
 
 from infra.settings import StackSettings
-from infra.settings.base import SettingsError
-from infra.settings.parse import load_stack_file, parse
-from infra.settings.reference import all_settings, pulumi_config
+from infra.settings.base import SettingsError, one_line
+from infra.settings.parse import NAMESPACE, load_stack_file, parse
+from infra.settings.reference import PROJECT, all_settings, resolved
 
 from .conftest import REPOSITORY, Run
 
@@ -25,6 +26,29 @@ def test_the_example_on_the_page_is_a_stack_that_is_read() -> None:
     page = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     parse(yaml.safe_load(example)["config"], "example")
+
+
+def pulumi_config() -> dict[str, dict[str, Any]]:
+    """The schema in the form of `config` in Pulumi.yaml, as far as that form allows.
+
+    Pulumi takes every key without a default for required, so that a setting that may be left out
+    and has no default cannot be declared; nor can a key of the provider, nor what is in a group.
+    """
+    schema = StackSettings.model_json_schema()
+    declared: dict[str, dict[str, Any]] = {}
+    for name, entry in schema["properties"].items():
+        required = name in schema.get("required", ())
+        whole = resolved(entry, schema["$defs"])
+        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
+        default = {} if whole["type"] == "object" and not optional else whole.get("default")
+        if name == PROJECT or (default is None and not required):
+            continue
+        declared[f"{NAMESPACE}:{name}"] = {
+            "type": whole["type"],
+            "description": one_line(entry["description"]),
+            **({} if required else {"default": default}),
+        }
+    return declared
 
 
 def test_pulumi_yaml_declares_the_same_schema() -> None:

@@ -106,7 +106,7 @@ def test_only_the_vm_of_a_stack_with_a_classic_node_is_behind_the_gateway() -> N
     assert estimate_of("local-node").lines[-1].what == "1 machine"
 
 
-def test_a_gateway_that_nobody_uses_costs_nothing() -> None:
+def test_an_unused_gateway_costs_nothing() -> None:
     config: dict[str, object] = {
         "gcp:project": "some-project",
         "tpu-stack:zone": "us-central1-b",
@@ -238,7 +238,7 @@ def test_a_total_is_the_sum_of_its_lines_whatever_the_settings_are(
     assert all(line.what in table(estimate) for line in estimate.lines)
 
 
-def test_the_buckets_own_key_costs_its_version_and_a_given_one_is_somebody_elses() -> None:
+def test_only_a_key_of_the_stacks_own_has_a_price() -> None:
     lines = {line.part: line for line in stack(bucket={"encryption": {}}).lines}
     assert lines["Key"].configured is not None
     assert abs(lines["Key"].configured.amount * 730 - Decimal("0.06")) < TINY
