@@ -3,8 +3,6 @@
 There is one account in US dollars, which pays for the default project, and one in euros.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any

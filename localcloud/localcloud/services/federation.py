@@ -1,7 +1,5 @@
 """Workload identity federation: pools, their OpenID Connect providers, exchange of tokens."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -5,8 +5,6 @@ Accounts have no keys: a caller who asks for one is refused. A deleted role can 
 (docs.cloud.google.com/iam/docs/creating-custom-roles).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Reading and changing IAM policies, the same for every kind of resource."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -231,10 +229,7 @@ def _rename(cloud: Cloud, member: str, renamed: str) -> None:
 
 
 def check(
-    cloud: Cloud,
-    binding: Json,
-    kinds: Sequence[str] = KINDS,
-    attributes: Sequence[str] = (),
+    cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS, attributes: Sequence[str] = ()
 ) -> None:
     """Refuse a binding with a role, member or account that does not exist.
 

@@ -3,8 +3,6 @@
 Like Google's, rings and keys can be made and never deleted.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import secrets
@@ -21,7 +19,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record, public
-from localcloud.services import iam_policy
+from localcloud.services import iam_policy, kind
 from localcloud.services.compute import catalog
 
 API = Api("cloudkms", ("v1",))
@@ -34,13 +32,13 @@ VERSION = "kms-crypto-key-version"
 """The store's kind of key versions, by full name."""
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,63}")
+# The multi-regions; besides them KMS is in every region (cloud.google.com/kms/docs/locations).
 _WIDE = ("global", "us", "europe", "eur3", "eur4", "nam3", "asia")
-_TITLES = {RING: "KeyRing", KEY: "CryptoKey", VERSION: "CryptoKeyVersion"}
 _SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
+# "Must be at least 24 hours" and "if not specified … 30 days", both the discovery document's.
 _SHORTEST_ROTATION = 86400.0
-# Thirty days.
 _DESTRUCTION = f"{30 * 86400}s"
-_PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
+_PATCHABLE = ("labels", "nextRotationTime", "rotationPeriod", "versionTemplate.algorithm")
 _SECRET_BYTES = 32
 _NONCE_BYTES = 12
 _EXTRA = "additionalAuthenticatedData"
@@ -63,32 +61,18 @@ def location(call: Call) -> str:
     return f"projects/{call.project}/locations/{place}"
 
 
-def ring_name(call: Call) -> str:
-    """Return the full name of the key ring in the path."""
-    return f"{location(call)}/keyRings/{call.params['keyRingsId']}"
-
-
-def key_name(call: Call) -> str:
-    """Return the full name of the key in the path."""
-    return f"{ring_name(call)}/cryptoKeys/{call.params['cryptoKeysId']}"
-
-
-def version_name(call: Call) -> str:
-    """Return the full name of the key version in the path."""
-    return f"{key_name(call)}/cryptoKeyVersions/{call.params['cryptoKeyVersionsId']}"
-
-
 def levels(name: str) -> list[str]:
-    """Return the resources whose policies count for a ring, key or version: it and its parents."""
+    """Return the resources whose policies count for a ring, key or version: it and its parents.
+
+    Versions have no policies of their own.
+    """
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in (8, 6) if end <= len(parts)] + ["/".join(parts[:2])]
 
 
 def resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """Return whose policies count for a call on a ring or on what is below it."""
-    if "cryptoKeysId" in call.params:
-        return levels(key_name(call))
-    return levels(ring_name(call))
+    return levels((_KEY if "cryptoKeysId" in call.params else _RING).name(call))
 
 
 RINGS = Collection(API, "projects.locations.keyRings", "cloudkms.keyRings", resources)
@@ -96,49 +80,61 @@ KEYS = Collection(API, f"{RINGS.path}.cryptoKeys", "cloudkms.cryptoKeys", resour
 VERSIONS = Collection(
     API, f"{KEYS.path}.cryptoKeyVersions", "cloudkms.cryptoKeyVersions", resources
 )
+# Google has no methods to delete rings and keys: their names stay taken for ever.
+_RING = kind.Kind(
+    collection=RINGS,
+    store=RING,
+    items="keyRings",
+    missing=lambda name: f"KeyRing {name} not found.",
+    parent=location,
+    counted=True,
+)
+_KEY = kind.Kind(
+    collection=KEYS,
+    store=KEY,
+    items="cryptoKeys",
+    missing=lambda name: f"CryptoKey {name} not found.",
+    parent=_RING.name,
+    listed=resources,
+    view=lambda cloud, name, record: _key_view(cloud, name),
+    counted=True,
+)
+_VERSION = kind.Kind(
+    collection=VERSIONS,
+    store=VERSION,
+    items="cryptoKeyVersions",
+    missing=lambda name: f"CryptoKeyVersion {name} not found.",
+    parent=_KEY.name,
+    listed=resources,
+    view=lambda cloud, name, record: public(_load_version(cloud, name)),
+)
+kind.serve(_RING, "get", "list")
+kind.serve(_KEY, "get", "list")
+kind.serve(_VERSION, "get")
+iam_policy.serve(RINGS, _RING.existing)
+iam_policy.serve(KEYS, _KEY.existing)
 
 
-def check_id(parameter: str, value: str) -> None:
-    """Refuse an id that no key ring or key can have; 400."""
-    if not _ID.fullmatch(value):
-        raise invalid(f"{parameter} {value!r} does not match [a-zA-Z0-9_-]{{1,63}}.")
-
-
-def load(cloud: Cloud, kind: str, name: str) -> Record:
-    """Return the stored record; 404 when there is none."""
-    return cloud.store.load(kind, name, ApiError(404, f"{_TITLES[kind]} {name} not found."))
+def _new_name(call: Call, of: kind.Kind, parameter: str) -> str:
+    """Return the full name that the caller has chosen for a ring or key."""
+    short = call.arg(parameter)
+    if not _ID.fullmatch(short):
+        raise invalid(f"{parameter} {short!r} does not match [a-zA-Z0-9_-]{{1,63}}.")
+    return of.prefix(call) + short
 
 
 @API.method("projects.locations.keyRings.create", permission="cloudkms.keyRings.create")
-def create_ring(cloud: Cloud, call: Call) -> Json:
-    """Create a key ring."""
-    check_id("keyRingId", call.arg("keyRingId"))
-    name = f"{location(call)}/keyRings/{call.arg('keyRingId')}"
+def _create_ring(cloud: Cloud, call: Call) -> Json:
+    name = _new_name(call, _RING, "keyRingId")
     record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
     cloud.store.add(RING, name, record, ApiError(409, f"KeyRing {name} already exists."))
     return record
 
 
-@RINGS.method("get")
-def get_ring(cloud: Cloud, call: Call) -> Json:
-    """Return one key ring."""
-    return load(cloud, RING, ring_name(call))
-
-
-iam_policy.serve(RINGS, lambda cloud, call: str(load(cloud, RING, ring_name(call))["name"]))
-
-
-@API.method("projects.locations.keyRings.list", permission="cloudkms.keyRings.list")
-def list_rings(cloud: Cloud, call: Call) -> Json:
-    """Return the key rings of a location."""
-    found = [record for _, record in cloud.store.items(RING, f"{location(call)}/")]
-    return page(call, "keyRings", found) | {"totalSize": len(found)}
-
-
 @KEYS.method("create")
 def create_key(cloud: Cloud, call: Call) -> Json:
     """Create a key, with its first version unless the caller wants none."""
-    check_id("cryptoKeyId", call.arg("cryptoKeyId"))
+    name = _new_name(call, _KEY, "cryptoKeyId")
     if call.body.get("purpose") != "ENCRYPT_DECRYPT":
         raise _only_symmetric(f"the purpose {call.body.get('purpose')}")
     if call.body.get("importOnly"):
@@ -147,9 +143,7 @@ def create_key(cloud: Cloud, call: Call) -> Json:
     level = template.get("protectionLevel") or "SOFTWARE"
     if level not in ("SOFTWARE", "HSM"):
         raise _only_symmetric(f"the protection level {level}")
-    ring = ring_name(call)
-    load(cloud, RING, ring)
-    name = f"{ring}/cryptoKeys/{call.arg('cryptoKeyId')}"
+    _RING.load(cloud, call)
     record: Record = {
         "name": name,
         "purpose": "ENCRYPT_DECRYPT",
@@ -167,31 +161,12 @@ def create_key(cloud: Cloud, call: Call) -> Json:
     return _key_view(cloud, name)
 
 
-@KEYS.method("get")
-def get_key(cloud: Cloud, call: Call) -> Json:
-    """Return one key."""
-    return _key_view(cloud, key_name(call))
-
-
-iam_policy.serve(KEYS, lambda cloud, call: str(load(cloud, KEY, key_name(call))["name"]))
-
-
-@KEYS.method("list")
-def list_keys(cloud: Cloud, call: Call) -> Json:
-    """Return the keys of a key ring."""
-    names = cloud.store.keys(KEY, f"{ring_name(call)}/")
-    shown = page(call, "cryptoKeys", [_key_view(cloud, name) for name in names])
-    return shown | {"totalSize": len(names)}
-
-
 @KEYS.method("patch", verb="update")
 def patch_key(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
-    mask = call.mask()
-    if not mask or not _PATCHABLE.issuperset(mask):
-        raise invalid(f"updateMask {mask} must name some of {', '.join(sorted(_PATCHABLE))}.")
+    mask = kind.known_mask(call.mask(), _PATCHABLE, "updateMask")
     with cloud.store.locked():
-        record = load(cloud, KEY, key_name(call))
+        record = _KEY.load(cloud, call)
         for field in mask:
             if field == "versionTemplate.algorithm":
                 algorithm = _algorithm(call.body.get("versionTemplate") or {})
@@ -209,7 +184,7 @@ def patch_key(cloud: Cloud, call: Call) -> Json:
 def update_primary_version(cloud: Cloud, call: Call) -> Json:
     """Encrypt with another version from now on."""
     with cloud.store.locked():
-        record = load(cloud, KEY, key_name(call))
+        record = _KEY.load(cloud, call)
         chosen = f"{record['name']}/cryptoKeyVersions/{call.body.get('cryptoKeyVersionId', '')}"
         if _load_version(cloud, chosen)["state"] != "ENABLED":
             raise failed_precondition(f"{chosen} is not enabled.")
@@ -220,7 +195,7 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
 
 def _key_view(cloud: Cloud, name: str) -> Json:
     """Return the key as the API shows it, with its primary version."""
-    record = _rotated(cloud, load(cloud, KEY, name))
+    record = _rotated(cloud, _KEY.find(cloud, name))
     shown = public(record)
     if "_primary" in record:
         shown["primary"] = public(_load_version(cloud, record["_primary"]))
@@ -266,7 +241,11 @@ def _add_version(cloud: Cloud, key: Record, *, primary: bool) -> Record:
 
 
 def _rotated(cloud: Cloud, key: Record) -> Record:
-    """Return the key after the rotations that have become due."""
+    """Return the key after the rotations that have become due.
+
+    They happen when the key is looked at, not when they are due: nothing can tell the difference,
+    and a clock that was set ahead makes all of them.
+    """
     with cloud.store.locked():
         while (due := _moment(key.get("nextRotationTime"))) and due <= cloud.clock.now():
             period = float(key["rotationPeriod"][:-1])
@@ -281,7 +260,7 @@ def _load_version(cloud: Cloud, name: str) -> Record:
     Raises ApiError: 404 when there is none.
     """
     with cloud.store.locked():
-        record = load(cloud, VERSION, name)
+        record = _VERSION.find(cloud, name)
         end = _moment(record.get("destroyTime"))
         if record["state"] == "DESTROY_SCHEDULED" and end and end <= cloud.clock.now():
             record |= {"state": "DESTROYED", "destroyEventTime": record.pop("destroyTime")}
@@ -294,20 +273,14 @@ def _load_version(cloud: Cloud, name: str) -> Record:
 def create_version(cloud: Cloud, call: Call) -> Json:
     """Create a version, which is not the primary one yet."""
     with cloud.store.locked():
-        return public(_add_version(cloud, load(cloud, KEY, key_name(call)), primary=False))
-
-
-@VERSIONS.method("get")
-def get_version(cloud: Cloud, call: Call) -> Json:
-    """Return one version."""
-    return public(_load_version(cloud, version_name(call)))
+        return public(_add_version(cloud, _KEY.load(cloud, call), primary=False))
 
 
 @VERSIONS.method("list")
 def list_versions(cloud: Cloud, call: Call) -> Json:
-    """Return the versions of a key."""
-    key = _rotated(cloud, load(cloud, KEY, key_name(call)))
-    names = cloud.store.keys(VERSION, f"{key['name']}/")
+    """Return the versions of a key, which rotations that are due make before."""
+    _rotated(cloud, _KEY.load(cloud, call))
+    names = cloud.store.keys(VERSION, _VERSION.prefix(call))
     found = [public(_load_version(cloud, name)) for name in names]
     return page(call, "cryptoKeyVersions", found) | {"totalSize": len(found)}
 
@@ -324,7 +297,7 @@ def patch_version(cloud: Cloud, call: Call) -> Json:
 @VERSIONS.method("destroy")
 def destroy_version(cloud: Cloud, call: Call) -> Json:
     """Schedule a version for destruction; until then it can be restored, and not used."""
-    wait = load(cloud, KEY, key_name(call))["destroyScheduledDuration"]
+    wait = _KEY.load(cloud, call)["destroyScheduledDuration"]
     end = rfc3339(cloud.clock.now() + float(wait[:-1]))
     change = {"state": "DESTROY_SCHEDULED", "destroyTime": end}
     return _moved(cloud, call, ("ENABLED", "DISABLED"), change)
@@ -337,7 +310,7 @@ def restore_version(cloud: Cloud, call: Call) -> Json:
 
 
 def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Json:
-    name = version_name(call)
+    name = _VERSION.name(call)
     with cloud.store.locked():
         record = _load_version(cloud, name)
         if record["state"] not in from_:
@@ -359,14 +332,10 @@ def primary(cloud: Cloud, key: str) -> Record:
 
     Raises ApiError: 404 for a key that is not there, 400 when it has no enabled primary version.
     """
-    record = _rotated(cloud, load(cloud, KEY, key))
+    record = _rotated(cloud, _KEY.find(cloud, key))
     if "_primary" not in record:
-        raise ApiError(
-            400,
-            f"{key} has no primary version.",
-            status="FAILED_PRECONDITION",
-            reason="keyDisabled",
-        )
+        message = f"{key} has no primary version."
+        raise ApiError(400, message, status="FAILED_PRECONDITION", reason="keyDisabled")
     return enabled(cloud, record["_primary"])
 
 
@@ -386,10 +355,11 @@ def may_use(cloud: Cloud, member: str, key: str, permission: str) -> bool:
 @API.method(f"{KEYS.path}.encrypt", permission=ENCRYPT, resources=resources)
 def encrypt(cloud: Cloud, call: Call) -> Json:
     """Encrypt with the primary version."""
-    version = primary(cloud, key_name(call))
+    version = primary(cloud, _KEY.name(call))
     nonce = secrets.token_bytes(_NONCE_BYTES)
     number = int(version["name"].rpartition("/")[2])
     plain, extra = _sent(call, "plaintext"), _sent(call, _EXTRA)
+    # The version's number comes first: a caller who decrypts names the key alone.
     sealed = number.to_bytes(4, "big") + nonce + _cipher(version).encrypt(nonce, plain, extra)
     return {
         "name": version["name"],
@@ -406,7 +376,7 @@ def decrypt(cloud: Cloud, call: Call) -> Json:
     """Decrypt with the version that encrypted."""
     sealed, extra = _sent(call, "ciphertext"), _sent(call, _EXTRA)
     number, nonce = int.from_bytes(sealed[:4], "big"), sealed[4 : 4 + _NONCE_BYTES]
-    name = f"{key_name(call)}/cryptoKeyVersions/{number}"
+    name = f"{_KEY.name(call)}/cryptoKeyVersions/{number}"
     version = enabled(cloud, name)
     try:
         plain = _cipher(version).decrypt(nonce, sealed[4 + _NONCE_BYTES :], extra)
@@ -415,7 +385,7 @@ def decrypt(cloud: Cloud, call: Call) -> Json:
     return {
         "plaintext": base64.b64encode(plain).decode(),
         "plaintextCrc32c": str(google_crc32c.value(plain)),
-        "usedPrimary": _rotated(cloud, load(cloud, KEY, key_name(call))).get("_primary") == name,
+        "usedPrimary": _rotated(cloud, _KEY.load(cloud, call)).get("_primary") == name,
         "protectionLevel": version["protectionLevel"],
     }
 

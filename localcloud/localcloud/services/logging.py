@@ -1,7 +1,5 @@
 """The Cloud Logging API: entries that clients write, and lines of the serial ports of VMs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Cloud Monitoring API: notification channels, alerting policies on log entries, mails."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

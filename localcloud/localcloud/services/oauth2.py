@@ -3,8 +3,6 @@
 Discovery documents are served here, too: TPU_API_DISCOVERY_URL lets TensorFlow fetch them.
 """
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, Response

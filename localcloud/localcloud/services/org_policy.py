@@ -1,7 +1,5 @@
 """Organization policies of a project, and the constraints that other APIs enforce."""
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core import projects

@@ -7,8 +7,6 @@ Behind all rules, every network allows what leaves and denies what comes in
 (cloud.google.com/firewall/docs/firewalls).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, ip_network

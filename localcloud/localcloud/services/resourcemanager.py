@@ -1,7 +1,5 @@
 """The Resource Manager API: projects and their IAM policies."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The Service Usage API: which APIs a project has enabled, and its quotas of TPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv4Network
 
 from localcloud.core import access

@@ -1,7 +1,5 @@
 """The Compute Engine API: its registration, the URLs of resources, lists and operations."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """What Google offers: regions, zones, machine types, disk types and public images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache

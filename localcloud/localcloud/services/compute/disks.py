@@ -3,8 +3,6 @@
 A disk is a record; only what a machine writes to its boot disk is kept.
 """
 
-from __future__ import annotations
-
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339

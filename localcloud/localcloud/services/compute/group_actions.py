@@ -5,8 +5,6 @@ configs by name), `_creator` (as whom the group acts; on Google a service agent 
 rights), `_watch` (the number of the current chain of health checks) and `_deleting`.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 from collections import defaultdict

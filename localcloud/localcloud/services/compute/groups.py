@@ -1,7 +1,5 @@
 """Managed instance groups: their methods, and how Google shows them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Health checks, which really ask the machines, and the auto-healing of instance groups."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket

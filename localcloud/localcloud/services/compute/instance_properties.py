@@ -1,7 +1,5 @@
 """Properties of instances and templates: labels, metadata, tags, scheduling, accounts."""
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core import access

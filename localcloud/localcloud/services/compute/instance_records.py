@@ -1,7 +1,5 @@
 """Records of instances: how a method changes one, and the machine that runs for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from typing import Any

@@ -1,7 +1,5 @@
 """Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from localcloud.core.call import Call, Json

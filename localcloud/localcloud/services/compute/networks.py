@@ -1,7 +1,5 @@
 """VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv4Network, ip_network
 from typing import Any

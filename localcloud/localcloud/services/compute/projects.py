@@ -1,7 +1,5 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from __future__ import annotations
-
 from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud, service_enabled

@@ -1,7 +1,5 @@
 """Kinds of compute resources, and the methods, fingerprints and users that all of them have."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

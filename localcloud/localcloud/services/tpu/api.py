@@ -4,8 +4,6 @@ A stored node has the fields of v2alpha1 and, for a classic one, those that only
 begin with `_` are the emulator's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any

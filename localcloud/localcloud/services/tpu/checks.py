@@ -1,7 +1,5 @@
 """Checks a node before it is created: type, network, addresses, account, disks, quota, stock."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv4Network
 

@@ -4,8 +4,6 @@ The hosts' addresses in the TPU's network exist on paper: a TPU VM's are of its 
 classic node's of its own block. Clients reach all of them at `ADDRESS`.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

@@ -3,8 +3,6 @@
 Version 1 also sees, stops and deletes TPU VMs.
 """
 
-from __future__ import annotations
-
 from localcloud.core import projects
 from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339

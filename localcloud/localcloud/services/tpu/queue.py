@@ -4,8 +4,6 @@ Source of the states: cloud.google.com/tpu/docs/queued-resources. A request wait
 has no room, until its time is up; once it is ACTIVE it never returns to the queue.
 """
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,7 +1,5 @@
 """Versions 2 and 2alpha1: TPU VMs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from localcloud.core.call import Call, Json
