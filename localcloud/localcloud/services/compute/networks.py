@@ -22,6 +22,8 @@ from localcloud.services.compute.api import (
 )
 
 DEFAULT = "default"
+PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+"""The private addresses of RFC 1918."""
 _AUTO_RANGE = "10.128.0.0/9"
 SUBNETWORK_DEFAULTS: Json = {
     "privateIpGoogleAccess": False,
