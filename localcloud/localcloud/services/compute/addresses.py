@@ -8,7 +8,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, networks, resources
-from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE, instance_changes
 
 _PRIVATE = IPv4Network("10.0.0.0/8")
@@ -36,9 +36,10 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
     network = url_of(networks.require_network(cloud, call.project, record.get("network", "")))
     length = int(record.get("prefixLength", 0))
     if not record.get("address") and not 8 <= length < 30:
-        raise invalid(
-            f"Invalid value for field 'resource.prefixLength': '{length}'. Must be between 8 and "
-            "29 for a range without an address."
+        raise wrong_value(
+            "resource.prefixLength",
+            length,
+            "Must be between 8 and 29 for a range without an address.",
         )
     record["network"] = network
     record["address"] = record.get("address") or _free_range(cloud, network, length)
@@ -150,9 +151,8 @@ def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
     """
     network = IPv4Network(subnet["ipCidrRange"])
     if wanted and IPv4Address(wanted) not in network:
-        raise invalid(
-            f"Invalid value for field 'networkIP': '{wanted}'. The address is outside the "
-            f"subnetwork's range {network}."
+        raise wrong_value(
+            "networkIP", wanted, f"The address is outside the subnetwork's range {network}."
         )
     return _take_address(cloud, path_from(subnet["selfLink"]), network, owner, wanted)
 
@@ -203,9 +203,8 @@ _EXTERNAL_NAT = "External NAT"
 def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
     """Return the interfaces of a new instance without their addresses, checked."""
     if not sent:
-        raise invalid(
-            "Invalid value for field 'resource.networkInterfaces': ''. At least one network "
-            "interface is required."
+        raise wrong_value(
+            "resource.networkInterfaces", "", "At least one network interface is required."
         )
     planned = []
     for number, interface in enumerate(sent):
@@ -242,9 +241,10 @@ def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
         if error.code != 404:
             raise
         url = url_of(path_of(reference or "global/networks/default", call.project))
-        raise invalid(
-            f"Invalid value for field 'resource.networkInterfaces[{number}].network': '{url}'. "
-            "The referenced network resource cannot be found."
+        raise wrong_value(
+            f"resource.networkInterfaces[{number}].network",
+            url,
+            "The referenced network resource cannot be found.",
         ) from None
 
 
@@ -314,9 +314,7 @@ def _find(record: Record, name: str) -> int:
     for number, interface in enumerate(record["networkInterfaces"]):
         if interface["name"] == name:
             return number
-    raise invalid(
-        f"Invalid value for field 'networkInterface': '{name}'. There is no such interface."
-    )
+    raise wrong_value("networkInterface", name, "There is no such interface.")
 
 
 @instance_changes("addAccessConfig")
@@ -336,7 +334,7 @@ def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     configs = interface.get("accessConfigs", [])
     left = [config for config in configs if config["name"] != name]
     if len(left) == len(configs):
-        raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
+        raise wrong_value("accessConfig", name, "Not found.")
     interface.pop("accessConfigs")
     give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 

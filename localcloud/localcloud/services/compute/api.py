@@ -9,13 +9,18 @@ from localcloud.core.call import Call, Json, cut
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
-from localcloud.core.errors import invalid, not_found
+from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.registry import Api
 from localcloud.core.store import Record, Work
 
 API = Api("compute", ("beta", "v1"), hosts=("www.googleapis.com",))
 STORE = "compute"
 """The store's kind of every compute resource; the key is its path from `projects/` on."""
+
+
+def wrong_value(field: str, value: object, why: str = "") -> ApiError:
+    """Return the 400 for a field of a request, in the words that all of Compute Engine uses."""
+    return invalid(f"Invalid value for field '{field}': '{value}'.{f' {why}' if why else ''}")
 
 
 # URLs: callers write them in many ways, the store in one. Stored records hold full URLs of version
@@ -101,7 +106,7 @@ def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
     size = min(call.number("maxResults") or _MOST, _MOST)
     token = call.arg("pageToken")
     if token and not token.isdigit():
-        raise invalid(f"Invalid value for field 'pageToken': '{token}'.")
+        raise wrong_value("pageToken", token)
     result = {"kind": kind, "id": path, "selfLink": url_of(path)}
     return shown(call, result | cut("items", chosen, token, size))
 
@@ -135,7 +140,7 @@ def matches(expression: str, record: Json) -> bool:
     while rest:
         term = _TERM.match(rest)
         if term is None:
-            raise invalid(f"Invalid value for field 'filter': '{expression}'. Invalid list filter.")
+            raise wrong_value("filter", expression, "Invalid list filter.")
         field, operator, value = term.groups()
         if not _holds(_find(record, field), operator, value.strip("\"'")):
             return False

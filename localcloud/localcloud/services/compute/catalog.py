@@ -10,8 +10,17 @@ from localcloud.core import access, projects
 from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
-from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.services.compute.api import API, aggregate, last, page, path_of, shown, url_of
+from localcloud.core.errors import ApiError, not_found
+from localcloud.services.compute.api import (
+    API,
+    aggregate,
+    last,
+    page,
+    path_of,
+    shown,
+    url_of,
+    wrong_value,
+)
 
 
 @dataclass(frozen=True)
@@ -76,13 +85,13 @@ def region_of(zone: str) -> str:
 def require_zone(zone: str) -> None:
     """Refuse a zone that does not exist."""
     if zone not in regions().get(region_of(zone), []) and zone not in ai_zones():
-        raise invalid(f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
+        raise wrong_value("zone", zone, "Unknown zone.")
 
 
 def require_region(region: str) -> None:
     """Refuse a region that does not exist."""
     if region not in regions():
-        raise invalid(f"Invalid value for field 'region': '{region}'. Unknown region.")
+        raise wrong_value("region", region, "Unknown region.")
 
 
 @lru_cache(maxsize=1)
@@ -95,9 +104,11 @@ def machine_types() -> dict[str, MachineType]:
 def machine_type(name: str, zone: str) -> MachineType:
     """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
-        raise invalid(
-            f"Invalid value for field 'machineType': '{name}'. The local cloud offers no custom "
-            f"machine types; predefined ones are {', '.join(sorted(machine_types()))}."
+        raise wrong_value(
+            "machineType",
+            name,
+            "The local cloud offers no custom machine types; predefined ones are "
+            f"{', '.join(sorted(machine_types()))}.",
         )
     found = None if zone in ai_zones() else machine_types().get(name)
     if found is None:

@@ -10,7 +10,15 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work
 from localcloud.services.compute import api, catalog, resources
-from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.api import (
+    API,
+    STORE,
+    last,
+    path_from,
+    path_of,
+    url_of,
+    wrong_value,
+)
 from localcloud.services.compute.catalog import require_disk_type
 from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
 from localcloud.services.compute.instance_records import (
@@ -44,9 +52,11 @@ def complete(project: str, zone: str, record: Json) -> None:
         }
     size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
     if not (least if source else 1) <= size <= _LARGEST_GB:
-        raise invalid(
-            f"Invalid value for field 'resource.sizeGb': '{size}'. Disk size must be between "
-            f"{least if source else 1} GB (the image's size) and {_LARGEST_GB} GB."
+        raise wrong_value(
+            "resource.sizeGb",
+            size,
+            f"Disk size must be between {least if source else 1} GB (the image's size) "
+            f"and {_LARGEST_GB} GB.",
         )
     record["sizeGb"] = str(size)
     record["physicalBlockSizeBytes"] = str(record.get("physicalBlockSizeBytes") or 4096)
@@ -72,9 +82,10 @@ def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
-        raise invalid(
-            f"Invalid value for field 'resource.sizeGb': '{size}'. Requested disk size cannot be "
-            f"smaller than the snapshot size ({least} GB)"
+        raise wrong_value(
+            "resource.sizeGb",
+            size,
+            f"Requested disk size cannot be smaller than the snapshot size ({least} GB)",
         )
     record |= {
         "sizeGb": str(size),
@@ -87,9 +98,10 @@ def _require_access_mode(record: Json) -> None:
     """Refuse an access mode that the type of disk lacks."""
     mode, kind = record.get("accessMode"), last(record["type"])
     if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
-        raise invalid(
-            f"Invalid value for field 'resource.accessMode': '{mode}'. Access mode {mode} is not "
-            f"supported for disk type {kind}."
+        raise wrong_value(
+            "resource.accessMode",
+            mode,
+            f"Access mode {mode} is not supported for disk type {kind}.",
         )
 
 
@@ -122,9 +134,10 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
     size = int(call.body.get("sizeGb", 0))
     if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
-        raise invalid(
-            f"Invalid value for field 'sizeGb': '{size}'. Must be at least the current "
-            f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
+        raise wrong_value(
+            "sizeGb",
+            size,
+            f"Must be at least the current {record['sizeGb']} GB and at most {_LARGEST_GB} GB.",
         )
     record["sizeGb"] = str(size)
 
@@ -223,9 +236,8 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     path = f"{project}/zones/{zone}/disks/{name}"
     resources.require_new(cloud, path)
     if disk.get("boot") and not params.get("sourceImage"):
-        raise invalid(
-            "Invalid value for field 'resource.disks[0].initializeParams.sourceImage': ''. A boot "
-            "disk needs an image."
+        raise wrong_value(
+            "resource.disks[0].initializeParams.sourceImage", "", "A boot disk needs an image."
         )
     record = {
         **_disk_fields(params),
@@ -275,7 +287,7 @@ def _find(record: Record, device: str) -> Json:
         if disk["deviceName"] == device:
             found: Json = disk
             return found
-    raise invalid(f"Invalid value for field 'deviceName': '{device}'. No attached disk found.")
+    raise wrong_value("deviceName", device, "No attached disk found.")
 
 
 @instance_records_changes("attachDisk")
@@ -283,7 +295,7 @@ def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     path = instance_records_KIND.path(call)
     sent = resources.tidy(call.body)
     if not sent.get("source"):
-        raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
+        raise wrong_value("resource.source", "", "Name the disk to attach.")
     if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
         raise invalid("The instance has a boot disk already.")
     names = {disk["deviceName"] for disk in record["disks"]}

@@ -25,6 +25,7 @@ from localcloud.services.compute.api import (
     path_of,
     shown,
     url_of,
+    wrong_value,
 )
 from localcloud.services.compute.group_actions import (
     COLLECTION,
@@ -85,7 +86,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         }
         _complete(cloud, call, record)
         if size and not record["baseInstanceName"]:
-            raise invalid("Invalid value for field 'resource.baseInstanceName': ''.")
+            raise wrong_value("resource.baseInstanceName", "")
         save_group(cloud, path, record)
     grow(cloud, path, size)
     health_checks.watch_group(cloud, path)
@@ -122,9 +123,10 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
-        raise invalid(
-            "Invalid value for field 'resource.baseInstanceName': "
-            f"'{record['baseInstanceName']}'. Must be a match of regex '{_BASE_NAME.pattern}'"
+        raise wrong_value(
+            "resource.baseInstanceName",
+            record["baseInstanceName"],
+            f"Must be a match of regex '{_BASE_NAME.pattern}'",
         )
     _complete_template(cloud, call, record)
     record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
@@ -162,9 +164,10 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
         resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
         policy["healthCheck"] = url_of(path)
         if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
-            raise invalid(
-                "Invalid value for field 'resource.autoHealingPolicies[0].initialDelaySec': "
-                f"'{policy['initialDelaySec']}'. Must be between 0 and {_LONGEST_DELAY}."
+            raise wrong_value(
+                "resource.autoHealingPolicies[0].initialDelaySec",
+                policy["initialDelaySec"],
+                f"Must be between 0 and {_LONGEST_DELAY}.",
             )
 
 
@@ -252,9 +255,10 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
         if name not in known:
-            raise invalid(
-                f"Invalid value for field 'instances': '{name}'. Instance is not a member of the "
-                f"managed instance group '{path}'."
+            raise wrong_value(
+                "instances",
+                name,
+                f"Instance is not a member of the managed instance group '{path}'.",
             )
     return chosen
 
@@ -331,7 +335,7 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
     record = load_group(cloud, path)
     size = call.number("size") or 0
     if size < 0:
-        raise invalid(f"Invalid value for field 'size': '{size}'. Must not be negative.")
+        raise wrong_value("size", size, "Must not be negative.")
     operation = _changed(cloud, call, "resize", path)
     staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
     for name in staying[size:]:

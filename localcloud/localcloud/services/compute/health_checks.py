@@ -10,7 +10,7 @@ from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import group_actions
-from localcloud.services.compute.api import API, STORE, path_from
+from localcloud.services.compute.api import API, STORE, path_from, wrong_value
 from localcloud.services.compute.group_actions import COLLECTION, instance_path, note, save_group
 from localcloud.services.compute.resources import Kind, load, replace, serve
 
@@ -37,19 +37,21 @@ def _complete(record: Json) -> None:
     if kind == "HTTP":
         settings = {"requestPath": "/"} | settings
     if not 0 < settings["port"] <= _HIGHEST_PORT:
-        raise invalid(f"Invalid value for field 'resource.{field}.port': '{settings['port']}'.")
+        raise wrong_value(f"resource.{field}.port", settings["port"])
     record[field] = settings
     for name, value in _DEFAULTS.items():
         record.setdefault(name, value)
         if not 1 <= record[name] <= _HIGHEST.get(name, _MOST_TRIES):
-            raise invalid(
-                f"Invalid value for field 'resource.{name}': '{record[name]}'. Must be between 1 "
-                f"and {_HIGHEST.get(name, _MOST_TRIES)}."
+            raise wrong_value(
+                f"resource.{name}",
+                record[name],
+                f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}.",
             )
     if record["timeoutSec"] > record["checkIntervalSec"]:
-        raise invalid(
-            f"Invalid value for field 'resource.timeoutSec': '{record['timeoutSec']}'. Must not "
-            f"be greater than checkIntervalSec ({record['checkIntervalSec']})."
+        raise wrong_value(
+            "resource.timeoutSec",
+            record["timeoutSec"],
+            f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']}).",
         )
 
 

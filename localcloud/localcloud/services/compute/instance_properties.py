@@ -7,7 +7,7 @@ from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import catalog, resources
-from localcloud.services.compute.api import path_of, url_of
+from localcloud.services.compute.api import path_of, url_of, wrong_value
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
 
@@ -40,15 +40,13 @@ def stored_metadata(sent: Json) -> Json:
     keys = [item.get("key", "") for item in items]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise invalid(
-            f"Invalid value for field 'resource.metadata': ''. Duplicate metadata keys: "
-            f"{', '.join(twice)}."
-        )
+        raise wrong_value("resource.metadata", "", f"Duplicate metadata keys: {', '.join(twice)}.")
     for item in items:
         if not _METADATA_KEY.fullmatch(item.get("key", "")):
-            raise invalid(
-                f"Invalid value for field 'metadata.items[].key': '{item.get('key', '')}'. Must be "
-                f"a match of regex '{_METADATA_KEY.pattern}'"
+            raise wrong_value(
+                "metadata.items[].key",
+                item.get("key", ""),
+                f"Must be a match of regex '{_METADATA_KEY.pattern}'",
             )
         if len(item.get("value", "").encode()) > _LONGEST_VALUE:
             raise invalid(
@@ -70,10 +68,7 @@ def stored_tags(sent: Json) -> Json:
         raise invalid(f"Invalid value for field 'tags': at most {_MOST} tags, each once.")
     for tag in items:
         if not _TAG.fullmatch(tag):
-            raise invalid(
-                f"Invalid value for field 'tags.items[]': '{tag}'. Must be a match of regex "
-                f"'{_TAG.pattern}'"
-            )
+            raise wrong_value("tags.items[]", tag, f"Must be a match of regex '{_TAG.pattern}'")
     stored: Json = {"items": sorted(items)} if items else {}
     return stored | {"fingerprint": resources.fingerprint(sorted(items))}
 
@@ -92,15 +87,16 @@ def full_scheduling(sent: Json) -> Json:
     if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
     if short and full["onHostMaintenance"] != "TERMINATE":
-        raise invalid(
-            "Invalid value for field 'scheduling.onHostMaintenance': "
-            f"'{full['onHostMaintenance']}'. Preemptible and spot instances must use TERMINATE."
+        raise wrong_value(
+            "scheduling.onHostMaintenance",
+            full["onHostMaintenance"],
+            "Preemptible and spot instances must use TERMINATE.",
         )
     if "instanceTerminationAction" in full and not spot and "maxRunDuration" not in full:
-        raise invalid(
-            "Invalid value for field 'scheduling.instanceTerminationAction': "
-            f"'{full['instanceTerminationAction']}'. It needs the provisioning model SPOT or a "
-            "maxRunDuration."
+        raise wrong_value(
+            "scheduling.instanceTerminationAction",
+            full["instanceTerminationAction"],
+            "It needs the provisioning model SPOT or a maxRunDuration.",
         )
     if spot:
         full.setdefault("instanceTerminationAction", "STOP")
@@ -131,15 +127,13 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
     _require_usable(cloud, call, email)
     scopes = sent[0].get("scopes", [])
     if not scopes:
-        raise invalid(
-            "Invalid value for field 'resource.serviceAccounts[0].scopes': ''. At least one scope "
-            "is needed."
-        )
+        raise wrong_value("resource.serviceAccounts[0].scopes", "", "At least one scope is needed.")
     for scope in scopes:
         if not is_scope(scope):
-            raise invalid(
-                f"Invalid value for field 'resource.serviceAccounts[0].scopes[]': '{scope}'. "
-                f"Scopes are URLs such as {CLOUD_PLATFORM}."
+            raise wrong_value(
+                "resource.serviceAccounts[0].scopes[]",
+                scope,
+                f"Scopes are URLs such as {CLOUD_PLATFORM}.",
             )
     return [{"email": email, "scopes": list(scopes)}]
 
@@ -165,11 +159,12 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     properties = record.get("properties", {})
     for field in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(field):
-            raise invalid(f"Invalid value for field 'resource.properties.{field}': ''. Required.")
+            raise wrong_value(f"resource.properties.{field}", "", "Required.")
     if "/" in properties["machineType"]:
-        raise invalid(
-            "Invalid value for field 'resource.properties.machineType': "
-            f"'{properties['machineType']}'. The name alone is needed, such as n1-standard-2."
+        raise wrong_value(
+            "resource.properties.machineType",
+            properties["machineType"],
+            "The name alone is needed, such as n1-standard-2.",
         )
     _complete(cloud, call.project, properties)
     record["properties"] = properties

@@ -16,7 +16,7 @@ from localcloud.services.compute import (
     instance_records,
     resources,
 )
-from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
+from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
 from localcloud.services.compute.instance_records import (
     INSTANCE,
     INSTANCES,
@@ -90,7 +90,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     zone = call.params["zone"]
     machine_type = last(body.get("machineType", ""))
     if not machine_type:
-        raise invalid("Invalid value for field 'resource.machineType': ''. It is required.")
+        raise wrong_value("resource.machineType", "", "It is required.")
     catalog.machine_type(machine_type, zone)
     if body.get("guestAccelerators"):
         raise invalid(
@@ -365,7 +365,7 @@ def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     zone = call.params["zone"]
     name = last(call.body.get("machineType", ""))
     if not name:
-        raise invalid("Invalid value for field 'machineType': ''. It is required.")
+        raise wrong_value("machineType", "", "It is required.")
     catalog.machine_type(name, zone)
     require_stopped(record, "The machine type")
     record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
@@ -399,9 +399,9 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     start = call.number("start") or 0
     port = call.arg("port", "1")
     if port not in _PORTS:
-        raise invalid(f"Invalid value for field 'port': '{port}'. Must be one of 1 to 4.")
+        raise wrong_value("port", port, "Must be one of 1 to 4.")
     if start < 0:
-        raise invalid(f"Invalid value for field 'start': '{start}'. The local cloud keeps all.")
+        raise wrong_value("start", start, "The local cloud keeps all.")
     text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
     return shown(
         call,

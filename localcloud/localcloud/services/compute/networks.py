@@ -19,6 +19,7 @@ from localcloud.services.compute.api import (
     path_of,
     shown,
     url_of,
+    wrong_value,
 )
 
 DEFAULT = "default"
@@ -240,11 +241,12 @@ def parse_range(text: str, field: str) -> IPv4Network:
     try:
         network = IPv4Network(text)
     except ValueError as error:
-        raise invalid(f"Invalid value for field '{field}': '{text}'. {error}.") from None
+        raise wrong_value(f"{field}", text, f"{error}.") from None
     if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
-        raise invalid(
-            f"Invalid value for field '{field}': '{text}'. The range must have a prefix length "
-            f"between 8 and {_LONGEST_PREFIX}."
+        raise wrong_value(
+            f"{field}",
+            text,
+            f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}.",
         )
     return network
 
@@ -267,9 +269,10 @@ def require_subnetwork(
         for subnet in subnets(cloud, network):
             if last(subnet["region"]) == region:
                 return subnet
-        raise invalid(
-            f"Invalid value for field 'networkInterfaces[0].subnetwork': ''. Network '{network}' "
-            f"has no subnetwork in region {region}; name one."
+        raise wrong_value(
+            "networkInterfaces[0].subnetwork",
+            "",
+            f"Network '{network}' has no subnetwork in region {region}; name one.",
         )
     if "/" not in reference:
         reference = f"regions/{region}/subnetworks/{reference}"
@@ -302,7 +305,7 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
 
 def _check_ranges(record: Json) -> None:
     if not record.get("ipCidrRange"):
-        raise invalid("Invalid value for field 'resource.ipCidrRange': ''. It must be given.")
+        raise wrong_value("resource.ipCidrRange", "", "It must be given.")
     record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
     for secondary in record.get("secondaryIpRanges", []):
         parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
@@ -367,9 +370,8 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     """Widen a subnetwork's primary range; it cannot shrink."""
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
     if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
-        raise invalid(
-            f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
-            f"range {record['ipCidrRange']}."
+        raise wrong_value(
+            "ipCidrRange", wider, f"It must contain the current range {record['ipCidrRange']}."
         )
     record["ipCidrRange"] = str(wider)
     _require_no_overlap(cloud, record)
@@ -510,18 +512,15 @@ def _check_rule(record: Json) -> None:
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
-        raise invalid(
-            f"Invalid value for field 'resource.priority': '{record['priority']}'. Must be "
-            f"between 0 and {_HIGHEST_PRIORITY}."
+        raise wrong_value(
+            "resource.priority", record["priority"], f"Must be between 0 and {_HIGHEST_PRIORITY}."
         )
     for field in ("sourceRanges", "destinationRanges"):
         for text in record.get(field, []):
             try:
                 ip_network(text)
             except ValueError as error:
-                raise invalid(
-                    f"Invalid value for field 'resource.{field}': '{text}'. {error}."
-                ) from None
+                raise wrong_value(f"resource.{field}", text, f"{error}.") from None
 
 
 def _check_filters(record: Json) -> None:
@@ -533,7 +532,7 @@ def _check_filters(record: Json) -> None:
     for field in accounts:
         for email in record[field]:
             if not _EMAIL.fullmatch(email):
-                raise invalid(f"Invalid value for field 'resource.{field}': '{email}'.")
+                raise wrong_value(f"resource.{field}", email)
     if record["direction"] == "EGRESS":
         for field in ("sourceTags", "sourceServiceAccounts"):
             if record.get(field):

@@ -7,7 +7,7 @@ from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.store import Record, Work
 from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog
-from localcloud.services.compute.api import API, shown, url_of
+from localcloud.services.compute.api import API, shown, url_of, wrong_value
 from localcloud.services.compute.resources import fingerprint, require_match
 
 _QUOTAS = {
@@ -133,9 +133,8 @@ def require_lent(cloud: Cloud, project: str, path: str) -> None:
 def require_own(project: str, path: str) -> None:
     """Refuse a network of another project."""
     if path.split("/")[1] != project:
-        raise invalid(
-            f"Invalid value for field 'resource.network': '{path}'. Cross project referencing is "
-            "not allowed for this resource."
+        raise wrong_value(
+            "resource.network", path, "Cross project referencing is not allowed for this resource."
         )
 
 

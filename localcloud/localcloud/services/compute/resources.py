@@ -13,10 +13,10 @@ from localcloud.core import access
 from localcloud.core.call import Call, Json, same_bytes
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, Hook
-from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.errors import ApiError, not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, catalog
-from localcloud.services.compute.api import API, STORE, aggregate, page, shown, url_of
+from localcloud.services.compute.api import API, STORE, aggregate, page, shown, url_of, wrong_value
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
 Change = Callable[[Cloud, Call, Json, Json], str | None]
@@ -136,10 +136,7 @@ def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:
 def require_name(name: str) -> None:
     """Refuse a name that breaks Google's rules for resource names."""
     if not _NAME.fullmatch(name):
-        raise invalid(
-            f"Invalid value for field 'resource.name': '{name}'. Must be a match of regex "
-            f"'{_NAME.pattern}'"
-        )
+        raise wrong_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
 
 
 def require_new(cloud: Cloud, path: str) -> None:
