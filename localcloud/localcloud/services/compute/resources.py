@@ -16,7 +16,7 @@ from localcloud.core.cloud import Cloud, Hook
 from localcloud.core.errors import ApiError, not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, catalog
-from localcloud.services.compute.api import API, STORE, aggregate, page, shown, url_of, wrong_value
+from localcloud.services.compute.api import API, STORE, shown, url_of
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
 Change = Callable[[Cloud, Call, Json, Json], str | None]
@@ -25,18 +25,14 @@ Remove = Callable[[Cloud, str, Json], None]
 _OWN = ("labels", "metadata")
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing, for kinds that have nothing to prepare or remove."""
-
-
 def place_of(call: Call) -> str:
     """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
-    if "zone" in call.params:
-        catalog.require_zone(call.params["zone"])
-        return f"zones/{call.params['zone']}"
-    if "region" in call.params:
-        catalog.require_region(call.params["region"])
-        return f"regions/{call.params['region']}"
+    if zone := call.params.get("zone"):
+        catalog.require_zone(zone)
+        return f"zones/{zone}"
+    if region := call.params.get("region"):
+        catalog.require_region(region)
+        return f"regions/{region}"
     return "global"
 
 
@@ -68,9 +64,9 @@ class Kind:
     parameter: str
     scope: Scope
     defaults: Json = field(default_factory=dict)
-    prepare: Prepare = _nothing
+    prepare: Prepare = lambda cloud, call, path, record: None
     change: Change | None = None
-    remove: Remove = _nothing
+    remove: Remove = lambda cloud, path, record: None
     removal: str = "compute.remove"
     labelled: bool = False
     stamped: bool = False
@@ -136,7 +132,7 @@ def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:
 def require_name(name: str) -> None:
     """Refuse a name that breaks Google's rules for resource names."""
     if not _NAME.fullmatch(name):
-        raise wrong_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+        raise api.wrong_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
 
 
 def require_new(cloud: Cloud, path: str) -> None:
@@ -152,17 +148,14 @@ def require_permission(cloud: Cloud, call: Call, permission: str) -> None:
 
 def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
     """Return the fields that every resource has."""
-    record: Json = {
+    return {
         "kind": kind,
         "id": str(cloud.operations.number()),
         "creationTimestamp": rfc3339(cloud.clock.now()),
         "name": name,
         "selfLink": url_of(path),
+        **api.place_link(path),
     }
-    place = path.split("/")[2:4]
-    if place[0] in ("zones", "regions"):
-        record[place[0].removesuffix("s")] = url_of("/".join(path.split("/")[:4]))
-    return record
 
 
 def serve(kind: Kind) -> None:
@@ -170,6 +163,7 @@ def serve(kind: Kind) -> None:
 
     def insert(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
+        # Labels take a permission of their own, wherever they come from.
         if kind.labelled and call.body.get("labels"):
             require_permission(cloud, call, kind.permission("setLabels"))
         path = add(cloud, call, kind, place_of(call), call.body)
@@ -188,14 +182,30 @@ def serve(kind: Kind) -> None:
                 kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, kind.removal, "delete")
 
+    def patch(cloud: Cloud, call: Call) -> Json:
+        _require_also(cloud, call, kind)
+        path = kind.path(call)
+        with cloud.store.locked():
+            before = load(cloud, path)
+            if kind.stamped:
+                require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
+            fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
+            after = tidy(before | fresh)
+            type_ = kind.change(cloud, call, before, after) if kind.change else None
+            return replace(cloud, call, kind, type_ or "patch", path, after)
+
+    def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
+        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+        record["labels"] = call.body.get("labels", {})
+
     API.method(kind.method("insert"), permission=kind.permission("create"))(insert)
     API.method(kind.method("get"), permission=kind.permission("get"))(get)
     API.method(kind.method("delete"), permission=kind.permission("delete"))(delete)
     serve_lists(kind)
-    if kind.change is not None:
-        _serve_patch(kind, kind.change)
+    if kind.change:
+        API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
     if kind.labelled:
-        _serve_labels(kind)
+        changes(kind, "setLabels")(set_labels)
 
 
 def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
@@ -204,7 +214,7 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
     def list_(cloud: Cloud, call: Call) -> Json:
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
         records = [view(record) for _, record in cloud.store.items(STORE, f"{path}/")]
-        return page(call, f"{kind.kind}List", path, records)
+        return api.page(call, f"{kind.kind}List", path, records)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
         found: dict[str, list[Json]] = {place: [] for place in _places(cloud, call, kind)}
@@ -212,7 +222,7 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
             if path.split("/")[-2] == kind.collection:
                 found.setdefault(_scope_of(path), []).append(view(record))
         path = f"projects/{call.project}/aggregated/{kind.collection}"
-        return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
+        return api.aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
 
     API.method(kind.method("list"), permission=kind.permission("list"))(list_)
     if kind.scope != "global":
@@ -299,29 +309,6 @@ def _places(cloud: Cloud, call: Call, kind: Kind) -> list[str]:
         for name in names[scope]
         if catalog.visible(cloud, call.project, name)
     ]
-
-
-def _serve_patch(kind: Kind, change: Change) -> None:
-    def patch(cloud: Cloud, call: Call) -> Json:
-        _require_also(cloud, call, kind)
-        path = kind.path(call)
-        with cloud.store.locked():
-            before = load(cloud, path)
-            if kind.stamped:
-                require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
-            fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
-            after = tidy(before | fresh)
-            type_ = change(cloud, call, before, after) or "patch"
-            return replace(cloud, call, kind, type_, path, after)
-
-    API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
-
-
-def _serve_labels(kind: Kind) -> None:
-    @changes(kind, "setLabels")
-    def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
-        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
-        record["labels"] = call.body.get("labels", {})
 
 
 def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
