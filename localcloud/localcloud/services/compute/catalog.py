@@ -11,16 +11,8 @@ from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, not_found
-from localcloud.services.compute.api import (
-    API,
-    aggregate,
-    last,
-    page,
-    path_of,
-    shown,
-    url_of,
-    wrong_value,
-)
+from localcloud.services.compute import api
+from localcloud.services.compute.api import API, last, path_of, shown, url_of
 
 
 @dataclass(frozen=True)
@@ -64,11 +56,10 @@ def visible(cloud: Cloud, project: str, place: str) -> bool:
 
     Google shows a closed region to those it lets in: here the local cloud's own project alone.
     """
-    if not is_on(cloud, place):
-        return False
     places = data.load("compute-places")
     about = places.get(place) or places.get(region_of(place), {})
-    return project == projects.DEFAULT_PROJECT or "closed" not in about
+    let_in = project == projects.DEFAULT_PROJECT or "closed" not in about
+    return let_in and is_on(cloud, place)
 
 
 def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
@@ -85,13 +76,13 @@ def region_of(zone: str) -> str:
 def require_zone(zone: str) -> None:
     """Refuse a zone that does not exist."""
     if zone not in regions().get(region_of(zone), []) and zone not in ai_zones():
-        raise wrong_value("zone", zone, "Unknown zone.")
+        raise api.wrong_value("zone", zone, "Unknown zone.")
 
 
 def require_region(region: str) -> None:
     """Refuse a region that does not exist."""
     if region not in regions():
-        raise wrong_value("region", region, "Unknown region.")
+        raise api.wrong_value("region", region, "Unknown region.")
 
 
 @lru_cache(maxsize=1)
@@ -104,7 +95,7 @@ def machine_types() -> dict[str, MachineType]:
 def machine_type(name: str, zone: str) -> MachineType:
     """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
-        raise wrong_value(
+        raise api.wrong_value(
             "machineType",
             name,
             "The local cloud offers no custom machine types; predefined ones are "
@@ -228,7 +219,7 @@ def _serve_offered(
         none = collection == "machineTypes" and last(place) in ai_zones()
         seen = [name for name in names if visible(cloud, call.project, name)]
         items = [] if none else [view(place, name) for name in seen]
-        return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
+        return api.page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
         project = f"projects/{call.project}"
@@ -238,7 +229,7 @@ def _serve_offered(
             if visible(cloud, call.project, zone)
         }
         kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
-        return aggregate(call, kind, path, collection, by_zone)
+        return api.aggregate(call, kind, path, collection, by_zone)
 
     if f"{collection}.aggregatedList" in document("compute", "v1").methods:
         permission = f"compute.{collection}.list"
@@ -347,4 +338,4 @@ def _get_family_view(cloud: Cloud, call: Call) -> Json:
 def _list_images(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.list")
     items = [describe_image(call.project, name) for name in images(call.project)]
-    return page(call, "compute#imageList", f"projects/{call.project}/global/images", items)
+    return api.page(call, "compute#imageList", f"projects/{call.project}/global/images", items)

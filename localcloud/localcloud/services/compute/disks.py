@@ -10,20 +10,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work
 from localcloud.services.compute import api, catalog, resources
-from localcloud.services.compute.api import (
-    API,
-    STORE,
-    last,
-    path_from,
-    path_of,
-    url_of,
-    wrong_value,
-)
-from localcloud.services.compute.catalog import require_disk_type
-from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
-from localcloud.services.compute.instance_records import (
-    instance_changes as instance_records_changes,
-)
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.instance_records import INSTANCE, instance_changes
 
 _LARGEST_GB = 65536
 _OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
@@ -38,7 +26,7 @@ _ACCESS_MODES = {
 def complete(project: str, zone: str, record: Json) -> None:
     """Check a new disk's record and fill in what Google fills in; also for boot disks."""
     type_ = last(record.get("type", "pd-standard"))
-    require_disk_type(type_, project, zone)
+    catalog.require_disk_type(type_, project, zone)
     record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
     least = 10
     source = record.get("sourceImage", "")
@@ -52,7 +40,7 @@ def complete(project: str, zone: str, record: Json) -> None:
         }
     size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
     if not (least if source else 1) <= size <= _LARGEST_GB:
-        raise wrong_value(
+        raise api.wrong_value(
             "resource.sizeGb",
             size,
             f"Disk size must be between {least if source else 1} GB (the image's size) "
@@ -65,13 +53,15 @@ def complete(project: str, zone: str, record: Json) -> None:
 
 
 def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    query_image = call.arg("sourceImage")
-    if query_image:
+    if query_image := call.arg("sourceImage"):
         record["sourceImage"] = query_image
     if record.get("sourceSnapshot"):
         _from_snapshot(cloud, call, record)
     complete(call.project, call.params["zone"], record)
-    _require_access_mode(record)
+    mode, kind = record.get("accessMode"), last(record["type"])
+    if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
+        why = f"Access mode {mode} is not supported for disk type {kind}."
+        raise api.wrong_value("resource.accessMode", mode, why)
     record["status"] = "CREATING"
 
 
@@ -82,7 +72,7 @@ def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
-        raise wrong_value(
+        raise api.wrong_value(
             "resource.sizeGb",
             size,
             f"Requested disk size cannot be smaller than the snapshot size ({least} GB)",
@@ -92,17 +82,6 @@ def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
         "sourceSnapshot": url_of(path),
         "sourceSnapshotId": snapshot["id"],
     }
-
-
-def _require_access_mode(record: Json) -> None:
-    """Refuse an access mode that the type of disk lacks."""
-    mode, kind = record.get("accessMode"), last(record["type"])
-    if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
-        raise wrong_value(
-            "resource.accessMode",
-            mode,
-            f"Access mode {mode} is not supported for disk type {kind}.",
-        )
 
 
 def _remove_disk(cloud: Cloud, path: str, record: Json) -> None:
@@ -134,7 +113,7 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
     size = int(call.body.get("sizeGb", 0))
     if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
-        raise wrong_value(
+        raise api.wrong_value(
             "sizeGb",
             size,
             f"Must be at least the current {record['sizeGb']} GB and at most {_LARGEST_GB} GB.",
@@ -186,9 +165,8 @@ def _create_snapshot(cloud: Cloud, call: Call) -> Json:
 def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:
     """Make and attach the `disks` of a new instance, the boot disk first; hold the store's lock."""
     if not sent or not sent[0].get("boot"):
-        raise invalid(
-            "Invalid value for field 'resource.disks': The first disk must be a boot disk."
-        )
+        why = "The first disk must be a boot disk."
+        raise invalid(f"Invalid value for field 'resource.disks': {why}")
     # Check all before storing the first: a refused instance leaves no disk behind.
     planned = [_plan(cloud, call, instance, disk) for disk in sent]
     for record in planned:
@@ -236,22 +214,16 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     path = f"{project}/zones/{zone}/disks/{name}"
     resources.require_new(cloud, path)
     if disk.get("boot") and not params.get("sourceImage"):
-        raise wrong_value(
+        raise api.wrong_value(
             "resource.disks[0].initializeParams.sourceImage", "", "A boot disk needs an image."
         )
-    record = {
-        **_disk_fields(params),
-        **resources.identity(cloud, "compute#disk", path, name),
-        "status": "READY",
-    }
+    # A disk has other names for these than the instance that it is made with.
+    renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
+    fields = {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
+    record = fields | resources.identity(cloud, "compute#disk", path, name) | {"status": "READY"}
     complete(call.project, zone, record)
     resources.stamp_labels(record)
     return record
-
-
-def _disk_fields(params: Json) -> Json:
-    renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
-    return {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
 
 
 def _attached(record: Record, sent: Json, index: int) -> Json:
@@ -267,10 +239,8 @@ def _attached(record: Record, sent: Json, index: int) -> Json:
         "interface": sent.get("interface", "SCSI"),
         "diskSizeGb": record["sizeGb"],
     }
-    for field in ("licenses", "guestOsFeatures", "architecture"):
-        if record.get(field):
-            attached[field] = record[field]
-    return attached
+    of_image = ("licenses", "guestOsFeatures", "architecture")
+    return attached | {field: record[field] for field in of_image if record.get(field)}
 
 
 def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
@@ -287,15 +257,15 @@ def _find(record: Record, device: str) -> Json:
         if disk["deviceName"] == device:
             found: Json = disk
             return found
-    raise wrong_value("deviceName", device, "No attached disk found.")
+    raise api.wrong_value("deviceName", device, "No attached disk found.")
 
 
-@instance_records_changes("attachDisk")
+@instance_changes("attachDisk")
 def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    path = instance_records_KIND.path(call)
+    path = INSTANCE.path(call)
     sent = resources.tidy(call.body)
     if not sent.get("source"):
-        raise wrong_value("resource.source", "", "Name the disk to attach.")
+        raise api.wrong_value("resource.source", "", "Name the disk to attach.")
     if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
         raise invalid("The instance has a boot disk already.")
     names = {disk["deviceName"] for disk in record["disks"]}
@@ -307,7 +277,7 @@ def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     record["disks"].append(attached)
 
 
-@instance_records_changes("detachDisk")
+@instance_changes("detachDisk")
 def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Detach a disk; a boot disk only from a stopped instance."""
     disk = _find(record, call.arg("deviceName"))
@@ -319,6 +289,6 @@ def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
         left["index"] = index
 
 
-@instance_records_changes("setDiskAutoDelete")
+@instance_changes("setDiskAutoDelete")
 def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
     _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")

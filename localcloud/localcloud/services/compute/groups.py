@@ -9,35 +9,11 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, effect
-from localcloud.services.compute import (
-    group_actions,
-    health_checks,
-    instance_properties,
-    instances,
-    resources,
-)
-from localcloud.services.compute.api import (
-    API,
-    STORE,
-    last,
-    page,
-    path_from,
-    path_of,
-    shown,
-    url_of,
-    wrong_value,
-)
-from localcloud.services.compute.group_actions import (
-    COLLECTION,
-    GROUP,
-    group_lock,
-    instance_path,
-    load_group,
-    member,
-    save_group,
-    template_of,
-)
-from localcloud.services.compute.instance_properties import require_template
+from localcloud.services.compute import api, health_checks, instances, resources
+from localcloud.services.compute import group_actions as actions
+from localcloud.services.compute import instance_properties as properties_of
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
+from localcloud.services.compute.group_actions import COLLECTION, GROUP, load_group
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -86,8 +62,8 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         }
         _complete(cloud, call, record)
         if size and not record["baseInstanceName"]:
-            raise wrong_value("resource.baseInstanceName", "")
-        save_group(cloud, path, record)
+            raise api.wrong_value("resource.baseInstanceName", "")
+        actions.save_group(cloud, path, record)
     grow(cloud, path, size)
     health_checks.watch_group(cloud, path)
     return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
@@ -100,9 +76,9 @@ def grow(cloud: Cloud, path: str, size: int) -> None:
             record = load_group(cloud, path)
             suffix = _letters(cloud.operations.number())
             name = f"{record['baseInstanceName']}-{suffix}"
-            record["_members"][name] = member(template_of(record), "CREATING")
-            save_group(cloud, path, record)
-        group_actions.act(cloud, path, name, "CREATING")
+            record["_members"][name] = actions.member(actions.template_of(record), "CREATING")
+            actions.save_group(cloud, path, record)
+        actions.act(cloud, path, name, "CREATING")
 
 
 def _letters(number: int) -> str:
@@ -123,7 +99,7 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
-        raise wrong_value(
+        raise api.wrong_value(
             "resource.baseInstanceName",
             record["baseInstanceName"],
             f"Must be a match of regex '{_BASE_NAME.pattern}'",
@@ -145,9 +121,9 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     reference = versions[0].get("instanceTemplate", "")
     if not reference:
         raise invalid("Required field 'resource.instanceTemplate' not specified")
-    path = require_template(cloud, call, reference)
+    path = properties_of.require_template(cloud, call, reference)
     properties = resources.load(cloud, path)["properties"]
-    instance_properties.service_accounts(cloud, call, properties.get("serviceAccounts", []))
+    properties_of.service_accounts(cloud, call, properties.get("serviceAccounts", []))
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
     interface = properties["networkInterfaces"][0]
@@ -164,7 +140,7 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
         resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
         policy["healthCheck"] = url_of(path)
         if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
-            raise wrong_value(
+            raise api.wrong_value(
                 "resource.autoHealingPolicies[0].initialDelaySec",
                 policy["initialDelaySec"],
                 f"Must be between 0 and {_LONGEST_DELAY}.",
@@ -191,14 +167,12 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
             raise ApiError(501, "the local cloud changes the size of a group by resize only")
         if "instanceTemplate" in sent and "versions" not in sent:
             sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
-        fresh = {
-            key: value for key, value in sent.items() if key != "targetSize" and _is_set(value)
-        }
+        fresh = {k: value for k, value in sent.items() if k != "targetSize" and _is_set(value)}
         if body.get("autoHealingPolicies") == []:
             fresh["autoHealingPolicies"] = []
         record |= fresh
         _complete(cloud, call, record)
-        save_group(cloud, path, record)
+        actions.save_group(cloud, path, record)
     health_checks.watch_group(cloud, path)
     if record["updatePolicy"]["type"] == "PROACTIVE":
         roll(cloud, path, list(record["_members"]))
@@ -211,11 +185,11 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
         with cloud.store.locked():
             record = load_group(cloud, path)
             known = record["_members"][name]
-            if known["template"] == template_of(record):
+            if known["template"] == actions.template_of(record):
                 continue
-            known["template"] = template_of(record)
-            save_group(cloud, path, record)
-        group_actions.act(cloud, path, name, "RECREATING")
+            known["template"] = actions.template_of(record)
+            actions.save_group(cloud, path, record)
+        actions.act(cloud, path, name, "RECREATING")
 
 
 @API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
@@ -225,28 +199,24 @@ def _delete_group(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         record = load_group(cloud, path)
         record["_deleting"] = True
-        save_group(cloud, path, record)
+        actions.save_group(cloud, path, record)
     return resources.begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
 
 
 @effect("compute.group.delete")
 def _delete(cloud: Cloud, path: str) -> None:
-    with group_lock(path):
+    with actions.group_lock(path):
         record = resources.load(cloud, path)
         for name in record["_members"]:
-            instances.delete(cloud, instance_path(path, name))
+            instances.delete(cloud, actions.instance_path(path, name))
         cloud.store.delete(STORE, path)
 
 
-# The instances of a group, and their configs.
+# The instances of a group, and their configs. Each operation is done when the group knows what to
+# do, not when it has done it: clients wait for the group to be stable.
 
 _UPDATE = GROUP.permission("update")
 _VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
-
-
-def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
-    """Answer an operation that is done when the group knows what to do, not when it has done it."""
-    return resources.begin(cloud, call, GROUP, type_, path)
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
@@ -255,7 +225,7 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
         if name not in known:
-            raise wrong_value(
+            raise api.wrong_value(
                 "instances",
                 name,
                 f"Instance is not a member of the managed instance group '{path}'.",
@@ -272,16 +242,18 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
     def edit(record: Record) -> None:
         for config in sent:
             resources.require_name(config.get("name", ""))
-            resources.require_new(cloud, instance_path(path, config["name"]))
+            resources.require_new(cloud, actions.instance_path(path, config["name"]))
             if config["name"] in record["_members"]:
                 raise invalid(f"The group has an instance '{config['name']}' already.")
         for config in sent:
-            record["_members"][config["name"]] = member(template_of(record), "CREATING")
+            record["_members"][config["name"]] = actions.member(
+                actions.template_of(record), "CREATING"
+            )
             record["_configs"][config["name"]] = _config(config)
 
     operation = _edit(cloud, call, "createInstances", path, edit)
     for config in sent:
-        group_actions.act(cloud, path, config["name"], "CREATING")
+        actions.act(cloud, path, config["name"], "CREATING")
     return operation
 
 
@@ -300,9 +272,9 @@ def act_on_instances(cloud: Cloud, call: Call) -> Json:
     """Delete instances, which shrinks the group, or recreate them."""
     path, verb = GROUP.path(call), call.method.name.partition(".")[2]
     chosen = _chosen(cloud, call, path)
-    operation = _changed(cloud, call, verb, path)
+    operation = resources.begin(cloud, call, GROUP, verb, path)
     for name in chosen:
-        group_actions.act(cloud, path, name, _VERBS[verb])
+        actions.act(cloud, path, name, _VERBS[verb])
     return operation
 
 
@@ -311,8 +283,8 @@ def abandon_instances(cloud: Cloud, call: Call) -> Json:
     """Remove instances from the group without deleting them."""
     path = GROUP.path(call)
     for name in _chosen(cloud, call, path):
-        group_actions.forget(cloud, path, name)
-    return _changed(cloud, call, "abandonInstances", path)
+        actions.forget(cloud, path, name)
+    return resources.begin(cloud, call, GROUP, "abandonInstances", path)
 
 
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
@@ -323,10 +295,10 @@ def apply_updates(cloud: Cloud, call: Call) -> Json:
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
     if call.body.get("minimalAction") == "REPLACE":
         for name in chosen:
-            group_actions.act(cloud, path, name, "RECREATING")
+            actions.act(cloud, path, name, "RECREATING")
     else:
         roll(cloud, path, chosen)
-    return _changed(cloud, call, "applyUpdatesToInstances", path)
+    return resources.begin(cloud, call, GROUP, "applyUpdatesToInstances", path)
 
 
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
@@ -335,11 +307,11 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
     record = load_group(cloud, path)
     size = call.number("size") or 0
     if size < 0:
-        raise wrong_value("size", size, "Must not be negative.")
-    operation = _changed(cloud, call, "resize", path)
+        raise api.wrong_value("size", size, "Must not be negative.")
+    operation = resources.begin(cloud, call, GROUP, "resize", path)
     staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
     for name in staying[size:]:
-        group_actions.act(cloud, path, name, "DELETING")
+        actions.act(cloud, path, name, "DELETING")
     grow(cloud, path, max(0, size - len(staying)))
     return operation
 
@@ -392,8 +364,8 @@ def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Recor
     with cloud.store.locked():
         record = load_group(cloud, path)
         edit(record)
-        save_group(cloud, path, record)
-    return _changed(cloud, call, type_, path)
+        actions.save_group(cloud, path, record)
+    return resources.begin(cloud, call, GROUP, type_, path)
 
 
 # As Google shows them.
@@ -410,7 +382,7 @@ def shown_group(record: Record) -> Json:
     counts = dict.fromkeys(_ACTIONS, 0)
     for known in members:
         counts[str(known["action"]).lower()] += 1
-    reached = all(known["template"] == template_of(record) for known in members)
+    reached = all(known["template"] == actions.template_of(record) for known in members)
     stateful = bool(record["_configs"])
     status = {
         "isStable": counts["none"] == len(members),
@@ -438,7 +410,7 @@ def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
 
 
 def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
-    member, path = record["_members"][name], instance_path(group, name)
+    member, path = record["_members"][name], actions.instance_path(group, name)
     instance = cloud.store.get(STORE, path)
     managed: Json = {
         "instance": url_of(path),
@@ -471,7 +443,7 @@ def _list_errors(cloud: Cloud, call: Call) -> Json:
             "error": {"code": error["code"], "message": error["message"]},
             "instanceActionDetails": {
                 "action": member["action"],
-                "instance": url_of(instance_path(group, name)),
+                "instance": url_of(actions.instance_path(group, name)),
                 "version": {"instanceTemplate": member["template"]},
             },
             "timestamp": rfc3339(error["at"]),
@@ -519,7 +491,7 @@ def list_plain_groups(cloud: Cloud, call: Call) -> Json:
     records = [
         _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
     ]
-    return page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
+    return api.page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
 
 
 @API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
@@ -528,9 +500,9 @@ def _list_instances(cloud: Cloud, call: Call) -> Json:
     found = []
     only_running = call.body.get("instanceState") == "RUNNING"
     for name in sorted(record["_members"]):
-        instance = cloud.store.get(STORE, instance_path(group, name))
+        instance = cloud.store.get(STORE, actions.instance_path(group, name))
         running = instance is not None and instance["status"] == "RUNNING"
         if instance is not None and (running or not only_running):
             found.append({"instance": instance["selfLink"], "status": instance["status"]})
     path = f"{path_from(record['instanceGroup'])}/listInstances"
-    return page(call, "compute#instanceGroupsListInstances", path, found)
+    return api.page(call, "compute#instanceGroupsListInstances", path, found)

@@ -55,10 +55,6 @@ def _complete(record: Json) -> None:
         )
 
 
-def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    _complete(record)
-
-
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     if before["type"] != after.get("type"):
         raise invalid("The type of a health check cannot be changed.")
@@ -69,7 +65,7 @@ HEALTH_CHECK = Kind(
     collection="healthChecks",
     parameter="healthCheck",
     scope="global",
-    prepare=_prepare,
+    prepare=lambda cloud, call, path, record: _complete(record),
     change=_change,
     latency="network",
 )

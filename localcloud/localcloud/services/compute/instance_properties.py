@@ -107,11 +107,8 @@ def full_shielding(sent: Json) -> Json:
     """Return shielded VM options, completed."""
     full = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True} | sent
     if full["enableIntegrityMonitoring"] and not full["enableVtpm"]:
-        raise ApiError(
-            400,
-            "Invalid value for field 'resource.shieldedInstanceConfig': integrity monitoring needs "
-            "the vTPM.",
-        )
+        why = "integrity monitoring needs the vTPM."
+        raise invalid(f"Invalid value for field 'resource.shieldedInstanceConfig': {why}")
     return full
 
 
@@ -124,7 +121,15 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
     email = sent[0]["email"]
     if email == "default":
         email = default_service_account(call.project)
-    _require_usable(cloud, call, email)
+    # One message for both: it tells a caller without the right nothing of which accounts exist.
+    if access.account_problem(cloud, email) or not access.may_act_as(cloud, call, email):
+        raise ApiError(
+            400,
+            f"The user does not have access to service account '{email}'. User: "
+            f"'{call.principal.email}'. Ask a project owner to grant you the "
+            "iam.serviceAccountUser role on the service account",
+            reason="SERVICE_ACCOUNT_ACCESS_DENIED",
+        )
     scopes = sent[0].get("scopes", [])
     if not scopes:
         raise wrong_value("resource.serviceAccounts[0].scopes", "", "At least one scope is needed.")
@@ -136,18 +141,6 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
                 f"Scopes are URLs such as {CLOUD_PLATFORM}.",
             )
     return [{"email": email, "scopes": list(scopes)}]
-
-
-def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
-    may_act = access.may_act_as(cloud, call, email)
-    if access.account_problem(cloud, email) or not may_act:
-        raise ApiError(
-            400,
-            f"The user does not have access to service account '{email}'. User: "
-            f"'{call.principal.email}'. Ask a project owner to grant you the "
-            "iam.serviceAccountUser role on the service account",
-            reason="SERVICE_ACCOUNT_ACCESS_DENIED",
-        )
 
 
 # Instance templates, which never change.

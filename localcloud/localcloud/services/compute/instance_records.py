@@ -28,6 +28,23 @@ def policy_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 INSTANCES = Collection(API, "instances", "compute.instances", policy_resources)
 
 
+def existing(cloud: Cloud, call: Call) -> str:
+    """Return the path of the instance that a call names; 404 when there is none."""
+    path = INSTANCE.path(call)
+    load(cloud, path)
+    return path
+
+
+def metadata(record: Record) -> dict[str, str]:
+    """Return the metadata of an instance by key."""
+    return {item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])}
+
+
+def invalid_usage(why: str) -> ApiError:
+    """Return the 400 for what an instance in its state or with its settings does not allow."""
+    return ApiError(400, f"Invalid resource usage: '{why}'.", reason="invalidUsage")
+
+
 def save(cloud: Cloud, path: str, record: Record) -> None:
     """Store a changed instance."""
     stamp(record)
@@ -68,11 +85,9 @@ def instance_changes(name: str) -> Callable[[Edit], Edit]:
 def require_stopped(record: Record, what: str) -> None:
     """Refuse a change that needs the instance to be TERMINATED."""
     if record["status"] != "TERMINATED":
-        raise ApiError(
-            400,
-            f"Invalid resource usage: '{what} can only be changed when the instance is stopped; "
-            f"its status is {record['status']}.'.",
-            reason="invalidUsage",
+        status = record["status"]
+        raise invalid_usage(
+            f"{what} can only be changed when the instance is stopped; its status is {status}."
         )
 
 
@@ -94,9 +109,7 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         name=record["name"],
         number=int(record["id"]),
         machine_type=last(record["machineType"]),
-        attributes={
-            item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])
-        },
+        attributes=metadata(record),
         service_account=accounts[0].get("email"),
         scopes=tuple(accounts[0].get("scopes", ())),
         tags=tuple(record["tags"].get("items", ())),

@@ -8,25 +8,10 @@ from localcloud.core.cloud import Cloud, cloud_started, machine_powered_off
 from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.store import POLICY, Record, effect
 from localcloud.services import iam_policy, org_policy
-from localcloud.services.compute import (
-    addresses,
-    catalog,
-    disks,
-    instance_properties,
-    instance_records,
-    resources,
-)
+from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
+from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
-from localcloud.services.compute.instance_records import (
-    INSTANCE,
-    INSTANCES,
-    ended,
-    instance_changes,
-    require_stopped,
-    save,
-    set_status,
-    started,
-)
+from localcloud.services.compute.instance_records import INSTANCE, INSTANCES, instance_changes
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
@@ -46,8 +31,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
     body = resources.tidy(call.body)
-    source = call.arg("sourceInstanceTemplate")
-    if source:
+    if source := call.arg("sourceInstanceTemplate"):
         template = resources.load(cloud, instance_properties.require_template(cloud, call, source))
         body = instance_properties.body_of(template, "") | body
     path = add(cloud, call, body)
@@ -64,14 +48,14 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
     name = body.get("name", "")
     resources.require_name(name)
     path = f"projects/{call.project}/{resources.place_of(call)}/instances/{name}"
-    zone = call.params["zone"]
+    zone, metadata = call.params["zone"], body.get("metadata", {})
     with cloud.store.locked():
         resources.require_new(cloud, path)
         for field, permission in _SETS.items():
             if body.get(field):
                 resources.require_permission(cloud, call, f"compute.instances.{permission}")
-        org_policy.require_os_login(cloud, call.project, body.get("metadata", {}))
-        org_policy.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
+        org_policy.require_os_login(cloud, call.project, metadata)
+        org_policy.forbid_serial_port_logging(cloud, call.project, metadata)
         record = _new_record(cloud, call, path, body)
         planned = addresses.plan_interfaces(cloud, call, zone, body.get("networkInterfaces", []))
         if any(interface.get("accessConfigs") for interface in planned):
@@ -82,7 +66,7 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         except ApiError:
             _release(cloud, path, record)
             raise
-        save(cloud, path, record)
+        records.save(cloud, path, record)
     return path
 
 
@@ -107,6 +91,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
         "tags": instance_properties.stored_tags(body.get("tags", {})),
         "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),
+        # The field had another name in beta.
         "shieldedInstanceConfig": instance_properties.full_shielding(
             body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
         ),
@@ -140,18 +125,12 @@ def create(cloud: Cloud, path: str) -> None:
 def boot(cloud: Cloud, path: str) -> None:
     """Start the machine of an instance, which is RUNNING then."""
     now = rfc3339(cloud.clock.now())
-    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
-    cloud.machines.boot(instance_records.machine_spec(cloud, record))
-    started.run(cloud, path)
+    record = records.set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(records.machine_spec(cloud, record))
+    records.started.run(cloud, path)
 
 
-def _existing(cloud: Cloud, call: Call) -> str:
-    path = INSTANCE.path(call)
-    resources.load(cloud, path)
-    return path
-
-
-iam_policy.serve(INSTANCES, _existing, strict=True)
+iam_policy.serve(INSTANCES, records.existing, strict=True)
 
 
 @INSTANCES.method("get")
@@ -178,16 +157,12 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         record = resources.load(cloud, path)
         if record["deletionProtection"]:
-            raise ApiError(
-                400,
-                f"Invalid resource usage: 'Resource cannot be deleted if it's protected against "
-                f"deletion. Instance '{record['name']}' has deletionProtection set.'.",
-                reason="invalidUsage",
+            raise records.invalid_usage(
+                "Resource cannot be deleted if it's protected against deletion. Instance "
+                f"'{record['name']}' has deletionProtection set."
             )
-        set_status(cloud, path, "STOPPING")
-    return resources.begin(
-        cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete"
-    )
+        records.set_status(cloud, path, "STOPPING")
+    return _begin(cloud, call, "delete", "delete")
 
 
 @effect("compute.instance.delete")
@@ -198,13 +173,13 @@ def delete(cloud: Cloud, path: str) -> None:
     cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)
-        ended.run(cloud, path)
+        records.ended.run(cloud, path)
 
 
 def _forget(cloud: Cloud, path: str, record: Record) -> None:
     with cloud.store.locked():
         _release(cloud, path, record)
-        cloud.store.delete(POLICY, path_from(record["selfLink"]))
+        cloud.store.delete(POLICY, path)
         cloud.store.delete(STORE, path)
 
 
@@ -240,7 +215,7 @@ def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; no effect on a running one."""
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
-        set_status(cloud, INSTANCE.path(call), "PROVISIONING")
+        records.set_status(cloud, INSTANCE.path(call), "PROVISIONING")
     return _begin(cloud, call, "start", "start")
 
 
@@ -252,7 +227,7 @@ def _start(cloud: Cloud, path: str) -> None:
     try:
         require_capacity(cloud, record)
     except ApiError:
-        set_status(cloud, path, "TERMINATED")
+        records.set_status(cloud, path, "TERMINATED")
         raise
     boot(cloud, path)
 
@@ -262,7 +237,7 @@ def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; no effect on a stopped one."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
-        set_status(cloud, INSTANCE.path(call), "STOPPING")
+        records.set_status(cloud, INSTANCE.path(call), "STOPPING")
     return _begin(cloud, call, "stop", "stop")
 
 
@@ -282,7 +257,7 @@ def reset_instance(cloud: Cloud, call: Call) -> Json:
 @effect("compute.instance.reset")
 def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.halt(path, grace=0)
-    cloud.machines.boot(instance_records.machine_spec(cloud, resources.load(cloud, path)))
+    cloud.machines.boot(records.machine_spec(cloud, resources.load(cloud, path)))
 
 
 @INSTANCES.method("simulateMaintenanceEvent")
@@ -290,16 +265,15 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; others migrate without the guest noticing."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        return resources.begin(
-            cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call)
-        )
+        verb = "simulateMaintenanceEvent"
+        return resources.begin(cloud, call, INSTANCE, verb, INSTANCE.path(call))
     return _begin(cloud, call, "preempted", "stop")
 
 
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
     """Preempt a spot instance: 30 seconds' notice, then stop or delete it."""
-    record = set_status(cloud, path, "STOPPING")
+    record = records.set_status(cloud, path, "STOPPING")
     cloud.machines.preempt(path)
     if record["scheduling"].get("instanceTerminationAction") == "DELETE":
         delete(cloud, path)
@@ -314,8 +288,8 @@ def _went_off(cloud: Cloud, key: str) -> None:
 
 
 def _stopped(cloud: Cloud, path: str) -> None:
-    set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
-    ended.run(cloud, path)
+    records.set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+    records.ended.run(cloud, path)
 
 
 # Settings of an existing instance.
@@ -345,7 +319,7 @@ def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
 @instance_changes("setServiceAccount")
 def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     accepted = instance_properties.service_accounts(cloud, call, [call.body])
-    require_stopped(record, "The service account")
+    records.require_stopped(record, "The service account")
     record["serviceAccounts"] = accepted
 
 
@@ -356,7 +330,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     kept = {key: value for key, value in before.items() if key not in call.body}
     after = instance_properties.full_scheduling(kept | resources.tidy(call.body))
     if after["preemptible"] != before["preemptible"]:
-        require_stopped(record, "The provisioning model")
+        records.require_stopped(record, "The provisioning model")
     record["scheduling"] = after
 
 
@@ -367,7 +341,7 @@ def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     if not name:
         raise wrong_value("machineType", "", "It is required.")
     catalog.machine_type(name, zone)
-    require_stopped(record, "The machine type")
+    records.require_stopped(record, "The machine type")
     record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
 
 
@@ -380,15 +354,13 @@ def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
 @instance_changes("updateShieldedInstanceConfig")
 def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance."""
-    require_stopped(record, "The Shielded VM configuration")
+    records.require_stopped(record, "The Shielded VM configuration")
     record["shieldedInstanceConfig"] = instance_properties.full_shielding(
         record["shieldedInstanceConfig"] | resources.tidy(call.body)
     )
 
 
 # Output of the guest: its serial port and guest attributes.
-
-_PORTS = ("1", "2", "3", "4")
 
 
 @INSTANCES.method("getSerialPortOutput")
@@ -398,21 +370,14 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     resources.load(cloud, path)
     start = call.number("start") or 0
     port = call.arg("port", "1")
-    if port not in _PORTS:
+    if port not in ("1", "2", "3", "4"):
         raise wrong_value("port", port, "Must be one of 1 to 4.")
     if start < 0:
         raise wrong_value("start", start, "The local cloud keeps all.")
     text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
-    return shown(
-        call,
-        {
-            "kind": "compute#serialPortOutput",
-            "selfLink": url_of(f"{path}/serialPort"),
-            "contents": text,
-            "start": str(start),
-            "next": str(end),
-        },
-    )
+    output = {"contents": text, "start": str(start), "next": str(end)}
+    link = url_of(f"{path}/serialPort")
+    return shown(call, {"kind": "compute#serialPortOutput", "selfLink": link, **output})
 
 
 def guest_attributes(found: dict[str, str]) -> Json:
@@ -427,25 +392,23 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
     path = INSTANCE.path(call)
     record = resources.load(cloud, path)
-    items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
-    if items.get("enable-guest-attributes", "").upper() != "TRUE":
+    # Off unless the metadata asks: the guest would otherwise write where all readers look.
+    if records.metadata(record).get("enable-guest-attributes", "").upper() != "TRUE":
         raise ApiError(
             403, "Permission denied: the instance's metadata does not set enable-guest-attributes."
         )
     found = cloud.machines.guest_attributes(path)
     answer: Json = {"kind": "compute#guestAttributes"}
     variable, query = call.arg("variableKey"), call.arg("queryPath")
+    at = f"{path}/guestAttributes/{variable or query}"
+    chosen = {name: value for name, value in found.items() if name.startswith(query)}
+    if variable not in found if variable else not chosen:
+        raise not_found(at)
     if variable:
-        if variable not in found:
-            raise not_found(f"{path}/guestAttributes/{variable}")
         answer |= {"variableKey": variable, "variableValue": found[variable]}
     else:
-        chosen = {name: value for name, value in found.items() if name.startswith(query)}
-        if not chosen:
-            raise not_found(f"{path}/guestAttributes/{query}")
         answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
-    answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
-    return shown(call, answer)
+    return shown(call, answer | {"selfLink": url_of(at)})
 
 
 # Stock-outs and quotas, as switched by settings of the local cloud.
@@ -455,34 +418,26 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
     """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full."""
-    zone = last(record["zone"])
-    _require_quota(cloud, record, catalog.region_of(zone))
+    zone, own = last(record["zone"]), path_from(record["selfLink"])
+    region, project = catalog.region_of(zone), own.split("/")[1]
+    limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
+    if limit is not None:
+        # Stopped instances don't count: Google holds no CPUs for them.
+        held = [
+            _cpus(other)
+            for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
+            if "/instances/" in path and path != own and other["status"] != "TERMINATED"
+        ]
+        if _cpus(record) + sum(held) > limit:
+            message = f"Quota 'CPUS' exceeded.  Limit: {limit:.1f} in region {region}."
+            raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
     if zone in zones or "*" in zones:
-        where = path_from(record["zone"])
         raise ApiError(
             503,
-            f"The zone '{where}' does not have enough resources available to fulfill the request. "
-            " Try a different zone, or try again later.",
+            f"The zone '{path_from(record['zone'])}' does not have enough resources available to "
+            "fulfill the request.  Try a different zone, or try again later.",
             reason="ZONE_RESOURCE_POOL_EXHAUSTED",
-        )
-
-
-def _require_quota(cloud: Cloud, record: Record, region: str) -> None:
-    limits = cloud.setting("compute.quota").get("CPUS", {})
-    if region not in limits:
-        return
-    project = path_from(record["selfLink"]).split("/")[1]
-    wanted = _cpus(record)
-    for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-"):
-        counts = "/instances/" in path and other["status"] not in ("TERMINATED", "STOPPED")
-        if counts and other["selfLink"] != record["selfLink"]:
-            wanted += _cpus(other)
-    if wanted > limits[region]:
-        raise ApiError(
-            403,
-            f"Quota 'CPUS' exceeded.  Limit: {limits[region]:.1f} in region {region}.",
-            reason="QUOTA_EXCEEDED",
         )
 
 
@@ -497,7 +452,7 @@ def _cpus(record: Record) -> int:
 _DAY = 86400.0
 
 
-@started
+@records.started
 def begin_day(cloud: Cloud, path: str) -> None:
     """Schedule the end of an instance that may run for only a day."""
     record = cloud.store.get(STORE, path)

@@ -2,6 +2,7 @@
 
 import re
 from ipaddress import IPv4Network, ip_network
+from itertools import product
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -9,23 +10,12 @@ from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, effect
 from localcloud.services import org_policy
-from localcloud.services.compute import catalog, projects, resources
-from localcloud.services.compute.api import (
-    API,
-    STORE,
-    last,
-    page,
-    path_from,
-    path_of,
-    shown,
-    url_of,
-    wrong_value,
-)
+from localcloud.services.compute import api, catalog, projects, resources
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
 DEFAULT = "default"
 PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
 """The private addresses of RFC 1918."""
-_AUTO_RANGE = "10.128.0.0/9"
 SUBNETWORK_DEFAULTS: Json = {
     "privateIpGoogleAccess": False,
     "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
@@ -34,19 +24,13 @@ SUBNETWORK_DEFAULTS: Json = {
     "allowSubnetCidrRoutesOverlap": False,
 }
 """The fields of every new subnetwork whose maker says nothing else."""
-_RULES: tuple[tuple[str, str, list[Json]], ...] = (
-    ("default-allow-icmp", "0.0.0.0/0", [{"IPProtocol": "icmp"}]),
-    (
-        "default-allow-internal",
-        _AUTO_RANGE,
-        [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-    ),
-    ("default-allow-rdp", "0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["3389"]}]),
-    ("default-allow-ssh", "0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["22"]}]),
+# The rules of the default network: their name's end, source and ports by protocol. Source:
+# cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc.
+_RULES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("icmp", "0.0.0.0/0", {"icmp": ""}),
+    ("internal", "10.128.0.0/9", {"tcp": "0-65535", "udp": "0-65535", "icmp": ""}),
+    ("rdp", "0.0.0.0/0", {"tcp": "3389"}),
+    ("ssh", "0.0.0.0/0", {"tcp": "22"}),
 )
 
 
@@ -63,10 +47,14 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
     return path
 
 
-def require_own_network(cloud: Cloud, project: str, reference: str) -> str:
-    """Return what `require_network` does; 400 for a network of another project."""
-    path = require_network(cloud, project, reference)
-    projects.require_own(project, path)
+def _place(cloud: Cloud, call: Call, record: Json) -> str:
+    """Write down the network of a new resource by its URL, and return its path.
+
+    It is 400 for a network of another project: what is in a network is made by its owner.
+    """
+    path = require_network(cloud, call.project, record.get("network", ""))
+    projects.require_own(call.project, path)
+    record["network"] = url_of(path)
     return path
 
 
@@ -94,9 +82,7 @@ def _complete(record: Json) -> None:
     routing: dict[str, Any] = {"routingMode": "REGIONAL", "bgpBestPathSelectionMode": "LEGACY"}
     record["routingConfig"] = routing | record.get("routingConfig", {})
     _give_ula_range(record)
-    record["selfLinkWithId"] = url_of(
-        path_from(record["selfLink"]).rpartition("/")[0] + f"/{record['id']}"
-    )
+    record["selfLinkWithId"] = f"{record['selfLink'].rpartition('/')[0]}/{record['id']}"
 
 
 def _give_ula_range(record: Json) -> None:
@@ -115,16 +101,14 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     record["subnetworks"] = []
     for region, range_ in catalog.auto_ranges(cloud, project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
-        subnet = (
-            SUBNETWORK_DEFAULTS
-            | resources.identity(cloud, "compute#subnetwork", at, name)
-            | {
-                "_automatic": True,
-                "network": url_of(path),
-                "ipCidrRange": range_,
-                "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
-            }
-        )
+        subnet = {
+            **SUBNETWORK_DEFAULTS,
+            **resources.identity(cloud, "compute#subnetwork", at, name),
+            "_automatic": True,
+            "network": url_of(path),
+            "ipCidrRange": range_,
+            "gatewayAddress": str(IPv4Network(range_)[1]),
+        }
         resources.stamp(subnet)
         cloud.store.put(STORE, at, subnet)
         record["subnetworks"].append(url_of(at))
@@ -189,18 +173,6 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
         cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
 
-@API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
-def _get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
-    path = NETWORK.path(call)
-    resources.load(cloud, path)
-    rules = [
-        rule
-        for _, rule in cloud.store.items(STORE, f"projects/{call.project}/global/firewalls/")
-        if rule["network"] == url_of(path)
-    ]
-    return shown(call, {"firewalls": rules})
-
-
 @service_enabled["compute.googleapis.com"]
 def _add_default_network(cloud: Cloud, project: str) -> None:
     """Create the network that comes with the Compute Engine API."""
@@ -216,14 +188,18 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
     _add_routes(cloud, path, network)
     _add_auto_subnets(cloud, path, network)
     cloud.store.put(STORE, path, network)
-    for name, source, allowed in _RULES:
+    for short, source, ports in _RULES:
+        name = f"default-allow-{short}"
         at = f"projects/{project}/global/firewalls/{name}"
         rule = resources.identity(cloud, "compute#firewall", at, name) | {
             "network": url_of(path),
             "priority": 65534,
             "direction": "INGRESS",
             "sourceRanges": [source],
-            "allowed": allowed,
+            "allowed": [
+                {"IPProtocol": protocol} | ({"ports": [range_]} if range_ else {})
+                for protocol, range_ in ports.items()
+            ],
             "disabled": False,
             "logConfig": {"enable": False},
         }
@@ -233,7 +209,6 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
 # Subnetworks, whose ranges must not overlap.
 
 _LONGEST_PREFIX = 29
-_USABLE = ("network", "ipCidrRange", "purpose", "stackType")
 
 
 def parse_range(text: str, field: str) -> IPv4Network:
@@ -241,9 +216,9 @@ def parse_range(text: str, field: str) -> IPv4Network:
     try:
         network = IPv4Network(text)
     except ValueError as error:
-        raise wrong_value(f"{field}", text, f"{error}.") from None
+        raise api.wrong_value(f"{field}", text, f"{error}.") from None
     if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
-        raise wrong_value(
+        raise api.wrong_value(
             f"{field}",
             text,
             f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}.",
@@ -255,6 +230,11 @@ def ranges(subnet: Record) -> list[IPv4Network]:
     """Return the primary and secondary ranges of a subnetwork."""
     secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
     return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
+
+
+def taken_ranges(cloud: Cloud, network: str) -> list[IPv4Network]:
+    """Return the ranges of all subnetworks of the network at path `network`."""
+    return [block for subnet in subnets(cloud, network) for block in ranges(subnet)]
 
 
 def require_subnetwork(
@@ -269,7 +249,7 @@ def require_subnetwork(
         for subnet in subnets(cloud, network):
             if last(subnet["region"]) == region:
                 return subnet
-        raise wrong_value(
+        raise api.wrong_value(
             "networkInterfaces[0].subnetwork",
             "",
             f"Network '{network}' has no subnetwork in region {region}; name one.",
@@ -291,13 +271,13 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
     for other in subnets(cloud, path_from(record["network"])):
         if other["selfLink"] == record["selfLink"]:
             continue
-        for block in wanted:
-            for existing in ranges(other):
-                if block.overlaps(existing):
-                    raise invalid(
-                        f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
-                        f"'{other['name']}' in region '{last(other['region'])}'."
-                    )
+        pairs = product(wanted, ranges(other))
+        if block := next((block for block, held in pairs if block.overlaps(held)), None):
+            raise invalid(
+                f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
+                f"'{other['name']}' in region '{last(other['region'])}'."
+            )
+    # Secondary ranges must not overlap each other or the primary one either.
     for index, block in enumerate(wanted):
         if any(block.overlaps(other) for other in wanted[:index]):
             raise invalid(f"Invalid IPCidrRange: {block} overlaps another range of the subnetwork.")
@@ -305,20 +285,18 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
 
 def _check_ranges(record: Json) -> None:
     if not record.get("ipCidrRange"):
-        raise wrong_value("resource.ipCidrRange", "", "It must be given.")
+        raise api.wrong_value("resource.ipCidrRange", "", "It must be given.")
     record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
     for secondary in record.get("secondaryIpRanges", []):
         parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
 
 
 def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    network = require_own_network(cloud, call.project, record.get("network", ""))
-    record["network"] = url_of(network)
+    network = _place(cloud, call, record)
     _check_ranges(record)
     _require_no_overlap(cloud, record)
     _complete_logging(record, record)
-    first = IPv4Network(record["ipCidrRange"])[1]
-    record["gatewayAddress"] = str(first)
+    record["gatewayAddress"] = str(IPv4Network(record["ipCidrRange"])[1])
     owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
@@ -370,7 +348,7 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     """Widen a subnetwork's primary range; it cannot shrink."""
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
     if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
-        raise wrong_value(
+        raise api.wrong_value(
             "ipCidrRange", wider, f"It must contain the current range {record['ipCidrRange']}."
         )
     record["ipCidrRange"] = str(wider)
@@ -383,25 +361,13 @@ def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
     record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
 
 
-@API.method("subnetworks.listUsable", permission="compute.subnetworks.list")
-def list_usable(cloud: Cloud, call: Call) -> Json:
-    """List the subnetworks of the project that machines may use."""
-    items = [
-        {"subnetwork": record["selfLink"], **{field: record[field] for field in _USABLE}}
-        for path, record in cloud.store.items(STORE, f"projects/{call.project}/regions/")
-        if "/subnetworks/" in path
-    ]
-    path = f"projects/{call.project}/aggregated/subnetworks/listUsable"
-    return page(call, "compute#usableSubnetworksAggregatedList", path, items)
-
-
 # Routes: the one to the internet that every network has, and those that users add.
 
 _NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
 
 def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
     if len(hops) != 1:
         raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
@@ -452,17 +418,16 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
             del nat["natIps"]
         type_ = nat.get("type") or "PUBLIC"
         completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
-    if completed:
-        record["nats"] = completed
+    record |= {"nats": completed} if completed else {}
 
 
 def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     _complete_nats(cloud, call, record)
 
 
 def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    _place(cloud, call, after)
     if before["network"] != after["network"]:
         raise invalid("The network of a router cannot be changed.")
     _complete_nats(cloud, call, after)
@@ -494,13 +459,6 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"kind": "compute#routerStatusResponse", "result": status})
 
 
-@API.method("routers.getNatMappingInfo", permission="compute.routers.get")
-def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
-    """Return an empty list: machines of the local cloud reach the network without NAT."""
-    resources.load(cloud, _ROUTER.path(call))
-    return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}
-
-
 # Firewall rules: kept and checked here; `services/reach.py` judges packets by them.
 
 _HIGHEST_PRIORITY = 65535
@@ -512,7 +470,7 @@ def _check_rule(record: Json) -> None:
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
-        raise wrong_value(
+        raise api.wrong_value(
             "resource.priority", record["priority"], f"Must be between 0 and {_HIGHEST_PRIORITY}."
         )
     for field in ("sourceRanges", "destinationRanges"):
@@ -520,7 +478,7 @@ def _check_rule(record: Json) -> None:
             try:
                 ip_network(text)
             except ValueError as error:
-                raise wrong_value(f"resource.{field}", text, f"{error}.") from None
+                raise api.wrong_value(f"resource.{field}", text, f"{error}.") from None
 
 
 def _check_filters(record: Json) -> None:
@@ -532,7 +490,7 @@ def _check_filters(record: Json) -> None:
     for field in accounts:
         for email in record[field]:
             if not _EMAIL.fullmatch(email):
-                raise wrong_value(f"resource.{field}", email)
+                raise api.wrong_value(f"resource.{field}", email)
     if record["direction"] == "EGRESS":
         for field in ("sourceTags", "sourceServiceAccounts"):
             if record.get(field):
@@ -540,7 +498,7 @@ def _check_filters(record: Json) -> None:
 
 
 def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     ingress = record["direction"] == "INGRESS"
     if ingress and not any(
         record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
@@ -552,7 +510,7 @@ def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _change_rule(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    _place(cloud, call, after)
     if before["network"] != after["network"] or before["direction"] != after["direction"]:
         raise invalid("The network and the direction of a firewall rule cannot be changed.")
     _check_rule(after)
