@@ -165,8 +165,7 @@ def delete_account(cloud: Cloud, call: Call) -> Json:
         cloud.store.delete(ACCOUNT, key)
         cloud.store.put(DELETED, key, record)
         cloud.store.delete("policy", key)
-        member = f"serviceAccount:{record['email']}"
-        iam_policy.forget_member(cloud, member, _account_view(record)["uniqueId"])
+        iam_policy.rename_member(cloud, *iam_policy.deleted_member(_account_view(record)))
     return {}
 
 
@@ -180,7 +179,7 @@ def undelete_account(cloud: Cloud, call: Call) -> Json:
             raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
         cloud.store.delete(DELETED, key)
         cloud.store.put(ACCOUNT, key, record)
-        iam_policy.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
+        iam_policy.rename_member(cloud, *reversed(iam_policy.deleted_member(record)))
     return {"restoredAccount": _account_view(record)}
 
 

@@ -10,8 +10,9 @@ from localcloud.core.call import Call, Json, Principal, same_bytes
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Collection
-from localcloud.core.store import POLICY
+from localcloud.core.store import POLICY, Record
 
+Condition = tuple[tuple[str, str], ...]
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _CONDITIONAL = 3
 """The version of policies with conditions."""
@@ -26,11 +27,6 @@ _VERSION, _COMPUTES_VERSION = "options.requestedPolicyVersion", "optionsRequeste
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
-def read(cloud: Cloud, resource: str) -> Json:
-    """Return the policy in the form of the API's response."""
-    return access.policy(cloud, resource)
-
-
 def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     """Replace the policy of `resource` by the one in the request body `sent`.
 
@@ -41,7 +37,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
     policy = sent.get("policy", sent)
     with cloud.store.locked():
-        known = read(cloud, resource)
+        known = access.policy(cloud, resource)
         sent_etag = policy.get("etag")
         if sent_etag and not same_bytes(sent_etag, known["etag"]):
             raise ApiError(
@@ -67,12 +63,12 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
 def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
     """Add a member to a role, as Google does for the accounts that it makes itself."""
     with cloud.store.locked():
-        bindings = read(cloud, resource)["bindings"]
+        bindings = access.policy(cloud, resource)["bindings"]
         _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
 
 
 def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
-    known = read(cloud, resource)
+    known = access.policy(cloud, resource)
     merged = _merged(bindings)
     if merged == known["bindings"]:
         return known
@@ -112,14 +108,14 @@ def serve(
     def get(cloud: Cloud, call: Call) -> Json:
         version = call.body.get("options", {}).get("requestedPolicyVersion")
         version = version or call.arg(_VERSION) or call.arg(_COMPUTES_VERSION)
-        return shown(read(cloud, find(cloud, call)), version)
+        return shown(access.policy(cloud, find(cloud, call)), version)
 
     def set_(cloud: Cloud, call: Call) -> Json:
         name = find(cloud, call)
         bindings = call.body.get("policy", call.body).get("bindings", [])
         require(bindings)
         right = f"{collection.permissions}.setIamPolicy"
-        known = read(cloud, name)["bindings"]
+        known = access.policy(cloud, name)["bindings"]
         require_modified(cloud, call, right, collection.resources(cloud, call), known, bindings)
         return shown(write(cloud, name, call.body), _CONDITIONAL)
 
@@ -180,7 +176,7 @@ def shown(policy: Json, asked: int | str | None) -> Json:
     return {**policy, "version": 1, "bindings": list(map(_without_condition, policy["bindings"]))}
 
 
-def condition_of(binding: Json) -> tuple[tuple[str, str], ...]:
+def condition_of(binding: Json) -> Condition:
     """Return a binding's condition in a form that can be compared; empty without one."""
     return tuple(sorted((binding.get("condition") or {}).items()))
 
@@ -209,17 +205,17 @@ def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str
         grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
 
 
-def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
-    """Mark a deleted account in every policy that names it, as IAM does."""
-    _rename(cloud, member, f"deleted:{member}?uid={unique_id}")
+def deleted_member(record: Record) -> tuple[str, str]:
+    """Return the member that an account is, and how policies name it when it is deleted.
+
+    Its grants must not go to a new account of the same address, and come back with this one.
+    """
+    member = f"serviceAccount:{record['email']}"
+    return member, f"deleted:{member}?uid={record['uniqueId']}"
 
 
-def recall_member(cloud: Cloud, member: str, unique_id: str) -> None:
-    """Take back `forget_member` for an account that is there again."""
-    _rename(cloud, f"deleted:{member}?uid={unique_id}", member)
-
-
-def _rename(cloud: Cloud, member: str, renamed: str) -> None:
+def rename_member(cloud: Cloud, member: str, renamed: str) -> None:
+    """Give a member another name in every policy."""
     for resource, policy in cloud.store.items(POLICY):
         for binding in policy.get("bindings", []):
             if member in binding["members"]:
@@ -264,19 +260,14 @@ def check(
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."
             )
-        if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
+        # The accounts in whose name Google's services act are Google's own.
+        own = name.endswith(_OWN_DOMAIN) and not _AGENT.match(name)
+        if kind == "serviceAccount" and own and access.find_account(cloud, name) is None:
             raise invalid(f"Service account {name} does not exist.")
 
 
-def _exists(cloud: Cloud, email: str) -> bool:
-    if _AGENT.match(email):
-        # The accounts in whose name Google's services act are Google's own.
-        return True
-    return access.find_account(cloud, email) is not None
-
-
 def _merged(bindings: list[Json]) -> list[Json]:
-    merged: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = {}
+    merged: dict[tuple[str, Condition], set[str]] = {}
     for binding in bindings:
         about = binding["role"], condition_of(binding)
         merged.setdefault(about, set()).update(binding["members"])

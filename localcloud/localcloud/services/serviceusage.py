@@ -44,10 +44,8 @@ def _known(service: str) -> str:
 
 
 def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
-    return (
-        cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, service))
-        is not None
-    )
+    key = projects.service_key(project, service)
+    return cloud.store.get(projects.ENABLED_SERVICE, key) is not None
 
 
 def _view(cloud: Cloud, project: str, service: str) -> Json:
@@ -92,13 +90,12 @@ def _enable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("batchEnable", verb="enable")
 def batch_enable(cloud: Cloud, call: Call) -> Json:
-    """Enable several APIs, at most 20, all or none."""
+    """Enable several APIs, at most 20 as the discovery document says, all or none."""
     names = call.body.get("serviceIds", [])
     if not 0 < len(names) <= 20:
         raise invalid(f"serviceIds must name 1 to 20 services, got {len(names)}")
-    for name in names:
-        _known(name)
-    return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
+    known = list(map(_known, names))
+    return _start(cloud, _project(cloud, call), known, "BatchEnableServicesResponse")
 
 
 @_SERVICES.method("disable")
@@ -118,10 +115,8 @@ def disable(cloud: Cloud, call: Call) -> Json:
         )
     for name in [*needing, service]:
         cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(project, name))
-    response = {
-        "@type": f"{_TYPE}.v1.DisableServiceResponse",
-        "service": _view(cloud, project, service),
-    }
+    shown = _view(cloud, project, service)
+    response = {"@type": f"{_TYPE}.v1.DisableServiceResponse", "service": shown}
     return _operation(cloud, Work("report", {"response": response}))
 
 
@@ -171,8 +166,7 @@ def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
 
 
 def _operation(cloud: Cloud, work: Work, metadata: Json | None = None) -> Json:
-    name = f"operations/acf.local-{cloud.operations.number()}"
-    about = {"metadata": metadata or {}}
+    name, about = f"operations/acf.local-{cloud.operations.number()}", {"metadata": metadata or {}}
     return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work, about))
 
 
@@ -207,11 +201,9 @@ def list_quotas(cloud: Cloud, call: Call) -> Json:
         return page(call, "metrics", [])
     limits = cloud.setting("quota")
     metrics = {
-        accelerator.quota_metric(preemptible=preemptible): accelerator.metric(
-            preemptible=preemptible
-        )
-        for accelerator in catalog.accelerators().values()
-        for preemptible in (False, True)
+        one.quota_metric(preemptible=spot): one.metric(preemptible=spot)
+        for one in catalog.accelerators().values()
+        for spot in (False, True)
     }
     number = projects.number(projects.identifier(cloud, project))
     shown = [
@@ -234,11 +226,5 @@ def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
         "unit": _UNIT,
         "quotaBuckets": [{"effectiveLimit": effective, "defaultLimit": "0"}, *buckets],
     }
-    short = metric.partition("/")[2]
-    return {
-        "name": name,
-        "metric": metric,
-        "displayName": short,
-        "consumerQuotaLimits": [one],
-        "unit": "1",
-    }
+    shown = {"name": name, "metric": metric, "displayName": metric.partition("/")[2]}
+    return shown | {"consumerQuotaLimits": [one], "unit": "1"}
