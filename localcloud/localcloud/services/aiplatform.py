@@ -34,12 +34,16 @@ JOB = "custom-job"
 """The store's kind of custom jobs, by `projects/ID/locations/REGION/customJobs/NUMBER`."""
 _KEPT = ("displayName", "jobSpec", "labels")
 _LONGEST_NAME = 128
+# "Label keys and values can be no longer than 64 characters" (the discovery document).
 _LABEL = re.compile(r"[a-z0-9_-]{0,64}")
 _FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
+# In the store's operations, which all APIs share.
 _PREFIX = "aiplatform/"
 _TYPE = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
 _PATH = "projects.locations.customJobs.operations"
+# The guest attribute by which a container's script tells how it ended.
 _CODE = "vertex/exit-code"
+# "Maximum limit is 100" (the discovery document, `ContainerSpec.env`).
 _MOST_VARIABLES = 100
 # Between the polite request to end and force.
 _GRACE = 10.0
@@ -124,7 +128,11 @@ def _begin(cloud: Cloud, project: str) -> None:
 
 @JOBS.method("create")
 def create_job(cloud: Cloud, call: Call) -> Json:
-    """Take a job, and run it soon."""
+    """Take a job, and run it soon.
+
+    "A created CustomJob right away will be attempted to be run." Quota is checked under the lock
+    that stores the job, so that two jobs cannot both take the last TPU.
+    """
     parent = place(call)
     record = _checked(cloud, call)
     now = rfc3339(cloud.clock.now())
@@ -155,7 +163,11 @@ def list_jobs(cloud: Cloud, call: Call) -> Json:
 
 @JOBS.method("cancel")
 def cancel_job(cloud: Cloud, call: Call) -> Json:
-    """Begin to end a job's container; one that has ended stays as it is."""
+    """Begin to end a job's container; one that has ended stays as it is.
+
+    Cancelling is asynchronous and answers nothing; the job becomes one with the error code 1
+    (CANCELLED), and is not deleted.
+    """
     name = _KIND.name(call)
     with cloud.store.locked():
         record = _KIND.find(cloud, name)
@@ -177,7 +189,10 @@ def _cancelled(cloud: Cloud, name: str) -> None:
 
 @JOBS.method("delete")
 def delete_job(cloud: Cloud, call: Call) -> Json:
-    """Forget a job that has ended."""
+    """Forget a job that has ended.
+
+    A running one is refused, as Google does: its machines would be left without an owner.
+    """
     name = _KIND.name(call)
     record = _KIND.find(cloud, name)
     if "endTime" not in record:
@@ -233,7 +248,10 @@ def _require_account(cloud: Cloud, call: Call, email: str) -> None:
 
 @API.method(f"{_PATH}.get", permission="aiplatform.operations.list")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Answer where an operation stands; it stays when its job is gone."""
+    """Answer where an operation stands; it stays when its job is gone.
+
+    Deletion is the only operation, and its client asks for it after the job has vanished.
+    """
     name = f"{_KIND.name(call)}/operations/{call.params['operationsId']}"
     missing = ApiError(404, f"Operation {projects.numbered(name)} is not found.")
     return _show_operation(name, cloud.operations.load(_PREFIX + name, missing))
@@ -259,7 +277,10 @@ def _show_operation(name: str, record: Record) -> Json:
 
 
 def _require_supported(spec: Json) -> None:
-    """Refuse what is no container, or what the local cloud does not run; 400 or 501."""
+    """Refuse what is no container, or what the local cloud does not run; 400 or 501.
+
+    501 is the local cloud's own: a job that Google would run must not seem to be wrong.
+    """
     for field in ("persistentResourceId", "tensorboard", "pscInterfaceConfig", "experiment"):
         if spec.get(field):
             raise ApiError(501, f"the local cloud has no {field} for custom jobs")
@@ -277,7 +298,10 @@ def _require_supported(spec: Json) -> None:
 
 @effect("aiplatform.job.run")
 def run_job(cloud: Cloud, name: str) -> None:
-    """Start a job's container, unless it was cancelled or the region has no room."""
+    """Start a job's container, unless it was cancelled or the region has no room.
+
+    It is an operation's effect, so that a job that waits survives a restart of the local cloud.
+    """
     record = cloud.store.get(JOB, name)
     if record is None or record["state"] != "JOB_STATE_PENDING":
         return
@@ -313,6 +337,8 @@ def _finish(cloud: Cloud, name: str, state: str, error: Json | None = None) -> N
         cloud.store.put(JOB, name, record | ended | ({"error": error} if error else {}))
 
 
+# The script tells its exit code by a guest attribute and powers the machine off; without a code the
+# machine itself has failed.
 @machine_powered_off
 def _ended(cloud: Cloud, key: str) -> None:
     record = cloud.store.get(JOB, key)

@@ -91,7 +91,11 @@ def create_pool(cloud: Cloud, call: Call) -> Json:
 
 @_PROVIDERS.method("create")
 def create_provider(cloud: Cloud, call: Call) -> Json:
-    """Create a provider in a pool."""
+    """Create a provider in a pool.
+
+    What is checked is what would be refused at the first exchange otherwise, with a message that
+    names neither mapping nor issuer.
+    """
     _present(cloud, _POOL, call)
     _check_provider(call.body)
     short = call.arg("workloadIdentityPoolProviderId")
@@ -122,7 +126,10 @@ def patch(cloud: Cloud, call: Call) -> Json:
 @_POOLS.method("delete")
 @_PROVIDERS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete; its id stays taken, and it can be brought back."""
+    """Delete; its id stays taken, and it can be brought back.
+
+    So a pool that a policy names cannot be recreated by another person under the same principals.
+    """
     with cloud.store.locked():
         return _moved(cloud, call, _present(cloud, _kind(call), call), "DELETED")
 
@@ -130,7 +137,11 @@ def delete(cloud: Cloud, call: Call) -> Json:
 @_POOLS.method("undelete")
 @_PROVIDERS.method("undelete")
 def undelete(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted one back."""
+    """Bring a deleted one back.
+
+    Tokens of the same issuer work again at once: grants name the pool, which never changed its
+    name.
+    """
     kind = _kind(call)
     with cloud.store.locked():
         record = cloud.store.get(kind.store, kind.name(call))
@@ -208,7 +219,11 @@ def _done(cloud: Cloud, key: str) -> Json:
 
 @STS.raw("POST", "/v1/token", like="token", hosts=("sts.googleapis.com",), upload=True)
 def token(cloud: Cloud, call: Call) -> Response:
-    """Issue a federated token, which generateAccessToken takes for a service account's."""
+    """Issue a federated token, which generateAccessToken takes for a service account's.
+
+    Errors have the form of OAuth, not of Google's APIs (RFC 8693): a client library of OAuth reads
+    `error` and `error_description`.
+    """
     sent = _form(call)
     try:
         principal = _principal(cloud, sent)
@@ -247,7 +262,11 @@ def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
 
 
 def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
-    """Return the pool's key and the provider that an audience names."""
+    """Return the pool's key and the provider that an audience names.
+
+    The audience is the provider's full name with the project's number. "You cannot use a disabled
+    pool to exchange tokens": one message for all that is off, gone or never was.
+    """
     parts = audience.removeprefix(_IAM).split("/")
     if not audience.startswith(_IAM) or len(parts) != 8:
         raise ApiError(400, f"Invalid value for audience: {audience}")
@@ -262,6 +281,8 @@ def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
 
 
 def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any]:
+    # Keys come with the provider or by a setting: the local cloud fetches nothing from the
+    # internet.
     oidc = provider["oidc"]
     issuers = cloud.setting(ISSUERS)
     known = json.loads(oidc["jwksJson"]) if oidc.get("jwksJson") else issuers.get(oidc["issuerUri"])
@@ -276,6 +297,8 @@ def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any
     if float(claims.get("exp", 0)) <= cloud.clock.now():
         raise BadToken("The ID Token is expired.")
     url = f"{_IAM}{provider['name']}"
+    # "If this list is empty, the OIDC token audience must be equal to the full canonical resource
+    # name of the WorkloadIdentityPoolProvider, with or without the HTTPS prefix."
     allowed = oidc.get("allowedAudiences") or [f"https:{url}", url]
     audiences = claims.get("aud") if isinstance(claims.get("aud"), list) else [claims.get("aud")]
     if not set(allowed).intersection(audiences or []):
@@ -339,6 +362,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
         raise BadToken("it is no JSON Web Token") from None
     if header.get("alg") != "RS256":
         raise BadToken(f"its algorithm is {header.get('alg')}, not RS256")
+    # A token without `kid` may be signed by any of the keys.
     for key in keys:
         if header.get("kid") in (None, key.get("kid")) and _signs(key, f"{head}.{payload}", signed):
             result: dict[str, Any] = claims
@@ -347,6 +371,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
 
 
 def _signs(key: Json, text: str, signature: bytes) -> bool:
+    # PKCS #1 v1.5 with SHA-256 is what RS256 means (RFC 7518, section 3.3).
     modulus, exponent = (int.from_bytes(_decoded(key[part]), "big") for part in ("n", "e"))
     try:
         public = RSAPublicNumbers(exponent, modulus).public_key()

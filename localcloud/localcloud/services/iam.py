@@ -89,7 +89,11 @@ def _account_etag(cloud: Cloud) -> str:
 
 @API.method("projects.serviceAccounts.create", permission="iam.serviceAccounts.create")
 def create_account(cloud: Cloud, call: Call) -> Json:
-    """Create a account."""
+    """Create a service account.
+
+    It is there at once, but other APIs see it only later (`account.visible`): "create, then grant"
+    in one go fails on Google too, and the provider waits for it.
+    """
     project = projects.identifier(cloud, call.project)
     account_id = call.body.get("accountId", "")
     if not _ACCOUNT_ID.fullmatch(account_id):
@@ -119,7 +123,10 @@ def create_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("get")
 def get_account(cloud: Cloud, call: Call) -> Json:
-    """Return one account, by e-mail address or number."""
+    """Return one account, by e-mail address or number.
+
+    A deleted account's number finds it for `undelete` alone.
+    """
     return _account_view(load_account(cloud, call)[1])
 
 
@@ -137,7 +144,11 @@ def list_accounts(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("patch", "update", verb="update")
 def patch_account(cloud: Cloud, call: Call) -> Json:
-    """Change display name or description."""
+    """Change display name or description.
+
+    PATCH has the account below `serviceAccount` and answers only what the mask names; PUT, the
+    older method, has it as the body and answers all.
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         if call.method.verb == "PATCH":
@@ -159,7 +170,10 @@ def patch_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("delete")
 def delete_account(cloud: Cloud, call: Call) -> Json:
-    """Delete the account; policies that name it show it as deleted."""
+    """Delete the account; policies that name it show it as deleted.
+
+    IAM keeps it for 30 days; here it can be brought back at any time.
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         cloud.store.delete(ACCOUNT, key)
@@ -171,7 +185,10 @@ def delete_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("undelete")
 def undelete_account(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted account back."""
+    """Bring a deleted account back.
+
+    Not when another one has got the address: the two would share their grants.
+    """
     with cloud.store.locked():
         key = account_key(cloud, call)
         record = cloud.store.get(DELETED, key)
@@ -186,7 +203,11 @@ def undelete_account(cloud: Cloud, call: Call) -> Json:
 @_ACCOUNTS.method("disable")
 @_ACCOUNTS.method("enable")
 def switch_account(cloud: Cloud, call: Call) -> Json:
-    """Disable the account, whose tokens stop working, or enable it again."""
+    """Disable the account, whose tokens stop working, or enable it again.
+
+    "Existing access tokens for the service account are rejected … After you re-enable the service
+    account, its existing access tokens will be accepted" (the discovery document).
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         record.pop("disabled", None)
@@ -201,31 +222,32 @@ iam_policy.serve(_ACCOUNTS, lambda cloud, call: load_account(cloud, call)[0])
 
 @_KEYS.method("create", "upload")
 def refuse_key(cloud: Cloud, call: Call) -> Json:
-    """Refuse a key, as an organization policy against keys does."""
+    """Refuse a key, as an organization policy against keys does.
+
+    The answer is the one that clients know, with a violation that names the cure.
+    """
+    violation = {
+        "type": "constraints/iam.disableServiceAccountKeyCreation",
+        "subject": account_key(cloud, call),
+        "description": "The local cloud signs no keys: use the metadata server or "
+        "generateAccessToken.",
+    }
+    kind = "type.googleapis.com/google.rpc.PreconditionFailure"
     raise ApiError(
         400,
         "Key creation is not allowed on this service account.",
         status="FAILED_PRECONDITION",
         reason="failedPrecondition",
-        details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.PreconditionFailure",
-                "violations": [
-                    {
-                        "type": "constraints/iam.disableServiceAccountKeyCreation",
-                        "subject": account_key(cloud, call),
-                        "description": "The local cloud signs no keys: use the metadata server or "
-                        "generateAccessToken.",
-                    }
-                ],
-            }
-        ],
+        details=[{"@type": kind, "violations": [violation]}],
     )
 
 
 @_KEYS.method("list")
 def list_keys(cloud: Cloud, call: Call) -> Json:
-    """Return the key pair that Google manages; there are no others."""
+    """Return the key pair that Google manages; there are no others.
+
+    Clients that look for keys of users, as scanners of old keys do, ask for USER_MANAGED.
+    """
     key, record = load_account(cloud, call)
     if "USER_MANAGED" in call.request.query.get("keyTypes", []):
         return {}
@@ -247,7 +269,12 @@ def list_keys(cloud: Cloud, call: Call) -> Json:
     resources=account_resources,
 )
 def generate_access_token(cloud: Cloud, call: Call) -> Json:
-    """Return an access token with the scopes asked for, for at most an hour."""
+    """Return an access token with the scopes asked for, for at most an hour.
+
+    Longer ones take an organization policy
+    (constraints/iam.allowServiceAccountCredentialLifetimeExtension), and there is no organization
+    here.
+    """
     _, record = load_account(cloud, call)
     if record.get("disabled"):
         raise ApiError(400, f"Service account {record['email']} is disabled.")
@@ -270,17 +297,13 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
 
 def _predefined(name: str) -> Json:
     patterns = access.predefined_roles()[name]
-    included = {
+    included = sorted(
         permission
         for permission in access.known_permissions()
         if any(fnmatchcase(permission, pattern) for pattern in patterns)
-    }
-    return {
-        "name": name,
-        "title": name.removeprefix("roles/"),
-        "stage": "GA",
-        "includedPermissions": sorted(included),
-    }
+    )
+    role = {"name": name, "title": name.removeprefix("roles/"), "stage": "GA"}
+    return role | {"includedPermissions": included}
 
 
 def _role_page(call: Call, roles: list[Json]) -> Json:
@@ -299,7 +322,10 @@ def _check_permissions(role: Json) -> None:
 
 @API.method("roles.get")
 def get_predefined(cloud: Cloud, call: Call) -> Json:
-    """Return one of Google's roles."""
+    """Return one of Google's roles.
+
+    The local cloud knows those that a stack or its users need, with the permissions that it checks.
+    """
     name = f"roles/{call.params['rolesId']}"
     if name not in access.predefined_roles():
         raise ApiError(404, f"The role named {name} was not found.")
@@ -314,7 +340,10 @@ def list_predefined(cloud: Cloud, call: Call) -> Json:
 
 @API.method("permissions.queryTestablePermissions")
 def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
-    """List the permissions that a resource, here a project, can be tested for."""
+    """List the permissions that a resource, here a project, can be tested for.
+
+    It pages by the body, unlike other lists.
+    """
     resource = call.body.get("fullResourceName", "")
     project = resource.removeprefix(_PROJECTS)
     if project == resource or projects.find(cloud, project) is None:
@@ -337,6 +366,7 @@ def _load_role(cloud: Cloud, call: Call) -> Record:
     return record
 
 
+# Nothing removes a role after seven days: its record tells how long its ID stays taken.
 def _is_gone(cloud: Cloud, record: Record) -> bool:
     return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
 
@@ -367,10 +397,6 @@ def _require_free(cloud: Cloud, name: str) -> None:
         )
 
 
-def _role_etag(cloud: Cloud) -> str:
-    return f"Bw{cloud.operations.number()}="
-
-
 @API.method("projects.roles.create", permission="iam.roles.create")
 def create_role(cloud: Cloud, call: Call) -> Json:
     """Create a role of the project's own."""
@@ -380,7 +406,7 @@ def create_role(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/roles/{role_id}"
     sent = call.body.get("role", {})
     _check_permissions(sent)
-    record = {"name": name, "etag": _role_etag(cloud)}
+    record = {"name": name, "etag": f"Bw{cloud.operations.number()}="}
     record |= {field: sent[field] for field in _ROLE_FIELDS if field in sent}
     with cloud.store.locked():
         _require_free(cloud, name)
@@ -408,7 +434,10 @@ def list_roles(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.patch", permission="iam.roles.update")
 def patch_role(cloud: Cloud, call: Call) -> Json:
-    """Change a role."""
+    """Change a role.
+
+    The etag guards against the loss of another caller's change, as in policies.
+    """
     mask = call.mask() or list(_ROLE_FIELDS)
     _check_permissions(call.body)
     record = _load_role(cloud, call)
@@ -422,7 +451,11 @@ def patch_role(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.delete", permission="iam.roles.delete")
 def delete_role(cloud: Cloud, call: Call) -> Json:
-    """Delete a role; it can be brought back, and its ID stays taken."""
+    """Delete a role; it can be brought back, and its ID stays taken.
+
+    "Existing bindings to the custom role are not changed, but they have no effect" (the discovery
+    document).
+    """
     gone = {"deleted": True, "_deleted": cloud.clock.now()}
     return _put_role(cloud, call, _load_role(cloud, call) | gone)
 
@@ -431,12 +464,11 @@ def delete_role(cloud: Cloud, call: Call) -> Json:
 def undelete_role(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted role back."""
     record = _load_role(cloud, call)
-    for field in ("deleted", "_deleted"):
-        record.pop(field, None)
-    return _put_role(cloud, call, record)
+    kept = {field: record[field] for field in record if field not in ("deleted", "_deleted")}
+    return _put_role(cloud, call, kept)
 
 
 def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:
-    record["etag"] = _role_etag(cloud)
+    record["etag"] = f"Bw{cloud.operations.number()}="
     cloud.store.put(access.CUSTOM_ROLE, _role_key(call), record)
     return public(record)

@@ -13,6 +13,7 @@ from localcloud.core.registry import Collection
 from localcloud.core.store import POLICY, Record
 
 Condition = tuple[tuple[str, str], ...]
+# Members of policies: docs.cloud.google.com/iam/docs/principal-identifiers.
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _CONDITIONAL = 3
 """The version of policies with conditions."""
@@ -51,6 +52,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         if "bindings" not in (sent.get("updateMask") or "bindings"):
             bindings = known["bindings"]
+        # The whole policy is refused for one wrong binding: a part of it would be another policy.
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
@@ -61,7 +63,10 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
 
 
 def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
-    """Add a member to a role, as Google does for the accounts that it makes itself."""
+    """Add a member to a role, as Google does for the accounts that it makes itself.
+
+    It takes no permission, and no condition of the policy is lost.
+    """
     with cloud.store.locked():
         bindings = access.policy(cloud, resource)["bindings"]
         _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
@@ -69,6 +74,7 @@ def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
 
 def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
     known = access.policy(cloud, resource)
+    # A policy that says the same keeps its etag: a caller that read it before can still write.
     merged = _merged(bindings)
     if merged == known["bindings"]:
         return known
@@ -85,6 +91,7 @@ def granted(
     for name in wanted:
         if not access.is_testable(name, service):
             raise invalid(f"Permission {name} is not valid for this resource.")
+    # The caller needs no permission to ask about those that it has.
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
 
@@ -197,7 +204,10 @@ def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
 
 
 def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
-    """Make an account that Google gives to a project, once, with its role."""
+    """Make an account that Google gives to a project, once, with its role.
+
+    An owner who takes the role away keeps it so: enabling the API again grants nothing.
+    """
     name = f"projects/{project}/serviceAccounts/{email}"
     if cloud.store.get(access.ACCOUNT, name) is None:
         record = {"name": name, "projectId": project, "email": email, **fields}
@@ -279,6 +289,9 @@ def _merged(bindings: list[Json]) -> list[Json]:
 
 
 def etag(cloud: Cloud) -> str:
-    """Return the etag of what is written now."""
+    """Return the etag of what is written now.
+
+    Two writes never have the same one, not even of equal policies.
+    """
     # In the form of Google's: a byte 7, then a time.
     return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

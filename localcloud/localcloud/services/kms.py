@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from localcloud.core import access
 from localcloud.core.call import Call, Json, Principal, page
-from localcloud.core.clock import rfc3339, seconds_of
+from localcloud.core.clock import optional_seconds_of, rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
@@ -39,6 +39,8 @@ _SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
 _SHORTEST_ROTATION = 86400.0
 _DESTRUCTION = f"{30 * 86400}s"
 _PATCHABLE = ("labels", "nextRotationTime", "rotationPeriod", "versionTemplate.algorithm")
+# AES-256 in Galois/Counter Mode, with the nonce of 96 bits that the mode is made for: the algorithm
+# that Google names for symmetric keys (cloud.google.com/kms/docs/algorithms).
 _SECRET_BYTES = 32
 _NONCE_BYTES = 12
 _EXTRA = "additionalAuthenticatedData"
@@ -133,7 +135,10 @@ def _create_ring(cloud: Cloud, call: Call) -> Json:
 
 @KEYS.method("create")
 def create_key(cloud: Cloud, call: Call) -> Json:
-    """Create a key, with its first version unless the caller wants none."""
+    """Create a key, with its first version unless the caller wants none.
+
+    What the local cloud has no cipher for is refused here, not at the first use.
+    """
     name = _new_name(call, _KEY, "cryptoKeyId")
     if call.body.get("purpose") != "ENCRYPT_DECRYPT":
         raise _only_symmetric(f"the purpose {call.body.get('purpose')}")
@@ -154,6 +159,7 @@ def create_key(cloud: Cloud, call: Call) -> Json:
     optional = call.sent(("labels", "rotationPeriod", "nextRotationTime"))
     record |= {field: value for field, value in optional.items() if value}
     _check_rotation(record)
+    # A key without a version would never be seen: both are made under one lock.
     with cloud.store.locked():
         cloud.store.add(KEY, name, record, ApiError(409, f"CryptoKey {name} already exists."))
         if not call.flag("skipInitialVersionCreation"):
@@ -163,7 +169,10 @@ def create_key(cloud: Cloud, call: Call) -> Json:
 
 @KEYS.method("patch", verb="update")
 def patch_key(cloud: Cloud, call: Call) -> Json:
-    """Change what the mask names; a field that is not sent is taken away."""
+    """Change what the mask names; a field that is not sent is taken away.
+
+    The template's protection level is immutable; of the template only the algorithm can be named.
+    """
     mask = kind.known_mask(call.mask(), _PATCHABLE, "updateMask")
     with cloud.store.locked():
         record = _KEY.load(cloud, call)
@@ -182,7 +191,10 @@ def patch_key(cloud: Cloud, call: Call) -> Json:
 
 @KEYS.method("updatePrimaryVersion", verb="update")
 def update_primary_version(cloud: Cloud, call: Call) -> Json:
-    """Encrypt with another version from now on."""
+    """Encrypt with another version from now on.
+
+    What older versions have encrypted stays readable: a ciphertext carries its version.
+    """
     with cloud.store.locked():
         record = _KEY.load(cloud, call)
         chosen = f"{record['name']}/cryptoKeyVersions/{call.body.get('cryptoKeyVersionId', '')}"
@@ -194,7 +206,11 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
 
 
 def _key_view(cloud: Cloud, name: str) -> Json:
-    """Return the key as the API shows it, with its primary version."""
+    """Return the key as the API shows it, with its primary version.
+
+    "A copy of the primary CryptoKeyVersion that will be used by Encrypt": a key without one omits
+    the field.
+    """
     record = _rotated(cloud, _KEY.find(cloud, name))
     shown = public(record)
     if "_primary" in record:
@@ -210,6 +226,7 @@ def _algorithm(template: Json) -> str:
 
 
 def _check_rotation(record: Record) -> None:
+    # "If rotation_period is set, next_rotation_time must also be set" (the discovery document).
     period = record.get("rotationPeriod")
     if bool(period) != bool(record.get("nextRotationTime")):
         raise invalid("rotation_period and next_rotation_time must be set together.")
@@ -225,6 +242,7 @@ def _add_version(cloud: Cloud, key: Record, *, primary: bool) -> Record:
     """Give a key a new version; hold the store's lock."""
     prefix = f"{key['name']}/cryptoKeyVersions/"
     moment = rfc3339(cloud.clock.now())
+    # Versions are numbered from 1 and never removed, not even when they are destroyed.
     record = {
         "name": f"{prefix}{len(cloud.store.keys(VERSION, prefix)) + 1}",
         "state": "ENABLED",
@@ -247,7 +265,8 @@ def _rotated(cloud: Cloud, key: Record) -> Record:
     and a clock that was set ahead makes all of them.
     """
     with cloud.store.locked():
-        while (due := _moment(key.get("nextRotationTime"))) and due <= cloud.clock.now():
+        now = cloud.clock.now()
+        while (due := optional_seconds_of(key.get("nextRotationTime"))) and due <= now:
             period = float(key["rotationPeriod"][:-1])
             key["nextRotationTime"] = rfc3339(due + period)
             _add_version(cloud, key, primary=True)
@@ -261,7 +280,7 @@ def _load_version(cloud: Cloud, name: str) -> Record:
     """
     with cloud.store.locked():
         record = _VERSION.find(cloud, name)
-        end = _moment(record.get("destroyTime"))
+        end = optional_seconds_of(record.get("destroyTime"))
         if record["state"] == "DESTROY_SCHEDULED" and end and end <= cloud.clock.now():
             record |= {"state": "DESTROYED", "destroyEventTime": record.pop("destroyTime")}
             record.pop("_secret", None)
@@ -271,7 +290,11 @@ def _load_version(cloud: Cloud, name: str) -> Record:
 
 @VERSIONS.method("create")
 def create_version(cloud: Cloud, call: Call) -> Json:
-    """Create a version, which is not the primary one yet."""
+    """Create a version, which is not the primary one yet.
+
+    A rotation by hand is this and `updatePrimaryVersion`; neither moves `next_rotation_time`, as
+    the discovery document says.
+    """
     with cloud.store.locked():
         return public(_add_version(cloud, _KEY.load(cloud, call), primary=False))
 
@@ -287,7 +310,10 @@ def list_versions(cloud: Cloud, call: Call) -> Json:
 
 @VERSIONS.method("patch", verb="update")
 def patch_version(cloud: Cloud, call: Call) -> Json:
-    """Enable or disable a version."""
+    """Enable or disable a version.
+
+    The other states have methods of their own, `destroy` and `restore`.
+    """
     state = call.body.get("state")
     if call.arg("updateMask") != "state" or state not in ("ENABLED", "DISABLED"):
         raise invalid("Only a version's state can be changed, to ENABLED or DISABLED.")
@@ -296,7 +322,10 @@ def patch_version(cloud: Cloud, call: Call) -> Json:
 
 @VERSIONS.method("destroy")
 def destroy_version(cloud: Cloud, call: Call) -> Json:
-    """Schedule a version for destruction; until then it can be restored, and not used."""
+    """Schedule a version for destruction; until then it can be restored, and not used.
+
+    The time comes from the key, which keeps what it was created with: the field is immutable.
+    """
     wait = _KEY.load(cloud, call)["destroyScheduledDuration"]
     end = rfc3339(cloud.clock.now() + float(wait[:-1]))
     change = {"state": "DESTROY_SCHEDULED", "destroyTime": end}
@@ -305,7 +334,11 @@ def destroy_version(cloud: Cloud, call: Call) -> Json:
 
 @VERSIONS.method("restore")
 def restore_version(cloud: Cloud, call: Call) -> Json:
-    """Cancel the destruction; the version is disabled then."""
+    """Cancel the destruction; the version is disabled then.
+
+    Google leaves it to a second call to let it encrypt: "state will be set to DISABLED, and
+    destroy_time will be cleared".
+    """
     return _moved(cloud, call, ("DESTROY_SCHEDULED",), {"state": "DISABLED"})
 
 
@@ -321,10 +354,6 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
         record |= change
         cloud.store.put(VERSION, name, record)
     return public(record)
-
-
-def _moment(text: str | None) -> float | None:
-    return seconds_of(text) if text else None
 
 
 def primary(cloud: Cloud, key: str) -> Record:
@@ -348,13 +377,21 @@ def enabled(cloud: Cloud, version: str) -> Record:
 
 
 def may_use(cloud: Cloud, member: str, key: str, permission: str) -> bool:
-    """Return whether `member` may encrypt or decrypt with a key."""
+    """Return whether `member` may encrypt or decrypt with a key.
+
+    Cloud Storage asks for its own agent, not for the caller: users of an encrypted bucket need no
+    right on its key.
+    """
     return access.has(cloud, Principal(member), permission, levels(key))
 
 
 @API.method(f"{KEYS.path}.encrypt", permission=ENCRYPT, resources=resources)
 def encrypt(cloud: Cloud, call: Call) -> Json:
-    """Encrypt with the primary version."""
+    """Encrypt with the primary version.
+
+    Checksums are optional in the request; the answer says which of them were checked, so that a
+    client sees that its own one arrived.
+    """
     version = primary(cloud, _KEY.name(call))
     nonce = secrets.token_bytes(_NONCE_BYTES)
     number = int(version["name"].rpartition("/")[2])
@@ -373,7 +410,10 @@ def encrypt(cloud: Cloud, call: Call) -> Json:
 
 @API.method(f"{KEYS.path}.decrypt", permission=DECRYPT, resources=resources)
 def decrypt(cloud: Cloud, call: Call) -> Json:
-    """Decrypt with the version that encrypted."""
+    """Decrypt with the version that encrypted.
+
+    It need not be the primary one any longer, but it must be enabled.
+    """
     sealed, extra = _sent(call, "ciphertext"), _sent(call, _EXTRA)
     number, nonce = int.from_bytes(sealed[:4], "big"), sealed[4 : 4 + _NONCE_BYTES]
     name = f"{_KEY.name(call)}/cryptoKeyVersions/{number}"

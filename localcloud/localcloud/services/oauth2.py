@@ -27,7 +27,11 @@ _HOSTS = tuple(
 
 
 def refresh_token(cloud: Cloud) -> str:
-    """Return the refresh token of the application default credentials."""
+    """Return the refresh token of the application default credentials.
+
+    It lives for ten years, so a developer signs in once. It is signed as access tokens are, but its
+    member is no principal of any policy.
+    """
     return cloud.token(Principal(_REFRESH + DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
 
 
@@ -40,14 +44,20 @@ def userinfo(cloud: Cloud, call: Call) -> Json:
 
 @API.raw("GET", "/v1/userinfo", like="userinfo.get", hosts=("openidconnect.googleapis.com",))
 def openid_userinfo(cloud: Cloud, call: Call) -> Response:
-    """Return the caller, in OpenID Connect's words."""
+    """Return the caller, in OpenID Connect's words.
+
+    Another host and other field names than the API of OAuth; libraries use either.
+    """
     email = call.principal.email
     return _answer({"sub": email, "email": email, "email_verified": True})
 
 
 @API.method("tokeninfo")
 def tokeninfo(cloud: Cloud, call: Call) -> Json:
-    """Return the claims of the token in the query."""
+    """Return the claims of the token in the query.
+
+    The number of seconds that it still lives is what clients renew by.
+    """
     claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
     email = claims["m"].partition(":")[2]
     about = {"issued_to": _CLIENT, "audience": _CLIENT, "user_id": email, "email": email}
@@ -78,7 +88,11 @@ def token_info(cloud: Cloud, call: Call) -> Response:
     "POST", "/(?:oauth2/v[34]/|o/oauth2/)?token", like="token", hosts=_TOKEN_HOSTS, upload=True
 )
 def token(cloud: Cloud, call: Call) -> Response:
-    """Issue an access token for a refresh token; no other grant is served."""
+    """Issue an access token for a refresh token; no other grant is served.
+
+    Client id and secret are not looked at: the credentials file of the local cloud has made-up
+    ones.
+    """
     form = call.request.form()
     grant = form.get("grant_type", "")
     if grant != "refresh_token":
@@ -121,7 +135,10 @@ def _document(api: str, version: str) -> Response:
 
 @DISCOVERY.method("apis.getRest")
 def get_rest(cloud: Cloud, call: Call) -> Response:
-    """Answer an API's document from the old central address."""
+    """Answer an API's document from the old central address.
+
+    Client libraries for Python still build their services from it.
+    """
     return _document(call.params["api"], call.params["version"])
 
 

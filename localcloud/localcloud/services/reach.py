@@ -163,9 +163,9 @@ def _follow(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
                 steps.append(f"route   subnetwork {subnet['name']}, {block}")
                 return _arrive(cloud, packet, steps)
     for _, node in cloud.store.items(NODE):
-        block = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
-        if block and node["_network"] == source.network and address in IPv4Network(block):
-            steps.append(f"route   peering, {block}")
+        peered = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
+        if peered and node["_network"] == source.network and address in IPv4Network(peered):
+            steps.append(f"route   peering, {peered}")
             # Google's network lets it in: cloud.google.com/tpu/docs/internal-ip-blocks.
             steps.append("forward into Google's own network")
             return True

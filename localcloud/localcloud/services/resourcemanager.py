@@ -41,7 +41,10 @@ PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
 def load_project(cloud: Cloud, call: Call) -> Record:
-    """Return the project's record; 403 when there is none, as for a missing permission."""
+    """Return the project's record; 403 when there is none, as for a missing permission.
+
+    Ids of projects are global: 404 would tell which ones others have taken.
+    """
     denied = ApiError(403, "The caller does not have permission")
     return cloud.store.load(PROJECT, name_of(call), denied)
 
@@ -139,7 +142,10 @@ _TYPES = {
 
 @API.method("projects.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """Create a project, with the caller as its owner."""
+    """Create a project, with the caller as its owner.
+
+    It takes no permission: outside an organization every user may create some.
+    """
     project = call.body.get("projectId", "")
     member = call.principal.member
     if not _ID.fullmatch(project):
@@ -162,6 +168,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     return _view(call, name, cloud.operations.start(f"resourcemanager/{name}", work))
 
 
+# New projects have no API enabled but those that a later call enables.
 @effect("project.create")
 def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
     projects.ensure(cloud, project, owner=owner, apis=())
@@ -189,5 +196,6 @@ def _view(call: Call, name: str, record: Record) -> Json:
 
     status = {"@type": f"{package}.{metadata}", "gettable": True, "ready": True}
     operation = show_operation(name, status, record, response)
+    # The metadata of both versions have no field for the end.
     status.pop("endTime")
     return operation

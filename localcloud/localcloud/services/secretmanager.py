@@ -21,7 +21,7 @@ SECRET, VERSION = "secret", "secret-version"
 """The store's kinds, by `projects/P/secrets/S` and `projects/P/secrets/S/versions/N`."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _FIELDS = ("replication", "labels", "annotations")
-# "Maximum payload size: 64 KiB" (cloud.google.com/secret-manager/quotas).
+# "Must be no larger than 64KiB" (the discovery document, `SecretPayload.data`).
 _MOST_BYTES = 64 << 10
 
 
@@ -53,7 +53,10 @@ iam_policy.serve(_SECRETS, _KIND.existing)
 
 @API.method("projects.secrets.create", permission="secretmanager.secrets.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """Create a secret without a version."""
+    """Create a secret without a version.
+
+    A value comes by `addVersion`, which takes another permission.
+    """
     short = call.arg("secretId")
     name = f"projects/{call.project}/secrets/{short}"
     if not _ID.fullmatch(short):
@@ -72,7 +75,10 @@ def create(cloud: Cloud, call: Call) -> Json:
 # The permission is one of versions, the method one of secrets.
 @API.method(f"{_SECRETS.path}.addVersion", permission=_ADD, resources=_resources)
 def add_version(cloud: Cloud, call: Call) -> Json:
-    """Add a version, which is `latest` from then on."""
+    """Add a version, which is `latest` from then on.
+
+    The checksum guards the value on its way: a wrong one is refused, not stored.
+    """
     payload = call.body.get("payload", {})
     text = payload.get("data", "")
     try:

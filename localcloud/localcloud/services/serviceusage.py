@@ -13,7 +13,9 @@ from localcloud.services.tpu import catalog
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
 _TYPE = "type.googleapis.com/google.api.serviceusage"
+# Google's name of an operation that had nothing to do; the provider knows it.
 _NOTHING_TO_DO = "operations/noop.DONE_OPERATION"
+# "The default page size is 50" (the discovery document).
 _PAGE = 50
 
 
@@ -100,7 +102,10 @@ def batch_enable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
-    """Disable one API; those that depend on it only if the caller says so."""
+    """Disable one API; those that depend on it only if the caller says so.
+
+    What the API has made stays: it is there again when it is enabled.
+    """
     project, service = _project(cloud, call), _service(call)
     needing = [
         name
@@ -122,7 +127,10 @@ def disable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Return the account as which the API acts in the project."""
+    """Return the account as which the API acts in the project.
+
+    An API without an agent of its own answers without an address, as Google does.
+    """
     service = _service(call)
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
@@ -145,7 +153,10 @@ def _get_operation(cloud: Cloud, call: Call) -> Json:
 
 @effect("service.enabled")
 def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    """Return the enabled services, as the operation's response."""
+    """Return the enabled services, as the operation's response.
+
+    They are read when it ends, not when it began.
+    """
     views = [_view(cloud, project, service) for service in services]
     what = {"service": views[0]} if kind == "EnableServiceResponse" else {"services": views}
     return {"@type": f"{_TYPE}.v1.{kind}", **what}
@@ -195,7 +206,11 @@ _METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas
 
 @_METRICS.method("list", verb="get", versions=("v1beta1",))
 def list_quotas(cloud: Cloud, call: Call) -> Json:
-    """Return the quotas of an API; only Cloud TPU has any here."""
+    """Return the quotas of an API; only Cloud TPU has any here.
+
+    Limits are the ones of the setting `quota`; without an entry there is no limit. The buckets have
+    one for the region and one for each zone.
+    """
     _, project, _, service = call.params["parent"].split("/")
     if service != _TPU:
         return page(call, "metrics", [])

@@ -87,7 +87,10 @@ _serve("globalAddresses", "global")
 
 
 def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
-    """Mark the addresses that an instance used as free: all, or only `address`."""
+    """Mark the addresses that an instance used as free: all, or only `address`.
+
+    A reserved address stays reserved, and costs more unused than used on Google.
+    """
     project = "/".join(instance.split("/")[:2])
     for path, record in cloud.store.items(STORE, f"{project}/regions/"):
         if "/addresses/" not in path or record.get("users") != [url_of(instance)]:
@@ -118,12 +121,19 @@ def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
 
 
 def reserve_external(cloud: Cloud, owner: str) -> str:
-    """Take an external address for `owner`, out of a range that is routed nowhere."""
+    """Take an external address for `owner`, out of a range that is routed nowhere.
+
+    A program that used one by mistake would fail, not reach a stranger.
+    """
     return _take_address(cloud, "external", _EXTERNAL, owner, "")
 
 
 def release(cloud: Cloud, owner: str) -> None:
-    """Release every address that `owner` holds."""
+    """Release every address that `owner` holds.
+
+    The store has one record a range, with the owner of each address: there is nothing else to look
+    up.
+    """
     with cloud.store.locked():
         for key, taken in cloud.store.items(_TAKEN):
             left = {address: holder for address, holder in taken.items() if holder != owner}
@@ -154,7 +164,10 @@ def _take_address(cloud: Cloud, key: str, network: IPv4Network, owner: str, want
 
 
 def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
-    """Return the interfaces of a new instance without their addresses, checked."""
+    """Return the interfaces of a new instance without their addresses, checked.
+
+    Addresses are taken last: a request that is refused must not hold one.
+    """
     if not sent:
         raise wrong_value(
             "resource.networkInterfaces", "", "At least one network interface is required."
@@ -202,7 +215,10 @@ def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
 
 
 def address_interfaces(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
-    """Give planned interfaces their addresses; `path` is the instance, which holds them."""
+    """Give planned interfaces their addresses; `path` is the instance, which holds them.
+
+    An address that is reserved is held by its own resource, so that it outlives the instance.
+    """
     for interface in planned:
         subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
         wanted = interface.get("networkIP", "")

@@ -52,7 +52,10 @@ def url_of(path: str) -> str:
 
 
 def path_from(url: str) -> str:
-    """Return the path from `projects/` on of a stored URL."""
+    """Return the path from `projects/` on of a stored URL.
+
+    Stored URLs are always those of v1, so this undoes `url_of`.
+    """
     return url.removeprefix(_STORED)
 
 
@@ -104,6 +107,7 @@ def _fields(version: str, kind: str) -> frozenset[str]:
 
 # Lists: filters, pages and aggregation by scope.
 
+# "Acceptable values are 0 to 500, inclusive. (Default: 500)" (the discovery document).
 _MOST = 500
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
 
@@ -179,6 +183,7 @@ _PREFIX = "compute/"
 # Google's names for the reasons of a failed operation, where they differ from the calls' own, which
 # are the same words: resourceInUseByAnotherResource is RESOURCE_IN_USE_BY_ANOTHER_RESOURCE.
 _CODES = {"invalid": "INVALID_USAGE", "notFound": "RESOURCE_NOT_FOUND", "backendError": "INTERNAL"}
+# Seconds: "or for the request to approach the 2 minute deadline".
 _WAIT = 120.0
 _STEP = 0.2
 

@@ -41,7 +41,10 @@ def zones() -> list[str]:
 
 @lru_cache(maxsize=1)
 def ai_zones() -> frozenset[str]:
-    """Return the zones for accelerators, which have no usual machine types."""
+    """Return the zones for accelerators, which have no usual machine types.
+
+    AI zones have names of their own, such as `us-central1-ai1a`, and belong to a region.
+    """
     places = data.load("compute-places").items()
     return frozenset(f"{name}-{zone}" for name, about in places for zone in about.get("ai", []))
 
@@ -63,7 +66,10 @@ def visible(cloud: Cloud, project: str, place: str) -> bool:
 
 
 def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
-    """Return the ranges of an auto mode network's subnets by region."""
+    """Return the ranges of an auto mode network's subnets by region.
+
+    They are the same in every project: cloud.google.com/vpc/docs/subnets#ip-ranges.
+    """
     places = data.load("compute-places")
     return {n: p["range"] for n, p in places.items() if "range" in p and visible(cloud, project, n)}
 
@@ -87,7 +93,10 @@ def require_region(region: str) -> None:
 
 @lru_cache(maxsize=1)
 def machine_types() -> dict[str, MachineType]:
-    """Return every predefined machine type by name."""
+    """Return every predefined machine type by name.
+
+    Those of shared cores have a table of their own, since they are no products of vCPUs and GiB.
+    """
     offered = data.load("compute-machine-types") | data.load("compute-shared-core-types")
     return {name: MachineType(name, **about) for name, about in offered.items()}
 
@@ -269,7 +278,10 @@ def resolve_image(project: str, reference: str) -> Json:
 
 
 def newest_image(project: str, family: str) -> Json:
-    """Return the newest image of a family."""
+    """Return the newest image of a family.
+
+    The table has the images of a family in the order of their age.
+    """
     names = [n for n, about in images(project).items() if about["family"] == family]
     if not names:
         raise not_found(f"projects/{project}/global/images/family/{family}")
@@ -277,7 +289,10 @@ def newest_image(project: str, family: str) -> Json:
 
 
 def describe_image(project: str, name: str) -> Json:
-    """Return the image `name`."""
+    """Return the image `name`.
+
+    Its number follows from its name: the same on every machine, as is its date.
+    """
     about: dict[str, Any] | None = images(project).get(name)
     if about is None:
         raise not_found(f"projects/{project}/global/images/{name}")

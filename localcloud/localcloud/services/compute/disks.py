@@ -24,7 +24,10 @@ _ACCESS_MODES = {
 
 
 def complete(project: str, zone: str, record: Json) -> None:
-    """Check a new disk's record and fill in what Google fills in; also for boot disks."""
+    """Check a new disk's record and fill in what Google fills in; also for boot disks.
+
+    A disk must be at least as large as its image, and has the image's licences.
+    """
     type_ = last(record.get("type", "pd-standard"))
     catalog.require_disk_type(type_, project, zone)
     record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
@@ -66,7 +69,10 @@ def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
-    """Give a new disk the snapshot's size, unless it asks for a larger one."""
+    """Give a new disk the snapshot's size, unless it asks for a larger one.
+
+    The contents stay empty: snapshots are records here.
+    """
     path = path_of(record["sourceSnapshot"], call.project)
     snapshot = resources.load(cloud, path)
     least = int(snapshot["diskSizeGb"])
@@ -110,7 +116,10 @@ def require_disk(cloud: Cloud, project: str, reference: str) -> str:
 
 @resources.changes(DISK, "resize", "resizeDisk")
 def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Grow a disk; it cannot shrink."""
+    """Grow a disk; it cannot shrink.
+
+    "You can only increase the size of the disk"; the file system in it is the guest's to grow.
+    """
     size = int(call.body.get("sizeGb", 0))
     if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
         raise api.wrong_value(
@@ -181,7 +190,10 @@ def boot_disk_stays(record: Record) -> bool:
 
 
 def release_all(cloud: Cloud, record: Record) -> None:
-    """Detach the disks of an instance that is deleted; those with autoDelete go with it."""
+    """Detach the disks of an instance that is deleted; those with autoDelete go with it.
+
+    They need not exist any longer: an insertion that fails half-way is cleaned up by this, too.
+    """
     for disk in record["disks"]:
         path = path_from(disk["source"])
         if disk["autoDelete"]:
@@ -243,6 +255,8 @@ def _attached(record: Record, sent: Json, index: int) -> Json:
     return attached | {field: record[field] for field in of_image if record.get(field)}
 
 
+# A disk knows its users, which keep it from being deleted; `lastDetachTimestamp` is what sweepers
+# of unused disks look at.
 def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
     disk = cloud.store.get(STORE, path)
     if disk is None:
@@ -279,7 +293,10 @@ def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("detachDisk")
 def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Detach a disk; a boot disk only from a stopped instance."""
+    """Detach a disk; a boot disk only from a stopped instance.
+
+    Those behind it move up, since the index is a position.
+    """
     disk = _find(record, call.arg("deviceName"))
     if disk["boot"] and record["status"] != "TERMINATED":
         raise ApiError(400, "The boot disk of a running instance cannot be detached.")

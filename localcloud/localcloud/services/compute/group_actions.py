@@ -47,7 +47,10 @@ def instance_path(group: str, name: str) -> str:
 
 
 def group_lock(group: str) -> threading.RLock:
-    """Return the lock to hold while instances of a group are made or deleted."""
+    """Return the lock to hold while instances of a group are made or deleted.
+
+    It is not the store's: a machine that boots or halts may take long, and calls APIs in that time.
+    """
     return _locks[group]
 
 
@@ -69,7 +72,10 @@ def member(template: str, action: str) -> Record:
 
 
 def note(cloud: Cloud, group: str, name: str, **fields: object) -> None:
-    """Change what a group knows of an instance, if both are still there."""
+    """Change what a group knows of an instance, if both are still there.
+
+    Actions and health checks run in threads of their own; a group may be deleted in between.
+    """
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is not None and name in record["_members"]:
@@ -97,7 +103,10 @@ _OPERATIONS = {
 
 
 def act(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
-    """Let the group act on an instance, after `pause` seconds and the time that it takes."""
+    """Let the group act on an instance, after `pause` seconds and the time that it takes.
+
+    It is an operation, so that what is still to come survives a restart of the local cloud.
+    """
     note(cloud, group, name, action=action)
     kind, latency = _OPERATIONS[action]
     seconds = pause + cloud.seconds(latency)
@@ -120,6 +129,8 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
             return
         try:
             _make(cloud, group, record, name)
+        # The instance stays in the group, with its error for `listErrors`, and the group tries
+        # again.
         except ApiError as error:
             entry = {"code": error.reason, "message": error.message}
             note(cloud, group, name, errors=[entry | {"at": cloud.clock.now()}])
@@ -129,8 +140,11 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
 
 def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     path, known = instance_path(group, name), record["_members"][name]
+    # To recreate is to delete and insert: name, disks and addresses are free in between.
     if cloud.store.get(STORE, path) is not None:
         instances.delete(cloud, path)
+    # "If configuration updates are available, they are not forcefully applied during repair" by
+    # default.
     if record["instanceLifecyclePolicy"]["forceUpdateOnRepair"] == "YES":
         known["template"] = template_of(record)
     template = cloud.store.get(STORE, path_from(known["template"]))
@@ -167,7 +181,11 @@ def _creator(cloud: Cloud, group: str) -> Principal:
 
 
 def _call(cloud: Cloud, group: str) -> Call:
-    """Return a call as if the group's creator inserted an instance."""
+    """Return a call as if the group's creator inserted an instance.
+
+    So all checks of an insertion hold for the group too, quota and the right to use the account
+    among them. On Google the service agent of Compute Engine acts.
+    """
     parts = group.split("/")
     request = Request("POST", "compute.googleapis.com", group, {}, {}, io.BytesIO(), 0)
     method = document("compute", "v1").methods["instances.insert"]

@@ -17,6 +17,7 @@ from localcloud.services.compute.group_actions import COLLECTION, GROUP, load_gr
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
+# The defaults of the discovery document; with one instance a surge of one is all there is.
 _UPDATES: Json = {
     "type": "OPPORTUNISTIC",
     "minimalAction": "REPLACE",
@@ -24,6 +25,8 @@ _UPDATES: Json = {
     "maxSurge": {"fixed": 1, "calculated": 1},
     "maxUnavailable": {"fixed": 1, "calculated": 1},
 }
+# "REPAIR (default): MIG automatically repairs a failed VM by recreating it", also one whose health
+# check fails.
 _REPAIRS: Json = {
     "defaultActionOnFailure": "REPAIR",
     "forceUpdateOnRepair": "NO",
@@ -38,7 +41,11 @@ _ABSENT = (
 
 @API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
 def insert_group(cloud: Cloud, call: Call) -> Json:
-    """Create a group with its first instances."""
+    """Create a group with its first instances.
+
+    The operation is done before they run: clients wait for `status.isStable`, as the provider does
+    with `waitForInstances`.
+    """
     name = call.body.get("name", "")
     resources.require_name(name)
     resources.require_permission(cloud, call, "compute.instances.create")
@@ -70,7 +77,11 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
 
 
 def grow(cloud: Cloud, path: str, size: int) -> None:
-    """Add `size` instances with generated names."""
+    """Add `size` instances with generated names.
+
+    The base name with four characters at random on Google; here they count, so that two are never
+    the same.
+    """
     for _ in range(size):
         with cloud.store.locked():
             record = load_group(cloud, path)
@@ -126,6 +137,7 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     properties_of.service_accounts(cloud, call, properties.get("serviceAccounts", []))
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
+    # The plain instance group shows where its instances are, also while it has none.
     interface = properties["networkInterfaces"][0]
     record["_network"] = {key: interface.get(key, "") for key in ("network", "subnetwork")}
 
@@ -149,7 +161,10 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
 
 @API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
 def patch_group(cloud: Cloud, call: Call) -> Json:
-    """Change a group; its instances follow according to its update policy."""
+    """Change a group; its instances follow according to its update policy.
+
+    PROACTIVE recreates them at once; OPPORTUNISTIC waits until a caller chooses them.
+    """
     return change(cloud, call, call.body)
 
 
@@ -168,6 +183,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
         if "instanceTemplate" in sent and "versions" not in sent:
             sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
         fresh = {k: value for k, value in sent.items() if k != "targetSize" and _is_set(value)}
+        # `tidy` drops empty lists, but this one means: no health check any longer.
         if body.get("autoHealingPolicies") == []:
             fresh["autoHealingPolicies"] = []
         record |= fresh
@@ -180,7 +196,10 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:
-    """Recreate the instances that are of another template; their names stay."""
+    """Recreate the instances that are of another template; their names stay.
+
+    All at once: the limits of surge and unavailability are kept, but not obeyed.
+    """
     for name in names:
         with cloud.store.locked():
             record = load_group(cloud, path)
@@ -205,6 +224,7 @@ def _delete_group(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.group.delete")
 def _delete(cloud: Cloud, path: str) -> None:
+    # An instance that is being made would outlive the group otherwise.
     with actions.group_lock(path):
         record = resources.load(cloud, path)
         for name in record["_members"]:
@@ -235,7 +255,11 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
 
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
 def create_instances(cloud: Cloud, call: Call) -> Json:
-    """Add instances with names of the caller's choice, which they keep when recreated."""
+    """Add instances with names of the caller's choice, which they keep when recreated.
+
+    "The createInstances operation is marked DONE if the request is successful. The underlying
+    actions take additional time" (the discovery document).
+    """
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
 
@@ -269,7 +293,11 @@ def _config(sent: Json) -> Json:
 @API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
 def act_on_instances(cloud: Cloud, call: Call) -> Json:
-    """Delete instances, which shrinks the group, or recreate them."""
+    """Delete instances, which shrinks the group, or recreate them.
+
+    Both operations are done when the group has taken the order, as for all methods on its
+    instances.
+    """
     path, verb = GROUP.path(call), call.method.name.partition(".")[2]
     chosen = _chosen(cloud, call, path)
     operation = resources.begin(cloud, call, GROUP, verb, path)
@@ -280,7 +308,10 @@ def act_on_instances(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
 def abandon_instances(cloud: Cloud, call: Call) -> Json:
-    """Remove instances from the group without deleting them."""
+    """Remove instances from the group without deleting them.
+
+    They keep running, and nothing repairs them any longer.
+    """
     path = GROUP.path(call)
     for name in _chosen(cloud, call, path):
         actions.forget(cloud, path, name)
@@ -289,7 +320,10 @@ def abandon_instances(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
 def apply_updates(cloud: Cloud, call: Call) -> Json:
-    """Apply the group's template to instances now."""
+    """Apply the group's template to instances now.
+
+    An instance that is of the template already is left alone unless the caller asks for REPLACE.
+    """
     path = GROUP.path(call)
     every = bool(call.body.get("allInstances"))
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
@@ -318,7 +352,11 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
 def set_template(cloud: Cloud, call: Call) -> Json:
-    """Set the template of future instances."""
+    """Set the template of future instances.
+
+    "The templates for existing instances in the group do not change" unless the policy is
+    PROACTIVE.
+    """
     record = load_group(cloud, GROUP.path(call))
     versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
     body = {"versions": versions, "fingerprint": record["fingerprint"]}
@@ -334,7 +372,10 @@ def _list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
-    """Replace instances' configs; they take effect when the instances are recreated."""
+    """Replace instances' configs; they take effect when the instances are recreated.
+
+    Google asks for the use of disks even where a config preserves metadata alone.
+    """
     resources.require_permission(cloud, call, "compute.disks.use")
     path = GROUP.path(call)
 
@@ -349,7 +390,10 @@ def update_configs(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
 def delete_configs(cloud: Cloud, call: Call) -> Json:
-    """Delete instances' configs; the instances stay."""
+    """Delete instances' configs; the instances stay.
+
+    What a config preserved is on the instance until it is recreated.
+    """
     path = GROUP.path(call)
 
     def edit(record: Record) -> None:
@@ -377,7 +421,10 @@ _ACTIONS = (
 
 
 def shown_group(record: Record) -> Json:
-    """Return a group with what follows from its instances."""
+    """Return a group with what follows from its instances.
+
+    `isStable` is what clients wait for: no instance has anything to be done.
+    """
     members = record["_members"].values()
     counts = dict.fromkeys(_ACTIONS, 0)
     for known in members:

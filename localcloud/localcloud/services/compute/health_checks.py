@@ -14,6 +14,7 @@ from localcloud.services.compute.api import API, STORE, path_from, wrong_value
 from localcloud.services.compute.group_actions import COLLECTION, instance_path, note, save_group
 from localcloud.services.compute.resources import Kind, load, replace, serve
 
+# Defaults and limits are those of the discovery document.
 _DEFAULTS: Json = {
     "checkIntervalSec": 5,
     "timeoutSec": 5,
@@ -47,6 +48,7 @@ def _complete(record: Json) -> None:
                 record[name],
                 f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}.",
             )
+    # "It is invalid for timeoutSec to have greater value than checkIntervalSec."
     if record["timeoutSec"] > record["checkIntervalSec"]:
         raise wrong_value(
             "resource.timeoutSec",
@@ -74,7 +76,10 @@ serve(HEALTH_CHECK)
 
 @API.method("healthChecks.update", permission=HEALTH_CHECK.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
-    """Replace all settings of a health check."""
+    """Replace all settings of a health check.
+
+    The provider changes checks by PUT. The record keeps what identifies it.
+    """
     path = HEALTH_CHECK.path(call)
     with cloud.store.locked():
         before = load(cloud, path)
@@ -85,7 +90,11 @@ def update_health_check(cloud: Cloud, call: Call) -> Json:
 
 
 def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
-    """Return whether a machine answers a health check as it wants."""
+    """Return whether a machine answers a health check as it wants.
+
+    The machine is asked where its port really is on this host, so no firewall rule stands in
+    between: on Google the ranges of health checks must be let in.
+    """
     settings = check[_SETTINGS[check["type"]][0]]
     address = cloud.machines.address(machine, settings["port"])
     if address is None:
@@ -106,7 +115,10 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
 
 
 def watch_group(cloud: Cloud, group: str) -> None:
-    """Begin to check a group by its current policy; an earlier chain of checks ends."""
+    """Begin to check a group by its current policy; an earlier chain of checks ends.
+
+    The number of the chain tells a round that was planned for an earlier policy that it is late.
+    """
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is None:
@@ -136,7 +148,10 @@ def _check(cloud: Cloud, record: Record) -> Record | None:
 
 
 def _round(cloud: Cloud, group: str, number: int) -> None:
-    """Ask every instance of the group once."""
+    """Ask every instance of the group once.
+
+    An instance that the group acts on is left out: it cannot answer yet.
+    """
     record = cloud.store.get(STORE, group)
     if record is None or record.get("_deleting") or record["_watch"] != number:
         return
@@ -154,6 +169,7 @@ def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> 
     answer = healthy(cloud, check, instance_path(group, name))
     found = "HEALTHY" if answer else "UNHEALTHY"
     streak = known["streak"] + 1 if found != known["health"] else 0
+    # Only so many answers in a row change what is known: one lost packet makes nothing unhealthy.
     enough = check["healthyThreshold" if answer else "unhealthyThreshold"]
     if found != known["health"] and streak >= enough:
         known |= {"health": found, "streak": 0}
@@ -161,6 +177,8 @@ def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> 
         known["streak"] = streak
     note(cloud, group, name, health=known["health"], streak=known["streak"])
     policy = record["autoHealingPolicies"][0]
+    # "During a VM's initial delay period, the MIG ignores unsuccessful health checks because the VM
+    # might be in the startup process."
     young = cloud.clock.now() < known["since"] + policy.get("initialDelaySec", 0)
     failing = known["health"] == "UNHEALTHY" and not young
     if failing and record["instanceLifecyclePolicy"]["onFailedHealthCheck"] != "DO_NOTHING":

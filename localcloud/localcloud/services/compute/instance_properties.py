@@ -21,7 +21,10 @@ _LONGEST_METADATA = 512 * 1024
 
 
 def stored_labels(sent: dict[str, str]) -> dict[str, str]:
-    """Return labels that Google takes."""
+    """Return labels that Google takes.
+
+    They are refused here in any call that has some: insert, setLabels, a template.
+    """
     if len(sent) > _MOST:
         raise invalid(f"Invalid value for field 'labels': more than {_MOST} labels.")
     for key, value in sent.items():
@@ -35,7 +38,10 @@ def stored_labels(sent: dict[str, str]) -> dict[str, str]:
 
 
 def stored_metadata(sent: Json) -> Json:
-    """Return instance metadata as it is stored, with its fingerprint."""
+    """Return instance metadata as it is stored, with its fingerprint.
+
+    The fingerprint is over the items alone, in their order: the same items have the same one.
+    """
     items = sent.get("items", [])
     keys = [item.get("key", "") for item in items]
     twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -62,7 +68,10 @@ def stored_metadata(sent: Json) -> Json:
 
 
 def stored_tags(sent: Json) -> Json:
-    """Return network tags as they are stored, with their fingerprint."""
+    """Return network tags as they are stored, with their fingerprint.
+
+    Tags are a set, which Google shows sorted.
+    """
     items = sent.get("items", [])
     if len(items) > _MOST or len(set(items)) < len(items):
         raise invalid(f"Invalid value for field 'tags': at most {_MOST} tags, each once.")
@@ -75,6 +84,7 @@ def stored_tags(sent: Json) -> Json:
 
 def full_scheduling(sent: Json) -> Json:
     """Return completed scheduling options: preemptible machines neither restart nor migrate."""
+    # `preemptible` says both: an old preemptible instance, and a spot one.
     spot = sent.get("provisioningModel") == "SPOT"
     short = spot or sent.get("preemptible", False)
     full = {
@@ -104,7 +114,10 @@ def full_scheduling(sent: Json) -> Json:
 
 
 def full_shielding(sent: Json) -> Json:
-    """Return shielded VM options, completed."""
+    """Return shielded VM options, completed.
+
+    Integrity monitoring compares what the virtual TPM has measured.
+    """
     full = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True} | sent
     if full["enableIntegrityMonitoring"] and not full["enableVtpm"]:
         why = "integrity monitoring needs the vTPM."
@@ -113,7 +126,11 @@ def full_shielding(sent: Json) -> Json:
 
 
 def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
-    """Return the service accounts that an instance gets: none or one that the caller may use."""
+    """Return the service accounts that an instance gets: none or one that the caller may use.
+
+    `default` stands for the Compute Engine default account. An account without scopes could do
+    nothing.
+    """
     if not sent or not sent[0].get("email"):
         return []
     if len(sent) > 1:
@@ -163,6 +180,7 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     record["properties"] = properties
 
 
+# A wrong template is refused when it is made, not when a group first uses it.
 def _complete(cloud: Cloud, project: str, properties: Json) -> None:
     """Check and write down in full what does not depend on the zone of a later instance."""
     if properties.get("labels"):
@@ -211,5 +229,8 @@ def require_template(cloud: Cloud, call: Call, reference: str) -> str:
 
 
 def body_of(template: Json, name: str) -> Json:
-    """Return the request for an instance like the template."""
+    """Return the request for an instance like the template.
+
+    Templates have the fields of the request, not those of an instance: nothing is to be left out.
+    """
     return {**template["properties"], "name": name}

@@ -46,13 +46,19 @@ def invalid_usage(why: str) -> ApiError:
 
 
 def save(cloud: Cloud, path: str, record: Record) -> None:
-    """Store a changed instance."""
+    """Store a changed instance.
+
+    The fingerprint covers all of it, so that a change from an older state can be refused.
+    """
     stamp(record)
     cloud.store.put(STORE, path, record)
 
 
 def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
-    """Change an instance's status and timestamps; the changed record."""
+    """Change an instance's status and timestamps; the changed record.
+
+    Operations run in threads of their own: what they read may be old by the time they write.
+    """
     with cloud.store.locked():
         record = load(cloud, path) | {"status": status} | fields
         save(cloud, path, record)
@@ -93,12 +99,17 @@ def require_stopped(record: Record, what: str) -> None:
 
 # The machine of an instance.
 
+# Google's default: cloud.google.com/vpc/docs/mtu.
 _MTU = 1460
 _DISK_FIELDS = ("deviceName", "index", "interface", "mode", "type")
 
 
 def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
-    """Return the machine of an instance."""
+    """Return the machine of an instance.
+
+    It is what the metadata server shows and the guest runs with: a change of the record reaches the
+    guest by `machines.update`.
+    """
     path = path_from(record["selfLink"])
     project = path.split("/")[1]
     accounts = record.get("serviceAccounts") or [{}]
@@ -161,6 +172,7 @@ def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json
         "gateway": subnet.get("gatewayAddress", ""),
         "ip": interface["networkIP"],
         "ipAliases": [],
+        # Guests find their interface by it: the metadata server has no device names.
         "mac": _mac(interface["networkIP"]),
         "mtu": _MTU,
         "network": f"projects/{projects.number(project)}/networks/{network}",

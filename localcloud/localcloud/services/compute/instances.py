@@ -27,7 +27,10 @@ _PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel 
 
 @API.method("instances.insert", permission="compute.instances.create")
 def insert_instance(cloud: Cloud, call: Call) -> Json:
-    """Create an instance, from a template if one is named, and boot it."""
+    """Create an instance, from a template if one is named, and boot it.
+
+    What the body says goes before the template, field by field.
+    """
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
     body = resources.tidy(call.body)
@@ -63,6 +66,7 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
         try:
             record["networkInterfaces"] = addresses.address_interfaces(cloud, path, planned)
+        # A refused address must leave no disk behind.
         except ApiError:
             _release(cloud, path, record)
             raise
@@ -110,7 +114,10 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
 
 @effect("compute.instance.create")
 def create(cloud: Cloud, path: str) -> None:
-    """Boot a new instance, or remove it if there is no capacity."""
+    """Boot a new instance, or remove it if there is no capacity.
+
+    Google removes it too: the operation fails, and a later insert finds the name free.
+    """
     record = cloud.store.get(STORE, path)
     if record is None:
         return
@@ -135,7 +142,10 @@ iam_policy.serve(INSTANCES, records.existing, strict=True)
 
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
-    """Return an instance; the views BASIC and FULL are the same here."""
+    """Return an instance; the views BASIC and FULL are the same here.
+
+    Google's BASIC leaves out the partner metadata, which nothing here has.
+    """
     return shown(call, _view(resources.load(cloud, INSTANCE.path(call))))
 
 
@@ -152,7 +162,10 @@ resources.serve_lists(INSTANCE, _view)
 
 @INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
-    """Delete an instance and its auto-delete disks."""
+    """Delete an instance and its auto-delete disks.
+
+    It is STOPPING at once, and gone when the operation is done.
+    """
     path = INSTANCE.path(call)
     with cloud.store.locked():
         record = resources.load(cloud, path)
@@ -167,7 +180,10 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.delete")
 def delete(cloud: Cloud, path: str) -> None:
-    """Remove an instance with its processes, addresses and disks."""
+    """Remove an instance with its processes, addresses and disks.
+
+    Groups and limits of run time call it as well as the API, also for one that is gone already.
+    """
     record = cloud.store.get(STORE, path)
     kept = record is not None and disks.boot_disk_stays(record)
     cloud.machines.remove(path, keep_disk=kept)
@@ -212,7 +228,10 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
 
 @INSTANCES.method("start")
 def start_instance(cloud: Cloud, call: Call) -> Json:
-    """Boot a stopped instance; no effect on a running one."""
+    """Boot a stopped instance; no effect on a running one.
+
+    A zone without room leaves it TERMINATED, and the operation fails.
+    """
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
         records.set_status(cloud, INSTANCE.path(call), "PROVISIONING")
@@ -249,7 +268,10 @@ def _stop(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("reset")
 def reset_instance(cloud: Cloud, call: Call) -> Json:
-    """Reboot a running instance without a clean shutdown."""
+    """Reboot a running instance without a clean shutdown.
+
+    "This is a hard reset": the guest gets no time, and its run time counts on.
+    """
     _load(cloud, call, "reset", "RUNNING")
     return _begin(cloud, call, "reset", "start")
 
@@ -272,7 +294,10 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
-    """Preempt a spot instance: 30 seconds' notice, then stop or delete it."""
+    """Preempt a spot instance: 30 seconds' notice, then stop or delete it.
+
+    What follows is the same as for one that stopped itself: `ended` tells its group.
+    """
     record = records.set_status(cloud, path, "STOPPING")
     cloud.machines.preempt(path)
     if record["scheduling"].get("instanceTerminationAction") == "DELETE":
@@ -281,6 +306,7 @@ def preempt(cloud: Cloud, path: str) -> None:
         _stopped(cloud, path)
 
 
+# A guest that shuts itself down is a stop without an operation.
 @machine_powered_off
 def _went_off(cloud: Cloud, key: str) -> None:
     if "/instances/" in key and cloud.store.get(STORE, key) is not None:
@@ -325,7 +351,10 @@ def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("setScheduling")
 def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
-    """Change the scheduling options; spot or not only while stopped."""
+    """Change the scheduling options; spot or not only while stopped.
+
+    What the body leaves out stays, except that it is completed again for the new model.
+    """
     before = record["scheduling"]
     kept = {key: value for key, value in before.items() if key not in call.body}
     after = instance_properties.full_scheduling(kept | resources.tidy(call.body))
@@ -353,7 +382,10 @@ def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("updateShieldedInstanceConfig")
 def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
-    """Change the Shielded VM options of a stopped instance."""
+    """Change the Shielded VM options of a stopped instance.
+
+    They are the virtual firmware's, which reads them when it boots.
+    """
     records.require_stopped(record, "The Shielded VM configuration")
     record["shieldedInstanceConfig"] = instance_properties.full_shielding(
         record["shieldedInstanceConfig"] | resources.tidy(call.body)
@@ -365,7 +397,10 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
 
 @INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
-    """Return the output of a serial port from byte `start` on; only port 1 is written to."""
+    """Return the output of a serial port from byte `start` on; only port 1 is written to.
+
+    Google keeps the last megabyte, the local cloud all of it: `start` is never too early.
+    """
     path = INSTANCE.path(call)
     resources.load(cloud, path)
     start = call.number("start") or 0
@@ -389,7 +424,10 @@ def guest_attributes(found: dict[str, str]) -> Json:
 
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`.
+
+    404 for none is what clients that wait for one expect.
+    """
     path = INSTANCE.path(call)
     record = resources.load(cloud, path)
     # Off unless the metadata asks: the guest would otherwise write where all readers look.
@@ -417,7 +455,10 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full."""
+    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full.
+
+    The codes are those inside a failed operation; the call itself has succeeded by then.
+    """
     zone, own = last(record["zone"]), path_from(record["selfLink"])
     region, project = catalog.region_of(zone), own.split("/")[1]
     limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
@@ -454,7 +495,10 @@ _DAY = 86400.0
 
 @records.started
 def begin_day(cloud: Cloud, path: str) -> None:
-    """Schedule the end of an instance that may run for only a day."""
+    """Schedule the end of an instance that may run for only a day.
+
+    The time of its start goes along: one that was stopped and started has a new day.
+    """
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record):
         since = record["lastStartTimestamp"]

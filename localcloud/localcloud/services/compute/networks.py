@@ -129,6 +129,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
 
 
 def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
+    # A patch of one field of the routing must not drop the others.
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
         raise invalid("Use switchToCustomMode to change the mode of a network.")
@@ -138,7 +139,10 @@ def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
 
 @effect("compute.network.remove")
 def _remove_network(cloud: Cloud, path: str) -> None:
-    """Remove a network with its routes and automatic subnets, unless something is in it."""
+    """Remove a network with its routes and automatic subnets, unless something is in it.
+
+    The check is the operation's, not the call's: on Google too a deletion starts and then fails.
+    """
     with cloud.store.locked():
         resources.require_unused(cloud, path)
         for subnet in subnets(cloud, path):
@@ -166,7 +170,10 @@ resources.serve(NETWORK)
 
 @resources.changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
-    """Turn an auto mode network into a custom one; its subnets stay."""
+    """Turn an auto mode network into a custom one; its subnets stay.
+
+    There is no way back, so they lose the mark that deletes them with the network.
+    """
     record["autoCreateSubnetworks"] = False
     for subnet in subnets(cloud, NETWORK.path(call)):
         subnet.pop("_automatic", None)
@@ -175,7 +182,11 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
 
 @service_enabled["compute.googleapis.com"]
 def _add_default_network(cloud: Cloud, project: str) -> None:
-    """Create the network that comes with the Compute Engine API."""
+    """Create the network that comes with the Compute Engine API.
+
+    Its rules let in what a beginner needs: SSH, RDP and ping from everywhere, all ports from
+    inside.
+    """
     path = f"projects/{project}/global/networks/{DEFAULT}"
     skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
     if skipped or cloud.store.get(STORE, path) is not None:
@@ -297,13 +308,17 @@ def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> No
     _require_no_overlap(cloud, record)
     _complete_logging(record, record)
     record["gatewayAddress"] = str(IPv4Network(record["ipCidrRange"])[1])
+    # A network lists its subnetworks, which clients follow.
     owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
 
 
 def _complete_logging(record: Json, sent: Json) -> None:
-    """Write the switch of the flow logs, if `sent` has one, into both of its places."""
+    """Write the switch of the flow logs, if `sent` has one, into both of its places.
+
+    `enableFlowLogs` is the older name of `logConfig.enable`; clients read either.
+    """
     if "enable" in sent.get("logConfig", {}):
         record["enableFlowLogs"] = sent["logConfig"]["enable"]
     elif "enableFlowLogs" in sent:
@@ -345,7 +360,10 @@ resources.serve(SUBNETWORK_KIND)
 
 @resources.changes(SUBNETWORK_KIND, "expandIpCidrRange")
 def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
-    """Widen a subnetwork's primary range; it cannot shrink."""
+    """Widen a subnetwork's primary range; it cannot shrink.
+
+    Addresses that are taken stay valid, since the old range is part of the new one.
+    """
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
     if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
         raise api.wrong_value(
@@ -366,6 +384,7 @@ def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
 _NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
 
+# A next hop is one of a kind; the URL of one that is a resource is written down in full.
 def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     _place(cloud, call, record)
     hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
@@ -448,7 +467,10 @@ resources.serve(_ROUTER)
 
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
-    """Return a router's NATs; no traffic uses their addresses here."""
+    """Return a router's NATs; no traffic uses their addresses here.
+
+    Machines of the local cloud reach the internet through their host.
+    """
     record = resources.load(cloud, _ROUTER.path(call))
     status: Json = {"network": record["network"]}
     if record.get("nats"):

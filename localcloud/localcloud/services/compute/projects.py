@@ -13,12 +13,16 @@ from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, shown, url_of, wrong_value
 from localcloud.services.compute.resources import fingerprint, require_match
 
+# Kept for clients that show them; nothing counts against them here.
 _QUOTAS = {"NETWORKS": 50, "FIREWALLS": 500, "ROUTES": 500, "IMAGES": 2000}
 _QUOTAS["CPUS_ALL_REGIONS"] = 2400
 
 
 def default_service_account(project: str) -> str:
-    """Return the e-mail address of the Compute Engine default service account."""
+    """Return the e-mail address of the Compute Engine default service account.
+
+    It is made from the project's number, not its id.
+    """
     return f"{projects.number(project)}-compute@developer.gserviceaccount.com"
 
 
@@ -60,7 +64,10 @@ def get_xpn_host(cloud: Cloud, call: Call) -> Json:
     "projects.setCommonInstanceMetadata", permission="compute.projects.setCommonInstanceMetadata"
 )
 def set_common_metadata(cloud: Cloud, call: Call) -> Json:
-    """Replace the project-wide metadata."""
+    """Replace the project-wide metadata.
+
+    All machines of the project see it, unless they have an item of the same key.
+    """
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
@@ -114,7 +121,11 @@ def is_host(cloud: Cloud, project: str) -> bool:
 
 
 def require_lent(cloud: Cloud, project: str, path: str) -> None:
-    """Refuse a network or subnetwork of a project that does not lend it to `project`."""
+    """Refuse a network or subnetwork of a project that does not lend it to `project`.
+
+    The right to use it is asked for separately: a host project lends to whom it lets use its
+    subnetworks.
+    """
     owner = path.split("/")[1]
     if owner not in (project, host_of(cloud, project)):
         why = f"'Cross-project references for this resource are not allowed: {path}.'."

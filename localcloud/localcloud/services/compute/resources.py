@@ -159,7 +159,11 @@ def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
 
 
 def serve(kind: Kind) -> None:
-    """Register the methods of a kind, as far as they are plain."""
+    """Register the methods of a kind, as far as they are plain.
+
+    Every change answers an operation, also those that take no time: clients of Compute Engine wait
+    for one whatever they do.
+    """
 
     def insert(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
@@ -177,6 +181,7 @@ def serve(kind: Kind) -> None:
         path = kind.path(call)
         with cloud.store.locked():
             record = load(cloud, path)
+            # Others check in their effect what this checks here.
             if kind.removal == "compute.remove":
                 require_unused(cloud, path)
                 kind.remove(cloud, path, record)
@@ -230,7 +235,11 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
 
 
 def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
-    """Store a new resource in a scope (such as `zones/z`), checked and completed; its path."""
+    """Store a new resource in a scope (such as `zones/z`), checked and completed; its path.
+
+    It is stored when the call returns and settles when the operation is done, as on Google: a
+    second insert of the same name fails at once.
+    """
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place}/{kind.collection}/{name}"
@@ -261,7 +270,10 @@ def begin(
     effect_name: str = "compute.settle",
     step: str = "update",
 ) -> Json:
-    """Start the operation of a change to the resource at `path`."""
+    """Start the operation of a change to the resource at `path`.
+
+    The record has changed already; the operation only takes its time and tells `changed`.
+    """
     work = Work(effect_name, {"path": path}, cloud.seconds(f"{kind.latency}.{step}"))
     return api.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
@@ -275,7 +287,10 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
 
 @effect("compute.settle")
 def _settle(cloud: Cloud, path: str) -> None:
-    """Finish creating or changing a resource."""
+    """Finish creating or changing a resource.
+
+    Disks and snapshots are CREATING until then.
+    """
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})
@@ -335,7 +350,10 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a short hash of `value`."""
+    """Return a short hash of `value`.
+
+    Fingerprints are of the format `byte`: base64 in the alphabet for URLs, as Google's are.
+    """
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.urlsafe_b64encode(digest[:8]).decode()
 
@@ -369,7 +387,10 @@ finders: Hook[[Cloud, str], list[str]] = Hook()
 
 
 def users(cloud: Cloud, path: str) -> list[str]:
-    """Return paths of the resources that refer to the one at `path`."""
+    """Return paths of the resources that refer to the one at `path`.
+
+    References are stored as full URLs, so a search of the records' text finds them all.
+    """
     # A Shared VPC's networks have users in other projects.
     shared = path.split("/")[-2] in ("networks", "subnetworks")
     within = "projects/" if shared else "/".join(path.split("/")[:2]) + "/"

@@ -23,7 +23,10 @@ _KEPT = (
 
 @NODES.method("create", versions=V2)
 def create_node(cloud: Cloud, call: Call) -> Json:
-    """Create a TPU VM."""
+    """Create a TPU VM.
+
+    Checks come before the quota and the stock: a request that is wrong in itself says so.
+    """
     name = nodes.new_name(cloud, call)
     record = accepted(cloud, call, zone_of(name), call.body)
     return nodes.begin_create(cloud, call, name, record)
@@ -58,6 +61,7 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     else:
         record["networkConfig"] = completed[0][0]
     uses = _uses(call, completed, attached)
+    # Refused here, before anything is stored: later it would be an operation that fails.
     for url in uses:
         if "/subnetworks/" in url:
             checks.require_room(cloud, path_from(url), accelerator.hosts * slices)
@@ -85,7 +89,10 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
 
 @NODES.method("patch", verb="update", versions=V2)
 def patch_node(cloud: Cloud, call: Call) -> Json:
-    """Change a TPU VM's description, labels, tags, metadata or data disks."""
+    """Change a TPU VM's description, labels, tags, metadata or data disks.
+
+    The disks are a list as a whole: what it leaves out is detached.
+    """
     name = node_name(call, cloud)
     fields = call.mask()
     wrong = [field for field in fields if field not in _CHANGEABLE]
@@ -124,7 +131,10 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
 
 @NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Return the guest attributes of some or all workers."""
+    """Return the guest attributes of some or all workers.
+
+    A path ends at a slash: `a/b` is not part of `a/bc`.
+    """
     record = load(cloud, NODE, node_name(call, cloud))
     wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
     query = call.body.get("queryPath", "").rstrip("/")
@@ -142,7 +152,10 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 @NODES.method("simulateMaintenanceEvent", versions=_ALPHA)
 @NODES.method("performMaintenance", versions=_ALPHA)
 def maintain_node(cloud: Cloud, call: Call) -> Json:
-    """Take a READY TPU VM's hosts down and up again, as maintenance does."""
+    """Take a READY TPU VM's hosts down and up again, as maintenance does.
+
+    Its name, addresses and disks stay, and it is READY again without the user's doing.
+    """
     name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] != "READY":
