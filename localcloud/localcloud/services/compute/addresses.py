@@ -89,7 +89,7 @@ _serve("globalAddresses", "global")
 def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
     """Mark the addresses that an instance used as free: all, or only `address`.
 
-    A reserved address stays reserved, and costs more unused than used on Google.
+    A reserved address stays reserved: it has an owner of its own.
     """
     project = "/".join(instance.split("/")[:2])
     for path, record in cloud.store.items(STORE, f"{project}/regions/"):

@@ -12,11 +12,12 @@ from localcloud.core.store import Record, effect
 from localcloud.services.compute import api, health_checks, instances, resources
 from localcloud.services.compute import group_actions as actions
 from localcloud.services.compute import instance_properties as properties_of
-from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
-from localcloud.services.compute.group_actions import COLLECTION, GROUP, load_group
+from localcloud.services.compute.api import API, STORE, last, path_of, shown, url_of
+from localcloud.services.compute.group_actions import GROUP, load_group
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
+_LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
 # The defaults of the discovery document; with one instance a surge of one is all there is.
 _UPDATES: Json = {
     "type": "OPPORTUNISTIC",
@@ -85,16 +86,12 @@ def grow(cloud: Cloud, path: str, size: int) -> None:
     for _ in range(size):
         with cloud.store.locked():
             record = load_group(cloud, path)
-            suffix = _letters(cloud.operations.number())
+            number, count = cloud.operations.number(), len(_LETTERS)
+            suffix = "".join(_LETTERS[number // count**place % count] for place in range(4))
             name = f"{record['baseInstanceName']}-{suffix}"
             record["_members"][name] = actions.member(actions.template_of(record), "CREATING")
             actions.save_group(cloud, path, record)
         actions.act(cloud, path, name, "CREATING")
-
-
-def _letters(number: int) -> str:
-    digits = "0123456789bcdfghjklmnpqrstvwxz"
-    return "".join(digits[number // len(digits) ** place % len(digits)] for place in range(4))
 
 
 def _is_set(value: Any) -> bool:
@@ -110,11 +107,8 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
-        raise api.wrong_value(
-            "resource.baseInstanceName",
-            record["baseInstanceName"],
-            f"Must be a match of regex '{_BASE_NAME.pattern}'",
-        )
+        why = f"Must be a match of regex '{_BASE_NAME.pattern}'"
+        raise api.wrong_value("resource.baseInstanceName", record["baseInstanceName"], why)
     _complete_template(cloud, call, record)
     record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
     record["instanceLifecyclePolicy"] = _REPAIRS | record.get("instanceLifecyclePolicy", {})
@@ -137,9 +131,6 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     properties_of.service_accounts(cloud, call, properties.get("serviceAccounts", []))
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
-    # The plain instance group shows where its instances are, also while it has none.
-    interface = properties["networkInterfaces"][0]
-    record["_network"] = {key: interface.get(key, "") for key in ("network", "subnetwork")}
 
 
 def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
@@ -499,57 +490,3 @@ def _list_errors(cloud: Cloud, call: Call) -> Json:
         for error in member["errors"]
     ]
     return shown(call, {"items": items} if items else {})
-
-
-def _plain_group(record: Record) -> Json:
-    """Return the instance group that a managed group manages."""
-    template = record["_network"]
-    return {
-        "kind": "compute#instanceGroup",
-        "id": str(int(record["id"]) + 1),
-        "creationTimestamp": record["creationTimestamp"],
-        "name": record["name"],
-        "description": f"This instance group is controlled by Instance Group Manager "
-        f"'{record['name']}'. To modify instances in this group, use the Instance Group Manager "
-        "API: https://cloud.google.com/compute/docs/reference/latest/instanceGroupManagers",
-        "network": template["network"],
-        "subnetwork": template["subnetwork"],
-        "size": len(record["_members"]),
-        "zone": record["zone"],
-        "selfLink": record["instanceGroup"],
-    }
-
-
-def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
-    return group, load_group(cloud, group)
-
-
-@API.method("instanceGroups.get", permission="compute.instanceGroups.get")
-def _get_plain_group(cloud: Cloud, call: Call) -> Json:
-    return shown(call, _plain_group(_managing(cloud, call)[1]))
-
-
-@API.method("instanceGroups.list", permission="compute.instanceGroups.list")
-def list_plain_groups(cloud: Cloud, call: Call) -> Json:
-    """List the instance groups of a zone; all of them are managed."""
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    records = [
-        _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
-    ]
-    return api.page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
-
-
-@API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
-def _list_instances(cloud: Cloud, call: Call) -> Json:
-    group, record = _managing(cloud, call)
-    found = []
-    only_running = call.body.get("instanceState") == "RUNNING"
-    for name in sorted(record["_members"]):
-        instance = cloud.store.get(STORE, actions.instance_path(group, name))
-        running = instance is not None and instance["status"] == "RUNNING"
-        if instance is not None and (running or not only_running):
-            found.append({"instance": instance["selfLink"], "status": instance["status"]})
-    path = f"{path_from(record['instanceGroup'])}/listInstances"
-    return api.page(call, "compute#instanceGroupsListInstances", path, found)

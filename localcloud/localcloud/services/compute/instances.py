@@ -1,12 +1,10 @@
 """Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
-from functools import partial
-
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339, seconds_of
-from localcloud.core.cloud import Cloud, cloud_started, machine_powered_off
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud, machine_powered_off
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.store import POLICY, Record, effect
+from localcloud.core.store import POLICY, Record, Work, effect
 from localcloud.services import iam_policy, org_policy
 from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
 from localcloud.services.compute import instance_records as records
@@ -495,23 +493,18 @@ _DAY = 86400.0
 
 @records.started
 def begin_day(cloud: Cloud, path: str) -> None:
-    """Schedule the end of an instance that may run for only a day.
+    """Schedule the end of an instance that may run for only a day, as an operation of our own.
 
     The time of its start goes along: one that was stopped and started has a new day.
     """
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record):
         since = record["lastStartTimestamp"]
-        cloud.clock.at(seconds_of(since) + _DAY, partial(_end, cloud, path, since))
+        work = Work("compute.instance.end", {"path": path, "since": since}, _DAY)
+        cloud.operations.start(f"compute-internal/end/{path}/{since}", work)
 
 
-@cloud_started
-def _plan_again(cloud: Cloud) -> None:
-    for path in cloud.store.keys(STORE):
-        if "/instances/" in path:
-            begin_day(cloud, path)
-
-
+@effect("compute.instance.end")
 def _end(cloud: Cloud, path: str, since: str) -> None:
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record) and record["lastStartTimestamp"] == since:

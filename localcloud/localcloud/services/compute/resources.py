@@ -352,7 +352,7 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
 def fingerprint(value: Any) -> str:
     """Return a short hash of `value`.
 
-    Fingerprints are of the format `byte`: base64 in the alphabet for URLs, as Google's are.
+    Fingerprints are of the format `byte`: base64, here in the alphabet for URLs.
     """
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.urlsafe_b64encode(digest[:8]).decode()

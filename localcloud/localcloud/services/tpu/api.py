@@ -97,7 +97,7 @@ def queued_view(record: Record, version: str) -> Json:
     return _known(record, version, "QueuedResource")
 
 
-# v1 has one address and port, the first host's, and the account as text.
+# v1 also has the first host's address and port as fields of the node, and the account as text.
 def _as_v1(view: Json) -> None:
     account = view.get("serviceAccount")
     if isinstance(account, dict):

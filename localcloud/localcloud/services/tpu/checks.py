@@ -78,10 +78,7 @@ def accelerator(zone: str, body: Json) -> catalog.Accelerator:
 
 
 def require_common(body: Json) -> None:
-    """Refuse a malformed description, labels or tags.
-
-    The limits are Compute Engine's, whose labels and tags these become.
-    """
+    """Refuse a malformed description, labels or tags."""
     if len(body.get("description", "")) > _LONGEST_DESCRIPTION:
         raise invalid(f"The description must have at most {_LONGEST_DESCRIPTION} characters.")
     labels = body.get("labels", {})
@@ -374,7 +371,7 @@ def _writes(cloud: Cloud, user: str, path: str) -> bool:
 def preemptible(record: Record) -> bool:
     """Return whether a node may be preempted.
 
-    Three spellings: `preemptible` of v1, `spot` of v2, and the provisioning model of v2alpha1.
+    By any of three spellings: `preemptible`, `spot`, and the provisioning model of v2alpha1.
     """
     scheduling = record.get("schedulingConfig", {})
     spot = scheduling.get("spot") or scheduling.get("provisioningModel") == "SPOT"

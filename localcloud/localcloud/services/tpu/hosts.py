@@ -171,7 +171,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
     )
 
 
-# What Google's images read: `tpu-env` for TensorFlow and JAX, the others for older runtimes.
+# What libraries in the guest read of the TPU; `tpu-env` alone has all of it, a line a value.
 def _attributes(record: Record, index: int) -> dict[str, str]:
     project, zone = project_of(record["name"]), zone_of(record["name"])
     # The address comes third on Google, behind two ids of the host.

@@ -6,7 +6,7 @@ Version 1 also sees, stops and deletes TPU VMs.
 from localcloud.core import projects
 from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, Hook, cloud_started, machine_powered_off
+from localcloud.core.cloud import Cloud, Hook, machine_powered_off
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import addresses, networks, resources
@@ -252,26 +252,17 @@ def _with_run_limit(cloud: Cloud, record: Record) -> Record:
     with cloud.store.locked():
         record = load(cloud, NODE, record["name"]) | {"_started": cloud.clock.now()}
         cloud.store.put(NODE, record["name"], record)
-    _plan_end(cloud, record)
+    work = Work("tpu.node.end", {"name": record["name"], "since": record["_started"]}, _DAY)
+    cloud.operations.start(f"tpu-internal/end/{record['id']}/{record['_started']}", work)
     return record
 
 
-@cloud_started
-def _plan_ends_again(cloud: Cloud) -> None:
-    for _, record in cloud.store.items(NODE):
-        if "_started" in record:
-            _plan_end(cloud, record)
-
-
-def _plan_end(cloud: Cloud, record: Record) -> None:
-    name, started = record["name"], record["_started"]
-
-    def end() -> None:
-        current = cloud.store.get(NODE, name) or {}
-        if current.get("_started") == started and current["state"] in _SERVING:
-            preempt(cloud, name)
-
-    cloud.clock.at(started + _DAY, end)
+@effect("tpu.node.end")
+def _end(cloud: Cloud, name: str, since: float) -> None:
+    current = cloud.store.get(NODE, name) or {}
+    # One that was stopped and started has a day from then on.
+    if current.get("_started") == since and current["state"] in _SERVING:
+        preempt(cloud, name)
 
 
 def load_present(cloud: Cloud, name: str) -> Record:

@@ -7,7 +7,6 @@ has no room, until its time is up; once it is ACTIVE it never returns to the que
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import inf
 
 from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import optional_seconds_of, rfc3339
@@ -310,8 +309,6 @@ def resume(cloud: Cloud) -> None:
     for name, record in cloud.store.items(QUEUED):
         if state_of(record) in (*WAITING, "PROVISIONING"):
             cloud.clock.at(cloud.clock.now(), partial(step, cloud, name))
-        elif state_of(record) == "ACTIVE":
-            _plan_end(cloud, name)
 
 
 def remove_nodes(cloud: Cloud, record: Record) -> None:
@@ -357,27 +354,17 @@ def _activate(cloud: Cloud, name: str) -> None:
         set_state(cloud, name, "FAILED", error=failed[0])
     else:
         set_state(cloud, name, "ACTIVE")
-        _plan_end(cloud, name)
+        if record["_seconds"] is not None:
+            created = record["createTime"]
+            work = Work("tpu.queued.end", {"name": name, "created": created}, record["_seconds"])
+            cloud.operations.start(f"tpu-internal/end/{name}/{created}", work)
 
 
-def _plan_end(cloud: Cloud, name: str) -> None:
-    """Schedule the end of a flex-start request.
-
-    The end is stored with the first plan: a restart must not give it more time.
-    """
-    with cloud.store.locked():
-        record = cloud.store.get(QUEUED, name)
-        if record is None or record.get("_seconds") is None:
-            return
-        record.setdefault("_ends", cloud.clock.now() + record["_seconds"])
-        cloud.store.put(QUEUED, name, record)
-    cloud.clock.at(record["_ends"], partial(_end, cloud, name))
-
-
-def _end(cloud: Cloud, name: str) -> None:
+@effect("tpu.queued.end")
+def _end(cloud: Cloud, name: str, created: str) -> None:
     record = cloud.store.get(QUEUED, name)
     # Another request may have got the name since.
-    if record and state_of(record) == "ACTIVE" and record.get("_ends", inf) <= cloud.clock.now():
+    if record and record["createTime"] == created and state_of(record) == "ACTIVE":
         set_state(cloud, name, "SUSPENDED")
         remove_nodes(cloud, record)
 
