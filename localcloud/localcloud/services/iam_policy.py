@@ -41,14 +41,12 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         known = access.policy(cloud, resource)
         sent_etag = policy.get("etag")
         if sent_etag and not same_bytes(sent_etag, known["etag"]):
-            raise ApiError(
-                409,
+            message = (
                 "There were concurrent policy changes. Please retry the whole read-modify-write "
                 f"with exponential backoff. The request's ETag '{sent_etag}' did not match the "
-                f"current policy's ETag '{known['etag']}'.",
-                status="ABORTED",
-                reason="aborted",
+                f"current policy's ETag '{known['etag']}'."
             )
+            raise ApiError(409, message, status="ABORTED", reason="aborted")
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         if "bindings" not in (sent.get("updateMask") or "bindings"):
             bindings = known["bindings"]

@@ -207,11 +207,8 @@ def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
         if error.code != 404:
             raise
         url = url_of(path_of(reference or "global/networks/default", call.project))
-        raise wrong_value(
-            f"resource.networkInterfaces[{number}].network",
-            url,
-            "The referenced network resource cannot be found.",
-        ) from None
+        why = "The referenced network resource cannot be found."
+        raise wrong_value(f"resource.networkInterfaces[{number}].network", url, why) from None
 
 
 def address_interfaces(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:

@@ -104,12 +104,11 @@ def machine_types() -> dict[str, MachineType]:
 def machine_type(name: str, zone: str) -> MachineType:
     """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
-        raise api.wrong_value(
-            "machineType",
-            name,
+        why = (
             "The local cloud offers no custom machine types; predefined ones are "
-            f"{', '.join(sorted(machine_types()))}.",
+            f"{', '.join(sorted(machine_types()))}."
         )
+        raise api.wrong_value("machineType", name, why)
     found = None if zone in ai_zones() else machine_types().get(name)
     if found is None:
         raise ApiError(404, f"The resource 'zones/{zone}/machineTypes/{name}' was not found")

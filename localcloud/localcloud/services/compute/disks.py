@@ -43,12 +43,11 @@ def complete(project: str, zone: str, record: Json) -> None:
         }
     size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
     if not (least if source else 1) <= size <= _LARGEST_GB:
-        raise api.wrong_value(
-            "resource.sizeGb",
-            size,
+        why = (
             f"Disk size must be between {least if source else 1} GB (the image's size) "
-            f"and {_LARGEST_GB} GB.",
+            f"and {_LARGEST_GB} GB."
         )
+        raise api.wrong_value("resource.sizeGb", size, why)
     record["sizeGb"] = str(size)
     record["physicalBlockSizeBytes"] = str(record.get("physicalBlockSizeBytes") or 4096)
     for name in ("enableConfidentialCompute", "locked", "multiWriter", "satisfiesPzi"):
@@ -78,11 +77,8 @@ def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
-        raise api.wrong_value(
-            "resource.sizeGb",
-            size,
-            f"Requested disk size cannot be smaller than the snapshot size ({least} GB)",
-        )
+        why = f"Requested disk size cannot be smaller than the snapshot size ({least} GB)"
+        raise api.wrong_value("resource.sizeGb", size, why)
     record |= {
         "sizeGb": str(size),
         "sourceSnapshot": url_of(path),
@@ -122,11 +118,8 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """
     size = int(call.body.get("sizeGb", 0))
     if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
-        raise api.wrong_value(
-            "sizeGb",
-            size,
-            f"Must be at least the current {record['sizeGb']} GB and at most {_LARGEST_GB} GB.",
-        )
+        why = f"Must be at least the current {record['sizeGb']} GB and at most {_LARGEST_GB} GB."
+        raise api.wrong_value("sizeGb", size, why)
     record["sizeGb"] = str(size)
 
 

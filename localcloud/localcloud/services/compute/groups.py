@@ -236,11 +236,8 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
         if name not in known:
-            raise api.wrong_value(
-                "instances",
-                name,
-                f"Instance is not a member of the managed instance group '{path}'.",
-            )
+            why = f"Instance is not a member of the managed instance group '{path}'."
+            raise api.wrong_value("instances", name, why)
     return chosen
 
 

@@ -50,11 +50,8 @@ def _complete(record: Json) -> None:
             )
     # "It is invalid for timeoutSec to have greater value than checkIntervalSec."
     if record["timeoutSec"] > record["checkIntervalSec"]:
-        raise wrong_value(
-            "resource.timeoutSec",
-            record["timeoutSec"],
-            f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']}).",
-        )
+        why = f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']})."
+        raise wrong_value("resource.timeoutSec", record["timeoutSec"], why)
 
 
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:

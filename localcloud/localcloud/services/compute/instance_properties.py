@@ -49,11 +49,8 @@ def stored_metadata(sent: Json) -> Json:
         raise wrong_value("resource.metadata", "", f"Duplicate metadata keys: {', '.join(twice)}.")
     for item in items:
         if not _METADATA_KEY.fullmatch(item.get("key", "")):
-            raise wrong_value(
-                "metadata.items[].key",
-                item.get("key", ""),
-                f"Must be a match of regex '{_METADATA_KEY.pattern}'",
-            )
+            why = f"Must be a match of regex '{_METADATA_KEY.pattern}'"
+            raise wrong_value("metadata.items[].key", item.get("key", ""), why)
         if len(item.get("value", "").encode()) > _LONGEST_VALUE:
             raise invalid(
                 f"Value for field 'metadata.items[{item['key']}].value' is too large: maximum size "
@@ -97,11 +94,8 @@ def full_scheduling(sent: Json) -> Json:
     if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
     if short and full["onHostMaintenance"] != "TERMINATE":
-        raise wrong_value(
-            "scheduling.onHostMaintenance",
-            full["onHostMaintenance"],
-            "Preemptible and spot instances must use TERMINATE.",
-        )
+        why = "Preemptible and spot instances must use TERMINATE."
+        raise wrong_value("scheduling.onHostMaintenance", full["onHostMaintenance"], why)
     if "instanceTerminationAction" in full and not spot and "maxRunDuration" not in full:
         raise wrong_value(
             "scheduling.instanceTerminationAction",
@@ -140,23 +134,19 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
         email = default_service_account(call.project)
     # One message for both: it tells a caller without the right nothing of which accounts exist.
     if access.account_problem(cloud, email) or not access.may_act_as(cloud, call, email):
-        raise ApiError(
-            400,
+        message = (
             f"The user does not have access to service account '{email}'. User: "
             f"'{call.principal.email}'. Ask a project owner to grant you the "
-            "iam.serviceAccountUser role on the service account",
-            reason="SERVICE_ACCOUNT_ACCESS_DENIED",
+            "iam.serviceAccountUser role on the service account"
         )
+        raise ApiError(400, message, reason="SERVICE_ACCOUNT_ACCESS_DENIED")
     scopes = sent[0].get("scopes", [])
     if not scopes:
         raise wrong_value("resource.serviceAccounts[0].scopes", "", "At least one scope is needed.")
     for scope in scopes:
         if not is_scope(scope):
-            raise wrong_value(
-                "resource.serviceAccounts[0].scopes[]",
-                scope,
-                f"Scopes are URLs such as {CLOUD_PLATFORM}.",
-            )
+            why = f"Scopes are URLs such as {CLOUD_PLATFORM}."
+            raise wrong_value("resource.serviceAccounts[0].scopes[]", scope, why)
     return [{"email": email, "scopes": list(scopes)}]
 
 
@@ -171,11 +161,8 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         if not properties.get(field):
             raise wrong_value(f"resource.properties.{field}", "", "Required.")
     if "/" in properties["machineType"]:
-        raise wrong_value(
-            "resource.properties.machineType",
-            properties["machineType"],
-            "The name alone is needed, such as n1-standard-2.",
-        )
+        why = "The name alone is needed, such as n1-standard-2."
+        raise wrong_value("resource.properties.machineType", properties["machineType"], why)
     _complete(cloud, call.project, properties)
     record["properties"] = properties
 

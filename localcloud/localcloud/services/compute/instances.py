@@ -210,12 +210,11 @@ def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
     """Return the instance of a call that needs it to have one of `statuses`."""
     record = resources.load(cloud, INSTANCE.path(call))
     if record["status"] not in statuses:
-        raise ApiError(
-            400,
+        message = (
             f"The resource '{record['name']}' is not ready: {what} is not possible while its "
-            f"status is {record['status']}.",
-            reason="resourceNotReady",
+            f"status is {record['status']}."
         )
+        raise ApiError(400, message, reason="resourceNotReady")
     return record
 
 

@@ -229,11 +229,8 @@ def parse_range(text: str, field: str) -> IPv4Network:
     except ValueError as error:
         raise api.wrong_value(f"{field}", text, f"{error}.") from None
     if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
-        raise api.wrong_value(
-            f"{field}",
-            text,
-            f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}.",
-        )
+        why = f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}."
+        raise api.wrong_value(f"{field}", text, why)
     return network
 
 
@@ -260,11 +257,8 @@ def require_subnetwork(
         for subnet in subnets(cloud, network):
             if last(subnet["region"]) == region:
                 return subnet
-        raise api.wrong_value(
-            "networkInterfaces[0].subnetwork",
-            "",
-            f"Network '{network}' has no subnetwork in region {region}; name one.",
-        )
+        why = f"Network '{network}' has no subnetwork in region {region}; name one."
+        raise api.wrong_value("networkInterfaces[0].subnetwork", "", why)
     if "/" not in reference:
         reference = f"regions/{region}/subnetworks/{reference}"
     path = path_of(reference, project)

@@ -164,12 +164,11 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     )
     used += sum("/instances/" in user for user in cloud.store.mentioning(STORE, "projects/", url))
     if used + hosts > room:
-        raise ApiError(
-            400,
+        message = (
             f"IP space of '{subnet}' is exhausted: {hosts} addresses are wanted, {room - used} of "
-            f"{room} are free.",
-            reason="IP_SPACE_EXHAUSTED",
+            f"{room} are free."
         )
+        raise ApiError(400, message, reason="IP_SPACE_EXHAUSTED")
 
 
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
