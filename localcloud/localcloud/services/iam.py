@@ -60,9 +60,7 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 
 
 _ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
-_KEYS = Collection(
-    API, "projects.serviceAccounts.keys", "iam.serviceAccountKeys", account_resources
-)
+_KEYS = Collection(API, f"{_ACCOUNTS.path}.keys", "iam.serviceAccountKeys", account_resources)
 
 
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
@@ -136,10 +134,8 @@ def list_accounts(cloud: Cloud, call: Call) -> Json:
     project = projects.identifier(cloud, call.project)
     found = cloud.store.items(ACCOUNT, f"projects/{project}/")
     # Google's own service agents are not listed.
-    shown = [
-        _account_view(record) for _, record in found if not access.is_service_agent(record["email"])
-    ]
-    return page(call, "accounts", shown)
+    own = [record for _, record in found if not access.is_service_agent(record["email"])]
+    return page(call, "accounts", list(map(_account_view, own)))
 
 
 @_ACCOUNTS.method("patch", "update", verb="update")
@@ -284,9 +280,8 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     wanted = call.body.get("lifetime", "3600s")
     lifetime = float(wanted[:-1]) if _SECONDS.fullmatch(wanted) else 0.0
     if not 0 < lifetime <= _LONGEST_TOKEN:
-        raise invalid(
-            f"lifetime must be more than 0s and at most {_LONGEST_TOKEN:.0f}s, not {wanted!r}"
-        )
+        message = f"lifetime must be more than 0s and at most {_LONGEST_TOKEN:.0f}s, not {wanted!r}"
+        raise invalid(message)
     principal = Principal(f"serviceAccount:{record['email']}", frozenset(scopes))
     return {
         "accessToken": cloud.token(principal, lifetime=lifetime),
@@ -392,9 +387,8 @@ def _require_free(cloud: Cloud, name: str) -> None:
             "that role_id in a deleted state."
         )
     if _age(cloud, record) < _RESERVED:
-        raise failed_precondition(
-            f"You can't create a role_id ({short}) which has been marked for deletion."
-        )
+        message = f"You can't create a role_id ({short}) which has been marked for deletion."
+        raise failed_precondition(message)
 
 
 @API.method("projects.roles.create", permission="iam.roles.create")
@@ -424,12 +418,9 @@ def get_role(cloud: Cloud, call: Call) -> Json:
 def list_roles(cloud: Cloud, call: Call) -> Json:
     """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    shown = [
-        public(role)
-        for _, role in found
-        if not role.get("deleted") or (call.flag("showDeleted") and not _is_gone(cloud, role))
-    ]
-    return _role_page(call, shown)
+    every = call.flag("showDeleted")
+    shown = [r for _, r in found if not r.get("deleted") or (every and not _is_gone(cloud, r))]
+    return _role_page(call, list(map(public, shown)))
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")

@@ -347,9 +347,8 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
     with cloud.store.locked():
         record = _load_version(cloud, name)
         if record["state"] not in from_:
-            raise failed_precondition(
-                f"{name} is in state {record['state']}, which must be {' or '.join(from_)}."
-            )
+            message = f"{name} is in state {record['state']}, which must be {' or '.join(from_)}."
+            raise failed_precondition(message)
         record.pop("destroyTime", None)
         record |= change
         cloud.store.put(VERSION, name, record)

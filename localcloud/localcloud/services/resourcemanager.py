@@ -111,9 +111,8 @@ def _require_allowed(bindings: list[Json]) -> None:
         if binding.get("role") == "roles/owner" and not member.startswith("deleted:")
     ]
     if not owners:
-        raise invalid(
-            "A project outside an organization must have at least one owner (roles/owner)."
-        )
+        message = "A project outside an organization must have at least one owner (roles/owner)."
+        raise invalid(message)
     for binding in bindings:
         if public := sorted(_PUBLIC.intersection(binding.get("members", []))):
             raise invalid(f"Members {', '.join(public)} are not allowed in a project's policy.")

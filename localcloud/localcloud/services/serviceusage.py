@@ -70,8 +70,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     """Return the APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
     project = _project(cloud, call)
     views = [_view(cloud, project, service) for service in sorted(projects.known_services())]
-    wanted = call.arg("filter")
-    if wanted:
+    if wanted := call.arg("filter"):
         field, _, state = wanted.partition(":")
         if field != "state" or state not in ("ENABLED", "DISABLED"):
             raise invalid(f"Invalid filter {wanted}: it must be state:ENABLED or state:DISABLED")

@@ -114,9 +114,8 @@ def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
     """
     network = IPv4Network(subnet["ipCidrRange"])
     if wanted and IPv4Address(wanted) not in network:
-        raise wrong_value(
-            "networkIP", wanted, f"The address is outside the subnetwork's range {network}."
-        )
+        why = f"The address is outside the subnetwork's range {network}."
+        raise wrong_value("networkIP", wanted, why)
     return _take_address(cloud, path_from(subnet["selfLink"]), network, owner, wanted)
 
 
@@ -169,9 +168,8 @@ def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> li
     Addresses are taken last: a request that is refused must not hold one.
     """
     if not sent:
-        raise wrong_value(
-            "resource.networkInterfaces", "", "At least one network interface is required."
-        )
+        why = "At least one network interface is required."
+        raise wrong_value("resource.networkInterfaces", "", why)
     planned = []
     for number, interface in enumerate(sent):
         reference = interface.get("subnetwork", "")

@@ -219,9 +219,8 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     path = f"{project}/zones/{zone}/disks/{name}"
     resources.require_new(cloud, path)
     if disk.get("boot") and not params.get("sourceImage"):
-        raise api.wrong_value(
-            "resource.disks[0].initializeParams.sourceImage", "", "A boot disk needs an image."
-        )
+        why = "A boot disk needs an image."
+        raise api.wrong_value("resource.disks[0].initializeParams.sourceImage", "", why)
     # A disk has other names for these than the instance that it is made with.
     renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
     fields = {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}

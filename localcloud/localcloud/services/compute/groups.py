@@ -143,27 +143,26 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
         resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
         policy["healthCheck"] = url_of(path)
         if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
-            raise api.wrong_value(
-                "resource.autoHealingPolicies[0].initialDelaySec",
-                policy["initialDelaySec"],
-                f"Must be between 0 and {_LONGEST_DELAY}.",
-            )
+            field = "resource.autoHealingPolicies[0].initialDelaySec"
+            why = f"Must be between 0 and {_LONGEST_DELAY}."
+            raise api.wrong_value(field, policy["initialDelaySec"], why)
 
 
 @API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
-def patch_group(cloud: Cloud, call: Call) -> Json:
-    """Change a group; its instances follow according to its update policy.
+@API.method("instanceGroupManagers.setInstanceTemplate", permission=GROUP.permission("update"))
+def change(cloud: Cloud, call: Call) -> Json:
+    """Change a group, or only the template of its future instances.
 
-    PROACTIVE recreates them at once; OPPORTUNISTIC waits until a caller chooses them.
+    Its instances follow according to its update policy: PROACTIVE recreates them at once;
+    OPPORTUNISTIC waits until a caller chooses them. "The templates for existing instances in the
+    group do not change" otherwise (the discovery document, `setInstanceTemplate`).
     """
-    return change(cloud, call, call.body)
-
-
-def change(cloud: Cloud, call: Call, body: Json) -> Json:
-    """Change the group that a call names by the settings in `body`, its fingerprint among them."""
-    path = GROUP.path(call)
+    body, path = call.body, GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
+        if "Template" in call.method.name:
+            # This method sends no fingerprint.
+            body = body | {"fingerprint": record["fingerprint"]}
         resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
         sent = resources.tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
@@ -336,19 +335,6 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
         actions.act(cloud, path, name, "DELETING")
     grow(cloud, path, max(0, size - len(staying)))
     return operation
-
-
-@API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
-def set_template(cloud: Cloud, call: Call) -> Json:
-    """Set the template of future instances.
-
-    "The templates for existing instances in the group do not change" unless the policy is
-    PROACTIVE.
-    """
-    record = load_group(cloud, GROUP.path(call))
-    versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
-    body = {"versions": versions, "fingerprint": record["fingerprint"]}
-    return change(cloud, call, body)
 
 
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))

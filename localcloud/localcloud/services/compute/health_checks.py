@@ -26,7 +26,6 @@ _SETTINGS = {"HTTP": ("httpHealthCheck", 80), "TCP": ("tcpHealthCheck", 80)}
 _HIGHEST_PORT = 65535
 _HIGHEST = {"checkIntervalSec": 300, "timeoutSec": 300}
 _MOST_TRIES = 10
-_OK = 200
 
 
 def _complete(record: Json) -> None:
@@ -43,11 +42,8 @@ def _complete(record: Json) -> None:
     for name, value in _DEFAULTS.items():
         record.setdefault(name, value)
         if not 1 <= record[name] <= _HIGHEST.get(name, _MOST_TRIES):
-            raise wrong_value(
-                f"resource.{name}",
-                record[name],
-                f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}.",
-            )
+            why = f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}."
+            raise wrong_value(f"resource.{name}", record[name], why)
     # "It is invalid for timeoutSec to have greater value than checkIntervalSec."
     if record["timeoutSec"] > record["checkIntervalSec"]:
         why = f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']})."
@@ -104,7 +100,7 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
         with contextlib.closing(connection):
             host = {"Host": settings["host"]} if settings.get("host") else {}
             connection.request("GET", settings["requestPath"], headers=host)
-            return connection.getresponse().status == _OK
+            return connection.getresponse().status == http.HTTPStatus.OK
     return False
 
 

@@ -429,9 +429,8 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     record = resources.load(cloud, path)
     # Off unless the metadata asks: the guest would otherwise write where all readers look.
     if records.metadata(record).get("enable-guest-attributes", "").upper() != "TRUE":
-        raise ApiError(
-            403, "Permission denied: the instance's metadata does not set enable-guest-attributes."
-        )
+        message = "Permission denied: the instance's metadata does not set enable-guest-attributes."
+        raise ApiError(403, message)
     found = cloud.machines.guest_attributes(path)
     answer: Json = {"kind": "compute#guestAttributes"}
     variable, query = call.arg("variableKey"), call.arg("queryPath")
@@ -471,12 +470,11 @@ def require_capacity(cloud: Cloud, record: Record) -> None:
             raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
     if zone in zones or "*" in zones:
-        raise ApiError(
-            503,
+        message = (
             f"The zone '{path_from(record['zone'])}' does not have enough resources available to "
-            "fulfill the request.  Try a different zone, or try again later.",
-            reason="ZONE_RESOURCE_POOL_EXHAUSTED",
+            "fulfill the request.  Try a different zone, or try again later."
         )
+        raise ApiError(503, message, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
 
 
 def _cpus(record: Record) -> int:

@@ -360,9 +360,8 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     """
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
     if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
-        raise api.wrong_value(
-            "ipCidrRange", wider, f"It must contain the current range {record['ipCidrRange']}."
-        )
+        why = f"It must contain the current range {record['ipCidrRange']}."
+        raise api.wrong_value("ipCidrRange", wider, why)
     record["ipCidrRange"] = str(wider)
     _require_no_overlap(cloud, record)
 
@@ -486,9 +485,8 @@ def _check_rule(record: Json) -> None:
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
-        raise api.wrong_value(
-            "resource.priority", record["priority"], f"Must be between 0 and {_HIGHEST_PRIORITY}."
-        )
+        why = f"Must be between 0 and {_HIGHEST_PRIORITY}."
+        raise api.wrong_value("resource.priority", record["priority"], why)
     for field in ("sourceRanges", "destinationRanges"):
         for text in record.get(field, []):
             try:

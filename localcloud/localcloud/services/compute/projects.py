@@ -135,9 +135,8 @@ def require_lent(cloud: Cloud, project: str, path: str) -> None:
 def require_own(project: str, path: str) -> None:
     """Refuse a network of another project."""
     if path.split("/")[1] != project:
-        raise wrong_value(
-            "resource.network", path, "Cross project referencing is not allowed for this resource."
-        )
+        why = "Cross project referencing is not allowed for this resource."
+        raise wrong_value("resource.network", path, why)
 
 
 def _sets_up(method: str) -> Callable[[Handler], Handler]:

@@ -361,12 +361,9 @@ def fingerprint(value: Any) -> str:
 def require_match(sent: str | None, actual: str | None, what: str) -> None:
     """Refuse a change that was made to an older state; `what` is `metadata`, `labels`, …"""
     if not same_bytes(sent, actual):
-        raise ApiError(
-            412,
-            "Labels fingerprint either invalid or resource labels have changed"
-            if what == "labels"
-            else f"Supplied fingerprint does not match current {what} fingerprint.",
-        )
+        if what == "labels":
+            raise ApiError(412, "Labels fingerprint either invalid or resource labels have changed")
+        raise ApiError(412, f"Supplied fingerprint does not match current {what} fingerprint.")
 
 
 def stamp(record: Json) -> None:
@@ -415,13 +412,11 @@ def require_unused(cloud: Cloud, path: str) -> None:
 
 def in_use(path: str, user: str) -> ApiError:
     """Return the 400 for a resource that `user` uses."""
+    # Google's words have the singular in snake case: `instance_template`.
     kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
     kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
-    return ApiError(
-        400,
-        f"The {kind} resource '{path}' is already being used by '{user}'",
-        reason="resourceInUseByAnotherResource",
-    )
+    message = f"The {kind} resource '{path}' is already being used by '{user}'"
+    return ApiError(400, message, reason="resourceInUseByAnotherResource")
 
 
 def _needs_nothing(cloud: Cloud, path: str) -> bool:

@@ -356,10 +356,8 @@ def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) 
 
 def _require_version(version: str) -> None:
     if version not in catalog.tensorflow_versions():
-        raise invalid(
-            f'Cloud TPU received an invalid TensorFlowVersion, "{version}". Accepted values are '
-            f"{', '.join(catalog.tensorflow_versions())}."
-        )
+        known = ", ".join(catalog.tensorflow_versions())
+        raise checks.wrong("TensorFlowVersion", version, f". Accepted values are {known}.")
 
 
 # Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and

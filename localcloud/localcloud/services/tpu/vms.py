@@ -7,7 +7,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
-from localcloud.services.compute.api import path_from, path_of, url_of
+from localcloud.services.compute.api import path_of, url_of
 from localcloud.services.compute.instances import guest_attributes
 from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
@@ -44,9 +44,8 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     checks.require_common(body)
     checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
     checks.require_boot_disk(body.get("bootDiskConfig", {}))
-    attached = checks.accepted_disks(
-        cloud, call, zone, accelerator, body.get("dataDisks", []), slices=slices
-    )
+    sent = body.get("dataDisks", [])
+    attached = checks.accepted_disks(cloud, call, zone, accelerator, sent, slices=slices)
     record: Record = {key: body[key] for key in _KEPT if body.get(key)}
     if attached:
         record["dataDisks"] = attached
@@ -60,11 +59,10 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         record["networkConfigs"] = [config for config, _ in completed]
     else:
         record["networkConfig"] = completed[0][0]
-    uses = _uses(call, completed, attached)
+    used = [path for config, network in completed for path in (network, config["subnetwork"])]
     # Refused here, before anything is stored: later it would be an operation that fails.
-    for url in uses:
-        if "/subnetworks/" in url:
-            checks.require_room(cloud, path_from(url), accelerator.hosts * slices)
+    for config, _ in completed:
+        checks.require_room(cloud, config["subnetwork"], accelerator.hosts * slices)
     record.setdefault("shieldedInstanceConfig", {})
     return record | {
         "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}),
@@ -74,13 +72,8 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         "serviceAccount": checks.service_account(cloud, call, body.get("serviceAccount", {})),
         "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
         "_network": completed[0][1],
-        "_uses": uses,
+        "_uses": [*map(url_of, used), *_disk_urls(call.project, attached)],
     }
-
-
-def _uses(call: Call, networks: list[tuple[Json, str]], attached: list[Json]) -> list[str]:
-    used = [path for config, network in networks for path in (network, config["subnetwork"])]
-    return [url_of(path) for path in used] + _disk_urls(call.project, attached)
 
 
 def _disk_urls(project: str, attached: list[Json]) -> list[str]:
