@@ -220,6 +220,8 @@ def _term(text: str) -> Callable[[Json], bool]:
     return lambda view: (view[field] == compared[3]) == (compared[2] == "=")
 
 
+# The order is fixed, so that a job with two mistakes always gets the same answer: name, labels,
+# container, account. The pool comes later, with the quota.
 def _checked(cloud: Cloud, call: Call) -> Record:
     record: Record = call.sent(_KEPT)
     title, spec = record.get("displayName", ""), record.get("jobSpec", {})
@@ -440,6 +442,8 @@ def _classic(machine: Json) -> catalog.Accelerator:
     return found
 
 
+# A machine type says how many chips a host has, the topology how many there are in all. Several
+# hosts are for the one machine type that Google documents for slices.
 def _of_topology(machine: Json, name: str, *, spot: bool) -> Pool:
     topology = machine.get("tpuTopology", "")
     chips = int(name.rpartition("-")[2].rstrip("t"))

@@ -121,6 +121,7 @@ def _list_projects(cloud: Cloud, call: Call) -> Json:
     return page(call, "projectBillingInfo", views)
 
 
+# A project that was never linked looks like one whose billing is switched off.
 def _link_view(cloud: Cloud, project: str) -> Json:
     link = cloud.store.get(LINK, f"projects/{project}") or {}
     account = link.get("billingAccountName", "")
@@ -135,6 +136,7 @@ def _link_view(cloud: Cloud, project: str) -> Json:
 # Budgets: kept and checked. Nothing here costs anything, so none alerts.
 
 _BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", account_resources)
+# By the discovery document (`NotificationsRule.monitoringNotificationChannels`).
 _MOST_CHANNELS = 5
 ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""
@@ -170,6 +172,7 @@ def patch_budget(cloud: Cloud, call: Call) -> Json:
         return _put_budget(cloud, call, record["name"], record)
 
 
+# A budget is checked as a whole, also after a patch: parts may contradict each other.
 def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     record = wanted | {"name": name, "etag": f"{cloud.operations.number():x}"}
     account, rules = load_account(cloud, account_name(call)), wanted.get("thresholdRules") or []
@@ -185,6 +188,8 @@ def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     return record
 
 
+# Units are text, as all int64 in JSON. The currency "must match the currency of the billing account".
+# (the discovery document).
 def _budget_amount(account: Record, amount: Json) -> Json:
     if "lastPeriodAmount" in amount:
         return {"lastPeriodAmount": {}}

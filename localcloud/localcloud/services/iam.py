@@ -290,6 +290,7 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     }
 
 
+# Roles are patterns over the permissions that the local cloud knows; Google lists each by its name.
 def _predefined(name: str) -> Json:
     patterns = access.predefined_roles()[name]
     included = sorted(

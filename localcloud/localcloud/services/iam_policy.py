@@ -193,6 +193,8 @@ def _without_condition(binding: Json) -> Json:
     return {"role": f"{binding['role']}_withcond_{mark}", "members": binding["members"]}
 
 
+# What a change of policy adds or removes, member by member: conditions on grants ask which roles
+# are among them.
 def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
     return {
         (binding.get("role", ""), member, condition_of(binding))
@@ -274,6 +276,7 @@ def check(
             raise invalid(f"Service account {name} does not exist.")
 
 
+# One binding a role and condition is kept, with sorted members: two that say the same become one.
 def _merged(bindings: list[Json]) -> list[Json]:
     merged: dict[tuple[str, Condition], set[str]] = {}
     for binding in bindings:

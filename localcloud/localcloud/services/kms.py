@@ -342,6 +342,8 @@ def restore_version(cloud: Cloud, call: Call) -> Json:
     return _moved(cloud, call, ("DESTROY_SCHEDULED",), {"state": "DISABLED"})
 
 
+# A state that a method does not start from is refused, which also tells a client that repeats a
+# call.
 def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Json:
     name = _VERSION.name(call)
     with cloud.store.locked():

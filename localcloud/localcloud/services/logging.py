@@ -164,6 +164,7 @@ def parse(text: str) -> list[Comparison]:
     return found
 
 
+# Fields that Google has and the local cloud does not fill would match nothing: 501 says so instead.
 def _comparison(path: str, operator: str, value: str) -> Comparison:
     parts = tuple(_plain(part) for part in _PART.findall(path))
     compared = Comparison(parts, operator, _plain(value))
@@ -234,6 +235,8 @@ def entries_of(log: SerialLog) -> Iterator[Json]:
         }
 
 
+# Lines carry the seconds since the boot; one without, such as the firmware's, has the time of the
+# line before it.
 def _lines_of(log: SerialLog) -> Iterator[tuple[str, float]]:
     ends = [begin for begin, _ in log.boots[1:]] + [len(log.output)]
     for (begin, booted), end in zip(log.boots, ends, strict=False):

@@ -72,6 +72,7 @@ def _now(cloud: Cloud) -> Json:
     return {"mutateTime": rfc3339(cloud.clock.now())}
 
 
+# Checked after every change: a patch may remove the label that the type needs.
 def _put_channel(cloud: Cloud, record: Record) -> Json:
     label = _LABEL.get(record.get("type", ""))
     if label is None:

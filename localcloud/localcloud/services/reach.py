@@ -172,6 +172,7 @@ def _follow(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
     return _leave(cloud, packet, steps)
 
 
+# A machine that is off still lets the rules be judged first: they are what the question is about.
 def _arrive(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
     target = packet.destination
     if not target.path:
@@ -284,6 +285,8 @@ def _within(end: End, blocks: list[str]) -> bool:
     return any(IPv4Address(end.address) in ip_network(text, strict=False) for text in blocks)
 
 
+# Ports are single ones or ranges; protocols are names or IANA's numbers. Without ports all are
+# meant.
 def _covers(entry: Record, packet: Packet) -> bool:
     protocol = entry["IPProtocol"].lower()
     if protocol not in ("all", packet.protocol, _PROTOCOLS[packet.protocol]):
@@ -304,6 +307,7 @@ def _machines(cloud: Cloud) -> Iterator[End]:
         yield from _of_node(name, record)
 
 
+# Each interface is an end of its own, with the addresses of its network.
 def _of_instance(path: str, record: Record) -> Iterator[End]:
     accounts = record.get("serviceAccounts") or [{}]
     for interface in record["networkInterfaces"]:

@@ -180,6 +180,8 @@ def _operation(cloud: Cloud, work: Work, metadata: Json | None = None) -> Json:
     return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work, about))
 
 
+# Fields that are empty are left out, as in recorded answers: not even `done` is there before the
+# end.
 def _operation_view(name: str, record: Record) -> Json:
     view: Json = {"name": name}
     if not record["done"]:
@@ -227,6 +229,7 @@ def list_quotas(cloud: Cloud, call: Call) -> Json:
     return page(call, "metrics", shown)
 
 
+# A metric has one limit here, by project and zone; its name in a path is percent-encoded.
 def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
     name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
     effective = _UNLIMITED if limit is None else str(limit)

@@ -46,6 +46,8 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         record["address"] = wanted or _free_range(cloud, record["network"], length)
 
 
+# Ranges of subnetworks and those that are reserved already must not overlap: the peering exports
+# both.
 def _free_range(cloud: Cloud, network: str, length: int) -> str:
     taken = networks.taken_ranges(cloud, path_from(network))
     taken += [
@@ -267,6 +269,8 @@ def _region(path: str) -> str:
     return f"projects/{project}/regions/{catalog.region_of(zone)}"
 
 
+# The right counts on the subnetwork itself or on its project, which with a Shared VPC is another
+# one than the caller's.
 def _may(cloud: Cloud, call: Call, permission: str, subnet: str) -> None:
     path = path_from(subnet)
     access.require(cloud, call.principal, permission, [path, "/".join(path.split("/")[:2])])
@@ -289,6 +293,8 @@ def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface["accessConfigs"] = [access_config(cloud, path, call.body)]
 
 
+# An ephemeral address stays with the instance until it is deleted; only a reserved one is free at
+# once.
 @instance_changes("deleteAccessConfig")
 def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     name = call.arg("accessConfig")

@@ -82,6 +82,8 @@ def shown(call: Call, record: Json) -> Json:
     return shown_record
 
 
+# A record inside a record has a kind of its own, such as `compute#attachedDisk`, and its own set of
+# fields.
 def _replace(value: Any, version: str) -> Any:
     if isinstance(value, dict):
         known = _fields(version, str(value.get("kind", "")))
@@ -109,6 +111,7 @@ def _fields(version: str, kind: str) -> frozenset[str]:
 
 # "Acceptable values are 0 to 500, inclusive. (Default: 500)" (the discovery document).
 _MOST = 500
+# Quotes are optional around a value, brackets around a term, as clients write them in all ways.
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
 
 
@@ -215,6 +218,7 @@ def start_in(
     return key, cloud.operations.start(key, work, about)
 
 
+# `targetId` is kept from the beginning: after a deletion there is no resource to ask.
 def _show(call: Call, key: str, record: Record) -> Json:
     path = key.removeprefix(_PREFIX)
     about, done, begun = record["about"], record["done"], rfc3339(record["started"])
@@ -266,7 +270,8 @@ def _read(cloud: Cloud, call: Call) -> Json:
 def wait_operation(cloud: Cloud, call: Call) -> Json:
     """Wait until the operation is done, for at most two minutes.
 
-    A client calls again then: "not guaranteed to return only when the operation is DONE".
+    A client asks again: "there is no guarantee that the operation is actually done when the method
+    returns" (the discovery document).
     """
     deadline = cloud.clock.now() + _WAIT
     operation = _read(cloud, call)

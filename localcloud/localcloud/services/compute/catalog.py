@@ -156,6 +156,7 @@ def _region(project: str, name: str) -> Json:
     }
 
 
+# Lists of regions and zones are what clients check a setting against before they create anything.
 def _zone(project: str, name: str) -> Json:
     require_zone(name)
     return {
@@ -217,6 +218,7 @@ def _serve_offered(
             "selfLink": url_of(f"{place}/{collection}/{name}"),
         }
 
+    # All of these are read-only, and the same for every project but for what it may see.
     @API.method(f"{collection}.get", permission=f"compute.{collection}.get")
     def get(cloud: Cloud, call: Call) -> Json:
         return shown(call, view(_place_of(call, parameter), call.params[parameter]))

@@ -54,6 +54,7 @@ def complete(project: str, zone: str, record: Json) -> None:
         record.setdefault(name, False)
 
 
+# The image may come in the query, an older way that Google keeps.
 def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if query_image := call.arg("sourceImage"):
         record["sourceImage"] = query_image
@@ -126,6 +127,7 @@ def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
 # Snapshots: records without contents.
 
 
+# A snapshot is global, but stored in a location, by default that of its disk.
 def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
     disk = resources.load(cloud, source)
@@ -195,6 +197,8 @@ def release_all(cloud: Cloud, record: Record) -> None:
             _detach(cloud, path, record["selfLink"])
 
 
+# Returns the disk's record with the instance among its users, without storing it. A disk of another
+# instance may be attached as well, read-only.
 def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
     if disk.get("type") == "SCRATCH":
         raise invalid("Invalid value for field 'disks[].type': the local cloud has no local SSDs.")
@@ -230,6 +234,7 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     return record
 
 
+# The instance has a copy of what it needs to know of the disk, as Google's answers have.
 def _attached(record: Record, sent: Json, index: int) -> Json:
     attached: Json = {
         "kind": "compute#attachedDisk",
@@ -266,6 +271,8 @@ def _find(record: Record, device: str) -> Json:
     raise api.wrong_value("deviceName", device, "No attached disk found.")
 
 
+# A device name is how the guest finds a disk (/dev/disk/by-id/google-NAME), so it is unique in the
+# instance.
 @instance_changes("attachDisk")
 def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     path = INSTANCE.path(call)

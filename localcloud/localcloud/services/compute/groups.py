@@ -101,6 +101,8 @@ def _is_set(value: Any) -> bool:
     return value not in (None, [], "")
 
 
+# Called for a new group and for a changed one: what it fills in must not depend on what the group
+# was.
 def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     for field in _ABSENT:
         if _is_set(record.get(field)) and record[field] != 0:
@@ -119,6 +121,8 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     _complete_healing(cloud, call, record)
 
 
+# `instanceTemplate` is the older name of the only version's template; Google shows both. The
+# account is checked now, while the caller who names it is known.
 def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     versions = record.get("versions") or [{"instanceTemplate": record.get("instanceTemplate", "")}]
     if len(versions) > 1:
@@ -133,6 +137,7 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     record["versions"] = versions
 
 
+# Google takes one policy at most: "You can specify only one value" (the discovery document).
 def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
     policies = record.get("autoHealingPolicies", [])
     if len(policies) > 1:
@@ -430,6 +435,7 @@ def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"managedInstances": found} if found else {})
 
 
+# `currentAction` and `lastAttempt` are what a person looks at when a group is not stable.
 def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     member, path = record["_members"][name], actions.instance_path(group, name)
     instance = cloud.store.get(STORE, path)
@@ -455,6 +461,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     return managed
 
 
+# Errors stay until the instance has been made: an attempt that succeeds clears them.
 @API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
 def _list_errors(cloud: Cloud, call: Call) -> Json:
     group = GROUP.path(call)

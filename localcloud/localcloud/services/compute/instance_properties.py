@@ -153,6 +153,8 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
 # Instance templates, which never change.
 
 
+# A template has no zone: machine type and disk type are names, and images are resolved for each
+# instance.
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if record.get("sourceInstance"):
         raise ApiError(501, "the local cloud makes templates from their own properties only")

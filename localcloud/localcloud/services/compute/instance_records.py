@@ -130,6 +130,8 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
     )
 
 
+# In the form of the metadata server's JSON, which has its own names and writes booleans as TRUE and
+# FALSE.
 def _details(cloud: Cloud, project: str, record: Record) -> dict[str, Any]:
     details: dict[str, Any] = {
         "cpuPlatform": record["cpuPlatform"],

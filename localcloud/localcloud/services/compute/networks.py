@@ -96,6 +96,8 @@ def _give_ula_range(record: Json) -> None:
         )
 
 
+# One subnet a region, named like the network, each with the range that Google has set aside for the
+# region.
 def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     project, name = path.split("/")[1], record["name"]
     record["subnetworks"] = []
@@ -114,6 +116,7 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
         record["subnetworks"].append(url_of(at))
 
 
+# Every network begins with a way to the internet, which its owner may delete.
 def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     project = path.split("/")[1]
     name = f"default-route-{record['id']}"
@@ -412,6 +415,8 @@ _BY_TYPE: dict[str, Json] = {
 }
 
 
+# NATs are no resources of their own: the provider patches the router with the whole list, and
+# compares it with the answer field by field.
 def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
     names = [nat.get("name", "") for nat in record.get("nats", [])]
     for name in names:
@@ -480,6 +485,7 @@ _HIGHEST_PRIORITY = 65535
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
+# Either allows or denies, never both. The priority decides between rules.
 def _check_rule(record: Json) -> None:
     _check_filters(record)
     if bool(record.get("allowed")) == bool(record.get("denied")):
@@ -511,6 +517,7 @@ def _check_filters(record: Json) -> None:
                 raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
 
 
+# A rule without a source or destination is for all of them, which Google writes down.
 def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     _place(cloud, call, record)
     ingress = record["direction"] == "INGRESS"

@@ -32,6 +32,7 @@ def common_metadata(cloud: Cloud, project: str) -> Json:
     return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
 
 
+# Clients read the number, the default account and the common metadata of a project here.
 @API.method("projects.get", permission="compute.projects.get")
 def _get_project(cloud: Cloud, call: Call) -> Json:
     project = projects.find(cloud, call.project)

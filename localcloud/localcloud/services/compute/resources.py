@@ -111,6 +111,7 @@ _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
 changed: Hook[[Cloud, str], None] = Hook()
 """Runs when the resource at a path was created, changed or removed."""
+# Output only: what a client has read and sends back is ignored.
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
 
 
@@ -187,6 +188,8 @@ def serve(kind: Kind) -> None:
                 kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, kind.removal, "delete")
 
+    # What a kind can change in place it checks in `change`; a fingerprint that is not current means
+    # another caller was faster.
     def patch(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
         path = kind.path(call)

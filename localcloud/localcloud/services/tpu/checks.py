@@ -241,6 +241,8 @@ def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted:
     return str(block)
 
 
+# A classic node's block is routed into the network by a peering, so it must be free of subnetworks
+# and of other nodes. The names go into the refusal.
 def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
     found = [
         (block, f"subnetwork '{subnet['name']}'")
@@ -304,6 +306,7 @@ def accepted_disks(
     return [{"mode": _WRITE} | disk for disk in sent]
 
 
+# One writer or any number of readers, counting the hosts of this request, other TPUs and instances.
 def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node: str) -> None:
     record = load(cloud, path)
     others = [user for user in holders(cloud, path) if user != node]

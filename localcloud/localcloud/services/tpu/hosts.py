@@ -301,6 +301,7 @@ def _free(port: int) -> bool:
     return _binds(socket.AF_INET, "", port)
 
 
+# The worker listens on both protocols at one socket, so the probe must not be IPv6 only.
 def _binds(family: socket.AddressFamily, wildcard: str, port: int) -> bool:
     try:
         with socket.socket(family) as probe:

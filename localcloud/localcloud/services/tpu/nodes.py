@@ -372,6 +372,8 @@ _FIREWALL_RULE: Json = {
 }
 
 
+# It is a switch (setting `tpu-firewall`) for trying a network that cannot be deleted: such a rule
+# is no resource of the stack.
 @served
 def _add_rule(cloud: Cloud) -> None:
     if not cloud.setting("tpu-firewall").get("on"):

@@ -193,6 +193,8 @@ def _requested_nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
     return found
 
 
+# "It's an error to specify both node_id and multi_node_params" (the discovery document); v2 has the
+# latter as multislice_params. The last name is the longest, so it alone is checked.
 def _names(spec: Json) -> list[str]:
     several = spec.get("multiNodeParams") or spec.get("multisliceParams")
     if bool(several) == bool(spec.get("nodeId")):
@@ -231,6 +233,8 @@ def _scheduling(body: Json) -> Json:
     return {"reserved": True} if guaranteed.get("reserved") or reservation else {}
 
 
+# An interval has an absolute or a relative begin and end; a later field of the policy wins over an
+# earlier one.
 def _interval(policy: Json, now: float) -> tuple[float, float | None]:
     interval = policy.get("validInterval", {})
     begin = policy.get("validAfterTime") or interval.get("startTime")
