@@ -188,8 +188,8 @@ def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     return record
 
 
-# Units are text, as all int64 in JSON. The currency "must match the currency of the billing account"
-# (the discovery document).
+# Units are text, as all int64 in JSON. The currency "must match the currency of the billing
+# account" (the discovery document).
 def _budget_amount(account: Record, amount: Json) -> Json:
     if "lastPeriodAmount" in amount:
         return {"lastPeriodAmount": {}}
