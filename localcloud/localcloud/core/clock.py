@@ -24,6 +24,14 @@ def seconds_of(moment: str) -> float:
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
+def optional_seconds_of(moment: str | None) -> float | None:
+    """Return the timestamp of a moment in RFC 3339; None for none.
+
+    Raises ValueError: for another form.
+    """
+    return seconds_of(moment) if moment else None
+
+
 class Clock:
     """The wall clock; runs each scheduled action when it is due, in a thread of its own."""
 

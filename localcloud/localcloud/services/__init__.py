@@ -1,7 +1,5 @@
 """The emulated APIs, one package each; a module registers its handlers when it is imported."""
 
-from __future__ import annotations
-
 import pkgutil
 from functools import cache
 from importlib import import_module

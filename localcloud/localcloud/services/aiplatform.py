@@ -9,8 +9,6 @@ Google's own notebooks (`…_tpu_v3`, `…_tpu_v5e`); that of v6e is inferred, a
 from spot GPUs' (`…_preemptible_nvidia_t4_gpus`). Spot: …/machine-learning/predictions/use-spot-vms.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -25,7 +23,7 @@ from localcloud.core.cloud import Cloud, MachineSpec, machine_powered_off, servi
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record, Work, effect, public, show_operation
-from localcloud.services import iam_policy
+from localcloud.services import iam_policy, kind
 from localcloud.services.tpu import catalog
 
 _SERVICE = "aiplatform.googleapis.com"
@@ -36,12 +34,16 @@ JOB = "custom-job"
 """The store's kind of custom jobs, by `projects/ID/locations/REGION/customJobs/NUMBER`."""
 _KEPT = ("displayName", "jobSpec", "labels")
 _LONGEST_NAME = 128
+# "Label keys and values can be no longer than 64 characters" (the discovery document).
 _LABEL = re.compile(r"[a-z0-9_-]{0,64}")
 _FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
+# In the store's operations, which all APIs share.
 _PREFIX = "aiplatform/"
 _TYPE = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
 _PATH = "projects.locations.customJobs.operations"
+# The guest attribute by which a container's script tells how it ended.
 _CODE = "vertex/exit-code"
+# "Maximum limit is 100" (the discovery document, `ContainerSpec.env`).
 _MOST_VARIABLES = 100
 # Between the polite request to end and force.
 _GRACE = 10.0
@@ -60,8 +62,6 @@ _MACHINES = {
     **{f"ct5lp-hightpu-{chips}t": "v5litepod" for chips in (1, 4, 8)},
     **{f"ct6e-standard-{chips}t": "v6e" for chips in (1, 4, 8)},
 }
-_STANDARD, _SPOT = "STANDARD", "SPOT"
-_UNSPECIFIED = "STRATEGY_UNSPECIFIED"
 # The machine that slices of several hosts are made of.
 _OF_SLICES = "ct5lp-hightpu-4t"
 _METRICS = {"v2": "tpu_v2", "v3": "tpu_v3", "v5litepod": "tpu_v5e", "v6e": "tpu_v6e"}
@@ -82,15 +82,35 @@ def place(call: Call) -> str:
     return f"projects/{call.project}/locations/{region}"
 
 
-def job_name(call: Call) -> str:
-    """Return the name of the job in the path, as it is stored."""
-    return f"{place(call)}/customJobs/{call.params['customJobsId']}"
+def _view(cloud: Cloud, name: str, record: Record) -> Json:
+    return {"name": projects.numbered(name), **public(record)}
 
 
-def _load_job(cloud: Cloud, name: str) -> Record:
-    """Return a job's record; 404 when there is none."""
-    missing = ApiError(404, f"CustomJob {projects.numbered(name)} is not found.")
-    return cloud.store.load(JOB, name, missing)
+_KIND = kind.Kind(
+    collection=JOBS,
+    store=JOB,
+    items="customJobs",
+    missing=lambda name: f"CustomJob {projects.numbered(name)} is not found.",
+    parent=place,
+    view=_view,
+)
+kind.serve(_KIND, "get")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A TPU as Cloud TPU names it, the machine type of its hosts, and how many these are."""
+
+    accelerator: catalog.Accelerator
+    machine_type: str
+    hosts: int = 1
+    spot: bool = False
+
+    @property
+    def metric(self) -> str:
+        """The quota that it counts against."""
+        spot = "preemptible_" if self.spot else ""
+        return f"custom_model_training_{spot}{_METRICS[self.accelerator.generation]}"
 
 
 def custom_code_agent(project: str) -> str:
@@ -108,7 +128,11 @@ def _begin(cloud: Cloud, project: str) -> None:
 
 @JOBS.method("create")
 def create_job(cloud: Cloud, call: Call) -> Json:
-    """Take a job, and run it soon."""
+    """Take a job, and run it soon.
+
+    "A created CustomJob right away will be attempted to be run." Quota is checked under the lock
+    that stores the job, so that two jobs cannot both take the last TPU.
+    """
     parent = place(call)
     record = _checked(cloud, call)
     now = rfc3339(cloud.clock.now())
@@ -120,21 +144,14 @@ def create_job(cloud: Cloud, call: Call) -> Json:
         cloud.store.put(JOB, name, record)
     work = Work("aiplatform.job.run", {"name": name}, cloud.seconds("tpu.create"))
     cloud.operations.start(f"aiplatform-internal/{name}", work)
-    return _view(name, record)
-
-
-@JOBS.method("get")
-def get_job(cloud: Cloud, call: Call) -> Json:
-    """Return a job."""
-    name = job_name(call)
-    return _view(name, _load_job(cloud, name))
+    return _view(cloud, name, record)
 
 
 @JOBS.method("list")
 def list_jobs(cloud: Cloud, call: Call) -> Json:
     """List a region's jobs, the newest first; all, or those that a filter leaves."""
-    found = cloud.store.items(JOB, f"{place(call)}/customJobs/")
-    views = [_view(name, record) for name, record in found]
+    found = cloud.store.items(JOB, _KIND.prefix(call))
+    views = [_view(cloud, name, record) for name, record in found]
     views.sort(key=lambda view: str(view["createTime"]), reverse=True)
     if call.arg("readMask"):
         raise ApiError(501, "the local cloud has no readMask for custom jobs")
@@ -146,10 +163,14 @@ def list_jobs(cloud: Cloud, call: Call) -> Json:
 
 @JOBS.method("cancel")
 def cancel_job(cloud: Cloud, call: Call) -> Json:
-    """Begin to end a job's container; one that has ended stays as it is."""
-    name = job_name(call)
+    """Begin to end a job's container; one that has ended stays as it is.
+
+    Cancelling is asynchronous and answers nothing; the job becomes one with the error code 1
+    (CANCELLED), and is not deleted.
+    """
+    name = _KIND.name(call)
     with cloud.store.locked():
-        record = _load_job(cloud, name)
+        record = _KIND.find(cloud, name)
         if "endTime" in record or record["state"] == "JOB_STATE_CANCELLING":
             return {}
         cloud.store.put(JOB, name, record | {"state": "JOB_STATE_CANCELLING"})
@@ -160,26 +181,33 @@ def cancel_job(cloud: Cloud, call: Call) -> Json:
 
 @effect("aiplatform.job.cancel")
 def _cancelled(cloud: Cloud, name: str) -> None:
-    _halt_containers(cloud, name)
-    error = {"code": 1, "message": "CANCELED"}
-    _finish(cloud, name, "JOB_STATE_CANCELLED", error)
+    # End the containers; their files stay.
+    for key in _keys(cloud, name):
+        cloud.machines.halt(key, grace=_GRACE)
+    _finish(cloud, name, "JOB_STATE_CANCELLED", {"code": 1, "message": "CANCELED"})
 
 
 @JOBS.method("delete")
 def delete_job(cloud: Cloud, call: Call) -> Json:
-    """Forget a job that has ended."""
-    name = job_name(call)
-    record = _load_job(cloud, name)
+    """Forget a job that has ended.
+
+    A running one is refused, as Google does: its machines would be left without an owner.
+    """
+    name = _KIND.name(call)
+    record = _KIND.find(cloud, name)
     if "endTime" not in record:
         raise failed_precondition(
             f"CustomJob {projects.numbered(name)} is in state {record['state']}: cancel it first."
         )
-    return _start_operation(cloud, name, Work("aiplatform.job.delete", {"name": name}))
+    operation = f"{name}/operations/{cloud.operations.number()}"
+    work = Work("aiplatform.job.delete", {"name": name})
+    return _show_operation(operation, cloud.operations.start(_PREFIX + operation, work))
 
 
 @effect("aiplatform.job.delete")
 def _forget(cloud: Cloud, name: str) -> None:
-    _remove_containers(cloud, name)
+    for key in _keys(cloud, name):
+        cloud.machines.remove(key)
     cloud.store.delete(JOB, name)
 
 
@@ -192,6 +220,8 @@ def _term(text: str) -> Callable[[Json], bool]:
     return lambda view: (view[field] == compared[3]) == (compared[2] == "=")
 
 
+# The order is fixed, so that a job with two mistakes always gets the same answer: name, labels,
+# container, account. The pool comes later, with the quota.
 def _checked(cloud: Cloud, call: Call) -> Record:
     record: Record = call.sent(_KEPT)
     title, spec = record.get("displayName", ""), record.get("jobSpec", {})
@@ -208,9 +238,9 @@ def _checked(cloud: Cloud, call: Call) -> Record:
 def _require_account(cloud: Cloud, call: Call, email: str) -> None:
     if not email:
         return
-    problem = access.account_problem(cloud, email)
-    if problem:
+    if problem := access.account_problem(cloud, email):
         raise invalid(f"{problem}.")
+    # The agent is Google's own choice where a job names no account, so naming it takes no right.
     if email != custom_code_agent(call.project) and not access.may_act_as(cloud, call, email):
         raise ApiError(
             403,
@@ -218,20 +248,13 @@ def _require_account(cloud: Cloud, call: Call, email: str) -> None:
         )
 
 
-def _view(name: str, record: Record) -> Json:
-    return {"name": projects.numbered(name), **public(record)}
-
-
-def _start_operation(cloud: Cloud, job: str, work: Work) -> Json:
-    """Begin an operation on a job, and answer it."""
-    name = f"{job}/operations/{cloud.operations.number()}"
-    return _show_operation(name, cloud.operations.start(_PREFIX + name, work))
-
-
 @API.method(f"{_PATH}.get", permission="aiplatform.operations.list")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Answer where an operation stands; it stays when its job is gone."""
-    name = f"{job_name(call)}/operations/{call.params['operationsId']}"
+    """Answer where an operation stands; it stays when its job is gone.
+
+    Deletion is the only operation, and its client asks for it after the job has vanished.
+    """
+    name = f"{_KIND.name(call)}/operations/{call.params['operationsId']}"
     missing = ApiError(404, f"Operation {projects.numbered(name)} is not found.")
     return _show_operation(name, cloud.operations.load(_PREFIX + name, missing))
 
@@ -239,7 +262,7 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
 @API.method(f"{_PATH}.list", permission="aiplatform.operations.list")
 def list_operations(cloud: Cloud, call: Call) -> Json:
     """List a job's operations."""
-    found = cloud.operations.items(f"{_PREFIX}{job_name(call)}/operations/")
+    found = cloud.operations.items(f"{_PREFIX}{_KIND.name(call)}/operations/")
     return page(call, "operations", [_show_operation(k.removeprefix(_PREFIX), r) for k, r in found])
 
 
@@ -248,18 +271,18 @@ def _show_operation(name: str, record: Record) -> Json:
         "createTime": rfc3339(record["started"]),
         "updateTime": rfc3339(record.get("finished") or record["started"]),
     }
-    answer = show_operation(
-        projects.numbered(name),
-        {"@type": _TYPE, "genericMetadata": times},
-        record,
-        lambda made: made,
-    )
+    metadata = {"@type": _TYPE, "genericMetadata": times}
+    answer = show_operation(projects.numbered(name), metadata, record, lambda made: made)
+    # Vertex AI has the end in `updateTime` alone.
     answer["metadata"].pop("endTime", None)
     return answer
 
 
 def _require_supported(spec: Json) -> None:
-    """Refuse what is no container, or what the local cloud does not run; 400 or 501."""
+    """Refuse what is no container, or what the local cloud does not run; 400 or 501.
+
+    501 is the local cloud's own: a job that Google would run must not seem to be wrong.
+    """
     for field in ("persistentResourceId", "tensorboard", "pscInterfaceConfig", "experiment"):
         if spec.get(field):
             raise ApiError(501, f"the local cloud has no {field} for custom jobs")
@@ -277,12 +300,17 @@ def _require_supported(spec: Json) -> None:
 
 @effect("aiplatform.job.run")
 def run_job(cloud: Cloud, name: str) -> None:
-    """Start a job's container, unless it was cancelled or the region has no room."""
+    """Start a job's container, unless it was cancelled or the region has no room.
+
+    It is an operation's effect, so that a job that waits survives a restart of the local cloud.
+    """
     record = cloud.store.get(JOB, name)
     if record is None or record["state"] != "JOB_STATE_PENDING":
         return
     region, pool = name.split("/")[3], pool_of(record["jobSpec"])
-    if not _in_stock(cloud, region, pool):
+    # Vertex AI takes any zone of the region that has room.
+    out, kinds = cloud.setting("stockout"), {pool.accelerator.name, "*"}
+    if not any(kinds.isdisjoint(out.get(zone, ())) for zone in _zones(region, pool)):
         message = f"Resources are insufficient in region: {region}. Please try a different region."
         _finish(cloud, name, "JOB_STATE_FAILED", {"code": 8, "message": message})
         return
@@ -290,30 +318,14 @@ def run_job(cloud: Cloud, name: str) -> None:
     changed = {"state": "JOB_STATE_RUNNING", "startTime": now, "updateTime": now}
     cloud.store.put(JOB, name, record | changed)
     zone = _zones(region, pool)[0]
-    for worker in range(pool.hosts):
-        cloud.machines.boot(_machine(name, record, zone, pool, worker))
-
-
-def _halt_containers(cloud: Cloud, name: str) -> None:
-    """End a job's containers; their files stay."""
-    for key in _keys(cloud, name):
-        cloud.machines.halt(key, grace=_GRACE)
-
-
-def _remove_containers(cloud: Cloud, name: str) -> None:
-    """Delete a job's containers."""
-    for key in _keys(cloud, name):
-        cloud.machines.remove(key)
+    for worker, key in enumerate(_keys(cloud, name)):
+        cloud.machines.boot(_machine(key, record, zone, pool, worker))
 
 
 def _keys(cloud: Cloud, name: str) -> list[str]:
     """Return the keys of a job's machines, worker 0 first."""
     hosts = pool_of((cloud.store.get(JOB, name) or {})["jobSpec"]).hosts
-    return [_key(name, worker) for worker in range(hosts)]
-
-
-def _key(name: str, worker: int) -> str:
-    return f"{name}/workers/{worker}" if worker else name
+    return [name, *(f"{name}/workers/{worker}" for worker in range(1, hosts))]
 
 
 def _finish(cloud: Cloud, name: str, state: str, error: Json | None = None) -> None:
@@ -327,6 +339,8 @@ def _finish(cloud: Cloud, name: str, state: str, error: Json | None = None) -> N
         cloud.store.put(JOB, name, record | ended | ({"error": error} if error else {}))
 
 
+# The script tells its exit code by a guest attribute and powers the machine off; without a code the
+# machine itself has failed.
 @machine_powered_off
 def _ended(cloud: Cloud, key: str) -> None:
     record = cloud.store.get(JOB, key)
@@ -335,10 +349,13 @@ def _ended(cloud: Cloud, key: str) -> None:
     for other in _keys(cloud, key)[1:]:
         cloud.machines.halt(other, grace=_GRACE)
     code = cloud.machines.guest_attributes(key).get(_CODE)
+    restarts = record.get("_restarts", 0)
+    final = record["jobSpec"].get("scheduling", {}).get("disableRetries")
     if code == "0":
         _finish(cloud, key, "JOB_STATE_SUCCEEDED")
-    elif code is None and _may_restart(record):
-        again = {"state": "JOB_STATE_PENDING", "_restarts": record.get("_restarts", 0) + 1}
+    elif code is None and not final and restarts < _RESTARTS:
+        # The machine vanished before its container had ended: no fault of the program's.
+        again = {"state": "JOB_STATE_PENDING", "_restarts": restarts + 1}
         cloud.store.put(JOB, key, record | again)
         run_job(cloud, key)
     else:
@@ -346,13 +363,8 @@ def _ended(cloud: Cloud, key: str) -> None:
         _finish(cloud, key, "JOB_STATE_FAILED", {"code": 3, "message": message})
 
 
-def _may_restart(record: Record) -> bool:
-    forbidden = record["jobSpec"].get("scheduling", {}).get("disableRetries")
-    return not forbidden and record.get("_restarts", 0) < _RESTARTS
-
-
-def _machine(name: str, record: Record, zone: str, pool: Pool, worker: int) -> MachineSpec:
-    _, project, _, _, _, number = name.split("/")
+def _machine(key: str, record: Record, zone: str, pool: Pool, worker: int) -> MachineSpec:
+    _, project, _, _, _, number, *_ = key.split("/")
     spec = record["jobSpec"]
     container = spec["workerPoolSpecs"][0]["containerSpec"]
     command = shlex.join([*container["command"], *container.get("args", [])])
@@ -360,9 +372,9 @@ def _machine(name: str, record: Record, zone: str, pool: Pool, worker: int) -> M
     if pool.hosts > 1:
         # What Kubernetes Engine sets there; Google's page on training says nothing of it.
         variables["TPU_WORKER_ID"] = str(worker)
-    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items())
+    exports = "".join(f"export {one}={shlex.quote(value)}\n" for one, value in variables.items())
     return MachineSpec(
-        key=_key(name, worker),
+        key=key,
         project=project,
         zone=zone,
         name=f"training-workerpool0-{number}-{worker}",
@@ -384,30 +396,13 @@ def _variables(project: str, zone: str, number: str, container: Json) -> dict[st
     training-with-tpu-vm#environment_variables. There the project is a tenant's of Google's.
     """
     node = f"training-{number}"
-    config = {"project": project, "zone": zone, "tpu_node_name": node}
     own = {
         "CLOUD_ML_JOB_ID": number,
         "CLOUD_ML_PROJECT_ID": project,
-        "TPU_CONFIG": json.dumps(config),
+        "TPU_CONFIG": json.dumps({"project": project, "zone": zone, "tpu_node_name": node}),
         "TPU_NODE_NAME": node,
     }
     return own | {one["name"]: one.get("value", "") for one in container.get("env", [])}
-
-
-@dataclass(frozen=True)
-class Pool:
-    """A TPU as Cloud TPU names it, the machine type of its hosts, and how many these are."""
-
-    accelerator: catalog.Accelerator
-    machine_type: str
-    hosts: int = 1
-    spot: bool = False
-
-    @property
-    def metric(self) -> str:
-        """The quota that it counts against."""
-        spot = "preemptible_" if self.spot else ""
-        return f"custom_model_training_{spot}{_METRICS[self.accelerator.generation]}"
 
 
 def pool_of(spec: Json) -> Pool:
@@ -424,7 +419,10 @@ def pool_of(spec: Json) -> Pool:
         raise ApiError(501, f"the local cloud runs custom jobs on TPUs, not on {name!r}")
     if len(pools) > 1 or str(pools[0].get("replicaCount", "1")) != "1":
         raise invalid("A job with TPUs must have a single worker pool with one replica.")
-    spot = _is_spot(spec)
+    strategy = spec.get("scheduling", {}).get("strategy", "STANDARD")
+    if strategy not in ("STANDARD", "SPOT", "STRATEGY_UNSPECIFIED"):
+        raise ApiError(501, f"the local cloud gives no capacity by the strategy {strategy}")
+    spot = strategy == "SPOT"
     if name != "cloud-tpu":
         pool = _of_topology(machine, name, spot=spot)
     elif (found := _classic(machine)).hosts > 1:
@@ -436,13 +434,6 @@ def pool_of(spec: Json) -> Pool:
     return pool
 
 
-def _is_spot(spec: Json) -> bool:
-    strategy = spec.get("scheduling", {}).get("strategy", _STANDARD)
-    if strategy not in (_STANDARD, _SPOT, _UNSPECIFIED):
-        raise ApiError(501, f"the local cloud gives no capacity by the strategy {strategy}")
-    return bool(strategy == _SPOT)
-
-
 def _classic(machine: Json) -> catalog.Accelerator:
     kind, count = machine.get("acceleratorType"), machine.get("acceleratorCount")
     found = catalog.accelerators().get(f"{_CLASSIC.get(str(kind))}-{count}")
@@ -451,6 +442,8 @@ def _classic(machine: Json) -> catalog.Accelerator:
     return found
 
 
+# A machine type says how many chips a host has, the topology how many there are in all. Several
+# hosts are for the one machine type that Google documents for slices.
 def _of_topology(machine: Json, name: str, *, spot: bool) -> Pool:
     topology = machine.get("tpuTopology", "")
     chips = int(name.rpartition("-")[2].rstrip("t"))
@@ -472,28 +465,15 @@ def _require_pool(cloud: Cloud, project: str, region: str, pool: Pool) -> None:
             f"Machine type {pool.machine_type} with TPU {pool.accelerator.name} is not supported "
             f"in region {region}."
         )
-    limit = cloud.setting("quota").get(pool.metric)
-    if (
-        limit is not None
-        and _used(cloud, project, region, pool.metric) + pool.accelerator.size > limit
-    ):
-        raise ApiError(
-            429,
-            "The following quota metrics exceed quota limits: "
-            f"aiplatform.googleapis.com/{pool.metric}",
-        )
+    limit, wanted = cloud.setting("quota").get(pool.metric), pool.accelerator.size
+    if limit is not None and _used(cloud, project, region, pool.metric) + wanted > limit:
+        metric = f"{_SERVICE}/{pool.metric}"
+        raise ApiError(429, f"The following quota metrics exceed quota limits: {metric}")
 
 
 def _zones(region: str, pool: Pool) -> list[str]:
     """Return the zones of a region that have the TPU."""
     return [zone for zone in pool.accelerator.zones if zone.rpartition("-")[0] == region]
-
-
-def _in_stock(cloud: Cloud, region: str, pool: Pool) -> bool:
-    """Return whether any zone of a region has room for it."""
-    out = cloud.setting("stockout")
-    kinds = {pool.accelerator.name, "*"}
-    return any(kinds.isdisjoint(out.get(zone, ())) for zone in _zones(region, pool))
 
 
 def quota_metrics() -> set[str]:
@@ -503,10 +483,6 @@ def quota_metrics() -> set[str]:
 
 
 def _used(cloud: Cloud, project: str, region: str, metric: str) -> int:
-    held: list[Record] = [
-        record
-        for _, record in cloud.store.items(JOB, f"projects/{project}/locations/{region}/")
-        if record["state"] not in _ENDED
-    ]
-    pools = [pool_of(record["jobSpec"]) for record in held]
+    jobs = cloud.store.items(JOB, f"projects/{project}/locations/{region}/")
+    pools = [pool_of(record["jobSpec"]) for _, record in jobs if record["state"] not in _ENDED]
     return sum(pool.accelerator.size for pool in pools if pool.metric == metric)

@@ -3,10 +3,9 @@
 There is one account in US dollars, which pays for the default project, and one in euros.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from localcloud.core import access, projects
@@ -54,7 +53,10 @@ _ASSOCIATIONS = Collection(
 
 @cloud_started
 def open_accounts(cloud: Cloud) -> None:
-    """Open the accounts, once."""
+    """Open the accounts, once.
+
+    The developer administers both: a project can be moved to the one in euros and back.
+    """
     with cloud.store.locked():
         if cloud.store.get(ACCOUNT, DEFAULT_ACCOUNT) is not None:
             return
@@ -67,7 +69,10 @@ def open_accounts(cloud: Cloud) -> None:
 
 
 def load_account(cloud: Cloud, name: str) -> Record:
-    """Return the account; 403 without one, as Google answers for a missing permission, too."""
+    """Return the account; 403 without one, as Google answers for a missing permission, too.
+
+    An account's existence is a secret: 404 would tell it.
+    """
     return cloud.store.load(ACCOUNT, name, ApiError(403, "The caller does not have permission"))
 
 
@@ -78,11 +83,9 @@ def _get_account(cloud: Cloud, call: Call) -> Json:
 
 @API.method("billingAccounts.list")
 def _list_accounts(cloud: Cloud, call: Call) -> Json:
-    found = [
-        record
-        for name, record in cloud.store.items(ACCOUNT)
-        if access.has(cloud, call.principal, "billing.accounts.get", [name])
-    ]
+    # No permission is asked for: a caller sees the accounts that they may get.
+    may = partial(access.has, cloud, call.principal, "billing.accounts.get")
+    found = [record for name, record in cloud.store.items(ACCOUNT) if may([name])]
     return page(call, "billingAccounts", found)
 
 
@@ -100,6 +103,7 @@ def _get_link(cloud: Cloud, call: Call) -> Json:
     "projects.updateBillingInfo", permission="resourcemanager.projects.createBillingAssignment"
 )
 def _update_link(cloud: Cloud, call: Call) -> Json:
+    # An empty name switches billing off, which takes no right on an account.
     name = call.body.get("billingAccountName", "")
     if name:
         load_account(cloud, name)
@@ -111,14 +115,13 @@ def _update_link(cloud: Cloud, call: Call) -> Json:
 
 @_ASSOCIATIONS.method("list")
 def _list_projects(cloud: Cloud, call: Call) -> Json:
-    found = [
-        _link_view(cloud, key.removeprefix("projects/"))
-        for key, link in cloud.store.items(LINK)
-        if link["billingAccountName"] == account_name(call)
-    ]
-    return page(call, "projectBillingInfo", found)
+    links, account = cloud.store.items(LINK), account_name(call)
+    paid = [key for key, link in links if link["billingAccountName"] == account]
+    views = [_link_view(cloud, key.removeprefix("projects/")) for key in paid]
+    return page(call, "projectBillingInfo", views)
 
 
+# A project that was never linked looks like one whose billing is switched off.
 def _link_view(cloud: Cloud, project: str) -> Json:
     link = cloud.store.get(LINK, f"projects/{project}") or {}
     account = link.get("billingAccountName", "")
@@ -133,6 +136,7 @@ def _link_view(cloud: Cloud, project: str) -> Json:
 # Budgets: kept and checked. Nothing here costs anything, so none alerts.
 
 _BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", account_resources)
+# By the discovery document (`NotificationsRule.monitoringNotificationChannels`).
 _MOST_CHANNELS = 5
 ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""
@@ -168,15 +172,15 @@ def patch_budget(cloud: Cloud, call: Call) -> Json:
         return _put_budget(cloud, call, record["name"], record)
 
 
+# A budget is checked as a whole, also after a patch: parts may contradict each other.
 def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     record = wanted | {"name": name, "etag": f"{cloud.operations.number():x}"}
-    record["amount"] = _budget_amount(
-        load_account(cloud, account_name(call)), wanted.get("amount") or {}
-    )
+    account, rules = load_account(cloud, account_name(call)), wanted.get("thresholdRules") or []
+    record["amount"] = _budget_amount(account, wanted.get("amount") or {})
     record["budgetFilter"] = _budget_filter(cloud, wanted.get("budgetFilter") or {})
-    record["thresholdRules"] = [
-        _threshold_rule(rule) for rule in wanted.get("thresholdRules") or []
-    ]
+    if any(float(rule.get("thresholdPercent", 0)) < 0 for rule in rules):
+        raise invalid("threshold_percent must not be negative.")
+    record["thresholdRules"] = [{"spendBasis": "CURRENT_SPEND", **rule} for rule in rules]
     rule = {key: value for key, value in (wanted.get("notificationsRule") or {}).items() if value}
     _connect_alerts(cloud, call, rule)
     record["notificationsRule"] = rule
@@ -184,25 +188,28 @@ def _put_budget(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:
     return record
 
 
+# Units are text, as all int64 in JSON. The currency "must match the currency of the billing
+# account" (the discovery document).
 def _budget_amount(account: Record, amount: Json) -> Json:
     if "lastPeriodAmount" in amount:
         return {"lastPeriodAmount": {}}
     money = amount.get("specifiedAmount")
     if not money:
         raise invalid("amount must have specified_amount or last_period_amount.")
-    currency = money.get("currencyCode") or account["currencyCode"]
-    if currency != account["currencyCode"]:
-        raise invalid(
-            f"The currency code {currency} must match the billing account's currency "
-            f"{account['currencyCode']}."
-        )
+    own = account["currencyCode"]
+    if (currency := money.get("currencyCode") or own) != own:
+        must = f"must match the billing account's currency {own}."
+        raise invalid(f"The currency code {currency} {must}")
     if int(money.get("units") or 0) < 0:
         raise invalid("amount.specified_amount.units must not be negative.")
     return {"specifiedAmount": money | {"currencyCode": currency}}
 
 
 def _budget_filter(cloud: Cloud, wanted: Json) -> Json:
-    """Return the filter with Google's defaults, and projects by their numbers."""
+    """Return the filter with Google's defaults, and projects by their numbers.
+
+    The numbers are what later reads show, whatever the caller wrote.
+    """
     result = {"creditTypesTreatment": "INCLUDE_ALL_CREDITS", **wanted}
     if "customPeriod" not in result:
         result.setdefault("calendarPeriod", "MONTH")
@@ -217,14 +224,11 @@ def _budget_filter(cloud: Cloud, wanted: Json) -> Json:
     return {key: value for key, value in result.items() if value not in ({}, [])}
 
 
-def _threshold_rule(rule: Json) -> Json:
-    if float(rule.get("thresholdPercent", 0)) < 0:
-        raise invalid("threshold_percent must not be negative.")
-    return {"spendBasis": "CURRENT_SPEND", **rule}
-
-
 def _connect_alerts(cloud: Cloud, call: Call, rule: Json) -> None:
-    """Check where the alerts go, and let Google publish to the topic if the caller may."""
+    """Check where the alerts go, and let Google publish to the topic if the caller may.
+
+    Google sets the topic's policy when a budget is saved, in the name of the person who saves it.
+    """
     channels = rule.get("monitoringNotificationChannels", [])
     if len(channels) > _MOST_CHANNELS:
         raise invalid(f"A budget has at most {_MOST_CHANNELS} notification channels.")
@@ -243,7 +247,10 @@ def _connect_alerts(cloud: Cloud, call: Call, rule: Json) -> None:
 
 
 def _copy_path(target: Json, source: Json, path: list[str]) -> None:
-    """Make the value at `path` what it is in `source`, also when it is not there."""
+    """Make the value at `path` what it is in `source`, also when it is not there.
+
+    Masks of budgets go into messages: `notifications_rule.pubsub_topic`.
+    """
     *parents, last = path
     sent: Any = source
     for name in parents:

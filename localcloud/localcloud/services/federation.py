@@ -1,7 +1,5 @@
 """Workload identity federation: pools, their OpenID Connect providers, exchange of tokens."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -15,12 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from localcloud.core import access, projects
-from localcloud.core.call import Call, Json, Principal, Response, page
+from localcloud.core.call import Call, Json, Principal, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.conditions import evaluate
 from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.registry import Api, Collection
+from localcloud.core.store import Record
 from localcloud.services.iam import API
+from localcloud.services.kind import Kind, serve
 
 POOL = "workload-identity-pool"
 """The store's kind of pools; the key is `projects/ID/locations/global/workloadIdentityPools/P`."""
@@ -29,8 +29,6 @@ PROVIDER = "workload-identity-provider"
 
 _PATH = "projects.locations.workloadIdentityPools"
 _RIGHTS = "iam.googleapis.com/workloadIdentityPool"
-_POOLS = Collection(API, _PATH, f"{_RIGHTS}s")
-_PROVIDERS = Collection(API, f"{_PATH}.providers", f"{_RIGHTS}Providers")
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
 _MAPPED = re.compile(r"google\.(subject|groups)|(?=.{1,100}$)attribute\.[a-z0-9_]+")
 _LONGEST_EXPRESSION, _LONGEST_CONDITION = 2048, 4096
@@ -44,28 +42,43 @@ ISSUERS = "oidc-issuers"
 """The setting that holds the keys of issuers whose own are only on the internet."""
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
-_SUBJECT_TYPES = (
-    "urn:ietf:params:oauth:token-type:jwt",
-    "urn:ietf:params:oauth:token-type:id_token",
-)
+_SUBJECT_TYPES = [f"urn:ietf:params:oauth:token-type:{kind}" for kind in ("jwt", "id_token")]
 _LIFETIME = 3600.0
 _IAM = "//iam.googleapis.com/"
 _LONGEST_SUBJECT, _LARGEST_MAPPED = 127, 8 * 1024
 
 
-def key_of(call: Call) -> str:
-    """Return the key of the pool or provider in the path.
-
-    Raises ApiError: 400 for a location other than `global`, where all pools are.
-    """
+def _place(call: Call) -> str:
+    """Return the location in the path; 400 for another than `global`, where all pools are."""
     if call.params["locationsId"] != "global":
         raise invalid(f"Location {call.params['locationsId']} must be 'global'.")
-    parts = [f"projects/{call.project}/locations/global/workloadIdentityPools"]
-    if "workloadIdentityPoolsId" in call.params:
-        parts.append(call.params["workloadIdentityPoolsId"])
-    if "providersId" in call.params:
-        parts += ["providers", call.params["providersId"]]
-    return "/".join(parts)
+    return f"projects/{call.project}/locations/global"
+
+
+def _is_listed(call: Call, record: Record) -> bool:
+    return call.flag("showDeleted") or record["state"] != "DELETED"
+
+
+# A deleted pool or provider is shown for thirty days; so `get` finds it, and its ID stays taken.
+_POOL = Kind(
+    collection=Collection(API, _PATH, f"{_RIGHTS}s"),
+    store=POOL,
+    items="workloadIdentityPools",
+    missing=lambda name: not_found(name).message,
+    parent=_place,
+    chosen=_is_listed,
+)
+_PROVIDER = Kind(
+    collection=Collection(API, f"{_PATH}.providers", f"{_RIGHTS}Providers"),
+    store=PROVIDER,
+    items="workloadIdentityPoolProviders",
+    missing=lambda name: not_found(name).message,
+    parent=_POOL.name,
+    chosen=_is_listed,
+)
+_POOLS, _PROVIDERS = _POOL.collection, _PROVIDER.collection
+serve(_POOL, "get", "list")
+serve(_PROVIDER, "get", "list")
 
 
 @_POOLS.method("create")
@@ -73,36 +86,20 @@ def create_pool(cloud: Cloud, call: Call) -> Json:
     """Create a pool."""
     if call.body.get("mode", "FEDERATION_ONLY") != "FEDERATION_ONLY":
         raise ApiError(501, "the local cloud has pools of the mode FEDERATION_ONLY only")
-    return _create(cloud, call, POOL, key_of(call), call.arg("workloadIdentityPoolId"), _KEPT)
+    return _create(cloud, call, _POOL, call.arg("workloadIdentityPoolId"), _KEPT)
 
 
 @_PROVIDERS.method("create")
 def create_provider(cloud: Cloud, call: Call) -> Json:
-    """Create a provider in a pool."""
-    pool = _require(cloud, POOL, key_of(call))
+    """Create a provider in a pool.
+
+    What is checked is what would be refused at the first exchange otherwise, with a message that
+    names neither mapping nor issuer.
+    """
+    _present(cloud, _POOL, call)
     _check_provider(call.body)
     short = call.arg("workloadIdentityPoolProviderId")
-    return _create(cloud, call, PROVIDER, f"{pool}/providers", short, _PROVIDER_KEPT)
-
-
-@_POOLS.method("get")
-@_PROVIDERS.method("get")
-def get(cloud: Cloud, call: Call) -> Json:
-    """Return one pool or provider; a deleted one is shown for thirty days."""
-    key = key_of(call)
-    return cloud.store.load(_kind(call), key, not_found(key))
-
-
-@_POOLS.method("list")
-def list_pools(cloud: Cloud, call: Call) -> Json:
-    """Return the pools of a project."""
-    return page(call, "workloadIdentityPools", _listed(cloud, call, POOL, key_of(call)))
-
-
-@_PROVIDERS.method("list")
-def list_providers(cloud: Cloud, call: Call) -> Json:
-    """Return the providers of a pool."""
-    return page(call, "workloadIdentityPoolProviders", _listed(cloud, call, PROVIDER, key_of(call)))
+    return _create(cloud, call, _PROVIDER, short, _PROVIDER_KEPT)
 
 
 @_POOLS.method("patch", verb="update")
@@ -110,10 +107,9 @@ def list_providers(cloud: Cloud, call: Call) -> Json:
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     kind = _kind(call)
-    kept = _KEPT if kind == POOL else _PROVIDER_KEPT
+    kept = _KEPT if kind is _POOL else _PROVIDER_KEPT
     with cloud.store.locked():
-        key = _require(cloud, kind, key_of(call))
-        record = cloud.store.get(kind, key) or {}
+        record = _present(cloud, kind, call)
         for path in call.arg("updateMask").split(","):
             field = path.partition(".")[0]
             if field not in kept:
@@ -121,29 +117,37 @@ def patch(cloud: Cloud, call: Call) -> Json:
             record.pop(field, None)
             if call.body.get(field):
                 record[field] = call.body[field]
-        if kind == PROVIDER:
+        if kind is _PROVIDER:
             _check_provider(record)
-        cloud.store.put(kind, key, record)
-    return _done(cloud, key)
+        cloud.store.put(kind.store, kind.name(call), record)
+    return _done(cloud, kind.name(call))
 
 
 @_POOLS.method("delete")
 @_PROVIDERS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete; its id stays taken, and it can be brought back."""
-    key = _require(cloud, _kind(call), key_of(call))
-    return _moved(cloud, call, key, "DELETED")
+    """Delete; its id stays taken, and it can be brought back.
+
+    So a pool that a policy names cannot be recreated by another person under the same principals.
+    """
+    with cloud.store.locked():
+        return _moved(cloud, call, _present(cloud, _kind(call), call), "DELETED")
 
 
 @_POOLS.method("undelete")
 @_PROVIDERS.method("undelete")
 def undelete(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted one back."""
-    key = key_of(call)
-    record = cloud.store.get(_kind(call), key)
-    if record is None or record["state"] != "DELETED":
-        raise ApiError(404, f"There is no deleted {key}.")
-    return _moved(cloud, call, key, "ACTIVE")
+    """Bring a deleted one back.
+
+    Tokens of the same issuer work again at once: grants name the pool, which never changed its
+    name.
+    """
+    kind = _kind(call)
+    with cloud.store.locked():
+        record = cloud.store.get(kind.store, kind.name(call))
+        if record is None or record["state"] != "DELETED":
+            raise ApiError(404, f"There is no deleted {kind.name(call)}.")
+        return _moved(cloud, call, record, "ACTIVE")
 
 
 @API.method(f"{_PATH}.operations.get", f"{_PATH}.providers.operations.get")
@@ -154,23 +158,21 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
     return {"name": projects.numbered(name), "done": True}
 
 
-def _kind(call: Call) -> str:
-    return PROVIDER if "providersId" in call.params else POOL
+def _kind(call: Call) -> Kind:
+    return _PROVIDER if "providersId" in call.params else _POOL
 
 
-def _create(
-    cloud: Cloud, call: Call, kind: str, parent: str, short: str, kept: Sequence[str]
-) -> Json:
+def _create(cloud: Cloud, call: Call, kind: Kind, short: str, kept: Sequence[str]) -> Json:
     if not _ID.fullmatch(short):
         raise invalid(
             f"The id {short!r} must have 4 to 32 lower-case letters, digits and hyphens, and not "
             "begin with gcp-."
         )
-    key = f"{parent}/{short}"
+    key = kind.prefix(call) + short
     record = {"name": projects.numbered(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
     # Taken also by a deleted one: its id is free again only after thirty days.
-    cloud.store.add(kind, key, record, ApiError(409, "Requested entity already exists"))
+    cloud.store.add(kind.store, key, record, ApiError(409, "Requested entity already exists"))
     return _done(cloud, key)
 
 
@@ -194,23 +196,18 @@ def _check_provider(provider: Json) -> None:
         raise invalid("The attribute condition must reference one of the provider's claims.")
 
 
-def _require(cloud: Cloud, kind: str, key: str) -> str:
-    record = cloud.store.get(kind, key)
-    if record is None or record["state"] == "DELETED":
-        raise not_found(key)
-    return key
+def _present(cloud: Cloud, kind: Kind, call: Call) -> Record:
+    """Return the record of the one in the path; 404 also for a deleted one."""
+    record = kind.load(cloud, call)
+    if record["state"] == "DELETED":
+        raise not_found(kind.name(call))
+    return record
 
 
-def _listed(cloud: Cloud, call: Call, kind: str, parent: str) -> list[Json]:
-    found = cloud.store.items(kind, f"{parent}/")
-    return [one for _, one in found if call.flag("showDeleted") or one["state"] != "DELETED"]
-
-
-def _moved(cloud: Cloud, call: Call, key: str, state: str) -> Json:
-    with cloud.store.locked():
-        record = (cloud.store.get(_kind(call), key) or {}) | {"state": state}
-        cloud.store.put(_kind(call), key, record)
-    return _done(cloud, key)
+def _moved(cloud: Cloud, call: Call, record: Record, state: str) -> Json:
+    kind = _kind(call)
+    cloud.store.put(kind.store, kind.name(call), record | {"state": state})
+    return _done(cloud, kind.name(call))
 
 
 def _done(cloud: Cloud, key: str) -> Json:
@@ -222,7 +219,11 @@ def _done(cloud: Cloud, key: str) -> Json:
 
 @STS.raw("POST", "/v1/token", like="token", hosts=("sts.googleapis.com",), upload=True)
 def token(cloud: Cloud, call: Call) -> Response:
-    """Issue a federated token, which generateAccessToken takes for a service account's."""
+    """Issue a federated token, which generateAccessToken takes for a service account's.
+
+    Errors have the form of OAuth, not of Google's APIs (RFC 8693): a client library of OAuth reads
+    `error` and `error_description`.
+    """
     sent = _form(call)
     try:
         principal = _principal(cloud, sent)
@@ -230,14 +231,13 @@ def token(cloud: Cloud, call: Call) -> Response:
         return _refused("invalid_grant", str(error))
     except ApiError as error:
         return _refused("invalid_request", error.message)
-    return Response.of_json(
-        {
-            "access_token": cloud.token(principal, lifetime=_LIFETIME),
-            "issued_token_type": _ACCESS_TOKEN,
-            "token_type": "Bearer",
-            "expires_in": int(_LIFETIME),
-        }
-    )
+    answer = {
+        "access_token": cloud.token(principal, lifetime=_LIFETIME),
+        "issued_token_type": _ACCESS_TOKEN,
+        "token_type": "Bearer",
+        "expires_in": int(_LIFETIME),
+    }
+    return Response.of_json(answer)
 
 
 def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
@@ -253,20 +253,20 @@ def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
         raise BadToken("The given credential is rejected by the attribute condition.")
     access.require_service(cloud, pool.split("/")[1], "sts.googleapis.com")
     name = f"{_IAM}{projects.numbered(pool)}"
-    sets = {f"principalSet:{name}/*"}
-    sets |= {
-        f"principalSet:{name}/attribute.{attribute}/{value}"
-        for attribute, value in names["attribute"].items()
-    }
-    groups = names["google"].get("groups", [])
-    sets |= {f"principalSet:{name}/group/{group}" for group in groups}
+    # A policy may name all of a pool, those with an attribute, or those of a group.
+    sets = {"*", *(f"attribute.{one}/{value}" for one, value in names["attribute"].items())}
+    sets |= {f"group/{group}" for group in names["google"].get("groups", [])}
     scopes = frozenset(sent.get("scope", "").split())
     member = f"principal:{name}/subject/{names['google']['subject']}"
-    return Principal(member, scopes, frozenset(sets))
+    return Principal(member, scopes, frozenset(f"principalSet:{name}/{one}" for one in sets))
 
 
 def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
-    """Return the pool's key and the provider that an audience names."""
+    """Return the pool's key and the provider that an audience names.
+
+    The audience is the provider's full name with the project's number. "You cannot use a disabled
+    pool to exchange tokens": one message for all that is off, gone or never was.
+    """
     parts = audience.removeprefix(_IAM).split("/")
     if not audience.startswith(_IAM) or len(parts) != 8:
         raise ApiError(400, f"Invalid value for audience: {audience}")
@@ -281,6 +281,8 @@ def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
 
 
 def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any]:
+    # Keys come with the provider or by a setting: the local cloud fetches nothing from the
+    # internet.
     oidc = provider["oidc"]
     issuers = cloud.setting(ISSUERS)
     known = json.loads(oidc["jwksJson"]) if oidc.get("jwksJson") else issuers.get(oidc["issuerUri"])
@@ -290,13 +292,13 @@ def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any
             f"set `{ISSUERS}`"
         )
     claims = token_claims(subject_token, known["keys"])
-    if claims.get("iss") != oidc["issuerUri"]:
-        raise BadToken(
-            f"The issuer in ID Token {claims.get('iss')} does not match the expected one."
-        )
+    if (issuer := claims.get("iss")) != oidc["issuerUri"]:
+        raise BadToken(f"The issuer in ID Token {issuer} does not match the expected one.")
     if float(claims.get("exp", 0)) <= cloud.clock.now():
         raise BadToken("The ID Token is expired.")
     url = f"{_IAM}{provider['name']}"
+    # "If this list is empty, the OIDC token audience must be equal to the full canonical resource
+    # name of the WorkloadIdentityPoolProvider, with or without the HTTPS prefix."
     allowed = oidc.get("allowedAudiences") or [f"https:{url}", url]
     audiences = claims.get("aud") if isinstance(claims.get("aud"), list) else [claims.get("aud")]
     if not set(allowed).intersection(audiences or []):
@@ -309,12 +311,7 @@ def _mapped_attributes(provider: Json, claims: dict[str, Any]) -> dict[str, dict
     for target, expression in provider["attributeMapping"].items():
         kind, _, name = target.partition(".")
         mapped.setdefault(kind, {})[name] = evaluate(expression, {"assertion": claims})
-    _require_sizes(mapped)
-    return mapped
-
-
-def _require_sizes(mapped: dict[str, dict[str, Any]]) -> None:
-    """Refuse what is larger than the discovery document allows (`attributeMapping`)."""
+    # The sizes are the discovery document's (`attributeMapping`).
     values = [str(value) for attributes in mapped.values() for value in attributes.values()]
     if len("".join(values).encode()) > _LARGEST_MAPPED:
         raise ApiError(400, "The size of the entire mapped attributes exceeds the 8 KB limit.")
@@ -326,6 +323,7 @@ def _require_sizes(mapped: dict[str, dict[str, Any]]) -> None:
             "limit. Either modify your attribute mapping or the incoming assertion to produce a "
             f"mapped attribute that is less than {_LONGEST_SUBJECT} bytes.",
         )
+    return mapped
 
 
 def _form(call: Call) -> dict[str, str]:
@@ -364,6 +362,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
         raise BadToken("it is no JSON Web Token") from None
     if header.get("alg") != "RS256":
         raise BadToken(f"its algorithm is {header.get('alg')}, not RS256")
+    # A token without `kid` may be signed by any of the keys.
     for key in keys:
         if header.get("kid") in (None, key.get("kid")) and _signs(key, f"{head}.{payload}", signed):
             result: dict[str, Any] = claims
@@ -372,6 +371,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
 
 
 def _signs(key: Json, text: str, signature: bytes) -> bool:
+    # PKCS #1 v1.5 with SHA-256 is what RS256 means (RFC 7518, section 3.3).
     modulus, exponent = (int.from_bytes(_decoded(key[part]), "big") for part in ("n", "e"))
     try:
         public = RSAPublicNumbers(exponent, modulus).public_key()

@@ -5,8 +5,6 @@ Accounts have no keys: a caller who asks for one is refused. A deleted role can 
 (docs.cloud.google.com/iam/docs/creating-custom-roles).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -62,9 +60,7 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 
 
 _ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
-_KEYS = Collection(
-    API, "projects.serviceAccounts.keys", "iam.serviceAccountKeys", account_resources
-)
+_KEYS = Collection(API, f"{_ACCOUNTS.path}.keys", "iam.serviceAccountKeys", account_resources)
 
 
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
@@ -91,7 +87,11 @@ def _account_etag(cloud: Cloud) -> str:
 
 @API.method("projects.serviceAccounts.create", permission="iam.serviceAccounts.create")
 def create_account(cloud: Cloud, call: Call) -> Json:
-    """Create a account."""
+    """Create a service account.
+
+    It is there at once, but other APIs see it only later (`account.visible`): "create, then grant"
+    in one go fails on Google too, and the provider waits for it.
+    """
     project = projects.identifier(cloud, call.project)
     account_id = call.body.get("accountId", "")
     if not _ACCOUNT_ID.fullmatch(account_id):
@@ -121,7 +121,10 @@ def create_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("get")
 def get_account(cloud: Cloud, call: Call) -> Json:
-    """Return one account, by e-mail address or number."""
+    """Return one account, by e-mail address or number.
+
+    A deleted account's number finds it for `undelete` alone.
+    """
     return _account_view(load_account(cloud, call)[1])
 
 
@@ -131,15 +134,17 @@ def list_accounts(cloud: Cloud, call: Call) -> Json:
     project = projects.identifier(cloud, call.project)
     found = cloud.store.items(ACCOUNT, f"projects/{project}/")
     # Google's own service agents are not listed.
-    shown = [
-        _account_view(record) for _, record in found if not access.is_service_agent(record["email"])
-    ]
-    return page(call, "accounts", shown)
+    own = [record for _, record in found if not access.is_service_agent(record["email"])]
+    return page(call, "accounts", list(map(_account_view, own)))
 
 
 @_ACCOUNTS.method("patch", "update", verb="update")
 def patch_account(cloud: Cloud, call: Call) -> Json:
-    """Change display name or description."""
+    """Change display name or description.
+
+    PATCH has the account below `serviceAccount` and answers only what the mask names; PUT, the
+    older method, has it as the body and answers all.
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         if call.method.verb == "PATCH":
@@ -161,20 +166,25 @@ def patch_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("delete")
 def delete_account(cloud: Cloud, call: Call) -> Json:
-    """Delete the account; policies that name it show it as deleted."""
+    """Delete the account; policies that name it show it as deleted.
+
+    IAM keeps it for 30 days; here it can be brought back at any time.
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         cloud.store.delete(ACCOUNT, key)
         cloud.store.put(DELETED, key, record)
         cloud.store.delete("policy", key)
-        member = f"serviceAccount:{record['email']}"
-        iam_policy.forget_member(cloud, member, _account_view(record)["uniqueId"])
+        iam_policy.rename_member(cloud, *iam_policy.deleted_member(_account_view(record)))
     return {}
 
 
 @_ACCOUNTS.method("undelete")
 def undelete_account(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted account back."""
+    """Bring a deleted account back.
+
+    Not when another one has got the address: the two would share their grants.
+    """
     with cloud.store.locked():
         key = account_key(cloud, call)
         record = cloud.store.get(DELETED, key)
@@ -182,14 +192,18 @@ def undelete_account(cloud: Cloud, call: Call) -> Json:
             raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
         cloud.store.delete(DELETED, key)
         cloud.store.put(ACCOUNT, key, record)
-        iam_policy.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
+        iam_policy.rename_member(cloud, *reversed(iam_policy.deleted_member(record)))
     return {"restoredAccount": _account_view(record)}
 
 
 @_ACCOUNTS.method("disable")
 @_ACCOUNTS.method("enable")
 def switch_account(cloud: Cloud, call: Call) -> Json:
-    """Disable the account, whose tokens stop working, or enable it again."""
+    """Disable the account, whose tokens stop working, or enable it again.
+
+    "Existing access tokens for the service account are rejected … After you re-enable the service
+    account, its existing access tokens will be accepted" (the discovery document).
+    """
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         record.pop("disabled", None)
@@ -204,31 +218,32 @@ iam_policy.serve(_ACCOUNTS, lambda cloud, call: load_account(cloud, call)[0])
 
 @_KEYS.method("create", "upload")
 def refuse_key(cloud: Cloud, call: Call) -> Json:
-    """Refuse a key, as an organization policy against keys does."""
+    """Refuse a key, as an organization policy against keys does.
+
+    The answer is the one that clients know, with a violation that names the cure.
+    """
+    violation = {
+        "type": "constraints/iam.disableServiceAccountKeyCreation",
+        "subject": account_key(cloud, call),
+        "description": "The local cloud signs no keys: use the metadata server or "
+        "generateAccessToken.",
+    }
+    kind = "type.googleapis.com/google.rpc.PreconditionFailure"
     raise ApiError(
         400,
         "Key creation is not allowed on this service account.",
         status="FAILED_PRECONDITION",
         reason="failedPrecondition",
-        details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.PreconditionFailure",
-                "violations": [
-                    {
-                        "type": "constraints/iam.disableServiceAccountKeyCreation",
-                        "subject": account_key(cloud, call),
-                        "description": "The local cloud signs no keys: use the metadata server or "
-                        "generateAccessToken.",
-                    }
-                ],
-            }
-        ],
+        details=[{"@type": kind, "violations": [violation]}],
     )
 
 
 @_KEYS.method("list")
 def list_keys(cloud: Cloud, call: Call) -> Json:
-    """Return the key pair that Google manages; there are no others."""
+    """Return the key pair that Google manages; there are no others.
+
+    Clients that look for keys of users, as scanners of old keys do, ask for USER_MANAGED.
+    """
     key, record = load_account(cloud, call)
     if "USER_MANAGED" in call.request.query.get("keyTypes", []):
         return {}
@@ -250,7 +265,12 @@ def list_keys(cloud: Cloud, call: Call) -> Json:
     resources=account_resources,
 )
 def generate_access_token(cloud: Cloud, call: Call) -> Json:
-    """Return an access token with the scopes asked for, for at most an hour."""
+    """Return an access token with the scopes asked for, for at most an hour.
+
+    Longer ones take an organization policy
+    (constraints/iam.allowServiceAccountCredentialLifetimeExtension), and there is no organization
+    here.
+    """
     _, record = load_account(cloud, call)
     if record.get("disabled"):
         raise ApiError(400, f"Service account {record['email']} is disabled.")
@@ -260,9 +280,8 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     wanted = call.body.get("lifetime", "3600s")
     lifetime = float(wanted[:-1]) if _SECONDS.fullmatch(wanted) else 0.0
     if not 0 < lifetime <= _LONGEST_TOKEN:
-        raise invalid(
-            f"lifetime must be more than 0s and at most {_LONGEST_TOKEN:.0f}s, not {wanted!r}"
-        )
+        message = f"lifetime must be more than 0s and at most {_LONGEST_TOKEN:.0f}s, not {wanted!r}"
+        raise invalid(message)
     principal = Principal(f"serviceAccount:{record['email']}", frozenset(scopes))
     return {
         "accessToken": cloud.token(principal, lifetime=lifetime),
@@ -271,19 +290,16 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     }
 
 
+# Roles are patterns over the permissions that the local cloud knows; Google lists each by its name.
 def _predefined(name: str) -> Json:
     patterns = access.predefined_roles()[name]
-    included = {
+    included = sorted(
         permission
         for permission in access.known_permissions()
         if any(fnmatchcase(permission, pattern) for pattern in patterns)
-    }
-    return {
-        "name": name,
-        "title": name.removeprefix("roles/"),
-        "stage": "GA",
-        "includedPermissions": sorted(included),
-    }
+    )
+    role = {"name": name, "title": name.removeprefix("roles/"), "stage": "GA"}
+    return role | {"includedPermissions": included}
 
 
 def _role_page(call: Call, roles: list[Json]) -> Json:
@@ -302,7 +318,10 @@ def _check_permissions(role: Json) -> None:
 
 @API.method("roles.get")
 def get_predefined(cloud: Cloud, call: Call) -> Json:
-    """Return one of Google's roles."""
+    """Return one of Google's roles.
+
+    The local cloud knows those that a stack or its users need, with the permissions that it checks.
+    """
     name = f"roles/{call.params['rolesId']}"
     if name not in access.predefined_roles():
         raise ApiError(404, f"The role named {name} was not found.")
@@ -317,7 +336,10 @@ def list_predefined(cloud: Cloud, call: Call) -> Json:
 
 @API.method("permissions.queryTestablePermissions")
 def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
-    """List the permissions that a resource, here a project, can be tested for."""
+    """List the permissions that a resource, here a project, can be tested for.
+
+    It pages by the body, unlike other lists.
+    """
     resource = call.body.get("fullResourceName", "")
     project = resource.removeprefix(_PROJECTS)
     if project == resource or projects.find(cloud, project) is None:
@@ -340,6 +362,7 @@ def _load_role(cloud: Cloud, call: Call) -> Record:
     return record
 
 
+# Nothing removes a role after seven days: its record tells how long its ID stays taken.
 def _is_gone(cloud: Cloud, record: Record) -> bool:
     return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
 
@@ -365,13 +388,8 @@ def _require_free(cloud: Cloud, name: str) -> None:
             "that role_id in a deleted state."
         )
     if _age(cloud, record) < _RESERVED:
-        raise failed_precondition(
-            f"You can't create a role_id ({short}) which has been marked for deletion."
-        )
-
-
-def _role_etag(cloud: Cloud) -> str:
-    return f"Bw{cloud.operations.number()}="
+        message = f"You can't create a role_id ({short}) which has been marked for deletion."
+        raise failed_precondition(message)
 
 
 @API.method("projects.roles.create", permission="iam.roles.create")
@@ -383,7 +401,7 @@ def create_role(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/roles/{role_id}"
     sent = call.body.get("role", {})
     _check_permissions(sent)
-    record = {"name": name, "etag": _role_etag(cloud)}
+    record = {"name": name, "etag": f"Bw{cloud.operations.number()}="}
     record |= {field: sent[field] for field in _ROLE_FIELDS if field in sent}
     with cloud.store.locked():
         _require_free(cloud, name)
@@ -401,17 +419,17 @@ def get_role(cloud: Cloud, call: Call) -> Json:
 def list_roles(cloud: Cloud, call: Call) -> Json:
     """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    shown = [
-        public(role)
-        for _, role in found
-        if not role.get("deleted") or (call.flag("showDeleted") and not _is_gone(cloud, role))
-    ]
-    return _role_page(call, shown)
+    every = call.flag("showDeleted")
+    shown = [r for _, r in found if not r.get("deleted") or (every and not _is_gone(cloud, r))]
+    return _role_page(call, list(map(public, shown)))
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")
 def patch_role(cloud: Cloud, call: Call) -> Json:
-    """Change a role."""
+    """Change a role.
+
+    The etag guards against the loss of another caller's change, as in policies.
+    """
     mask = call.mask() or list(_ROLE_FIELDS)
     _check_permissions(call.body)
     record = _load_role(cloud, call)
@@ -425,7 +443,11 @@ def patch_role(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.delete", permission="iam.roles.delete")
 def delete_role(cloud: Cloud, call: Call) -> Json:
-    """Delete a role; it can be brought back, and its ID stays taken."""
+    """Delete a role; it can be brought back, and its ID stays taken.
+
+    "Existing bindings to the custom role are not changed, but they have no effect" (the discovery
+    document).
+    """
     gone = {"deleted": True, "_deleted": cloud.clock.now()}
     return _put_role(cloud, call, _load_role(cloud, call) | gone)
 
@@ -434,12 +456,11 @@ def delete_role(cloud: Cloud, call: Call) -> Json:
 def undelete_role(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted role back."""
     record = _load_role(cloud, call)
-    for field in ("deleted", "_deleted"):
-        record.pop(field, None)
-    return _put_role(cloud, call, record)
+    kept = {field: record[field] for field in record if field not in ("deleted", "_deleted")}
+    return _put_role(cloud, call, kept)
 
 
 def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:
-    record["etag"] = _role_etag(cloud)
+    record["etag"] = f"Bw{cloud.operations.number()}="
     cloud.store.put(access.CUSTOM_ROLE, _role_key(call), record)
     return public(record)

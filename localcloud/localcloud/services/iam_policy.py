@@ -1,7 +1,5 @@
 """Reading and changing IAM policies, the same for every kind of resource."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -12,8 +10,10 @@ from localcloud.core.call import Call, Json, Principal, same_bytes
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Collection
-from localcloud.core.store import POLICY
+from localcloud.core.store import POLICY, Record
 
+Condition = tuple[tuple[str, str], ...]
+# Members of policies: docs.cloud.google.com/iam/docs/principal-identifiers.
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _CONDITIONAL = 3
 """The version of policies with conditions."""
@@ -28,11 +28,6 @@ _VERSION, _COMPUTES_VERSION = "options.requestedPolicyVersion", "optionsRequeste
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
-def read(cloud: Cloud, resource: str) -> Json:
-    """Return the policy in the form of the API's response."""
-    return access.policy(cloud, resource)
-
-
 def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     """Replace the policy of `resource` by the one in the request body `sent`.
 
@@ -43,20 +38,19 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
     policy = sent.get("policy", sent)
     with cloud.store.locked():
-        known = read(cloud, resource)
+        known = access.policy(cloud, resource)
         sent_etag = policy.get("etag")
         if sent_etag and not same_bytes(sent_etag, known["etag"]):
-            raise ApiError(
-                409,
+            message = (
                 "There were concurrent policy changes. Please retry the whole read-modify-write "
                 f"with exponential backoff. The request's ETag '{sent_etag}' did not match the "
-                f"current policy's ETag '{known['etag']}'.",
-                status="ABORTED",
-                reason="aborted",
+                f"current policy's ETag '{known['etag']}'."
             )
+            raise ApiError(409, message, status="ABORTED", reason="aborted")
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         if "bindings" not in (sent.get("updateMask") or "bindings"):
             bindings = known["bindings"]
+        # The whole policy is refused for one wrong binding: a part of it would be another policy.
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
@@ -67,14 +61,18 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
 
 
 def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
-    """Add a member to a role, as Google does for the accounts that it makes itself."""
+    """Add a member to a role, as Google does for the accounts that it makes itself.
+
+    It takes no permission, and no condition of the policy is lost.
+    """
     with cloud.store.locked():
-        bindings = read(cloud, resource)["bindings"]
+        bindings = access.policy(cloud, resource)["bindings"]
         _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
 
 
 def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
-    known = read(cloud, resource)
+    known = access.policy(cloud, resource)
+    # A policy that says the same keeps its etag: a caller that read it before can still write.
     merged = _merged(bindings)
     if merged == known["bindings"]:
         return known
@@ -91,6 +89,7 @@ def granted(
     for name in wanted:
         if not access.is_testable(name, service):
             raise invalid(f"Permission {name} is not valid for this resource.")
+    # The caller needs no permission to ask about those that it has.
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
 
@@ -114,14 +113,14 @@ def serve(
     def get(cloud: Cloud, call: Call) -> Json:
         version = call.body.get("options", {}).get("requestedPolicyVersion")
         version = version or call.arg(_VERSION) or call.arg(_COMPUTES_VERSION)
-        return shown(read(cloud, find(cloud, call)), version)
+        return shown(access.policy(cloud, find(cloud, call)), version)
 
     def set_(cloud: Cloud, call: Call) -> Json:
         name = find(cloud, call)
         bindings = call.body.get("policy", call.body).get("bindings", [])
         require(bindings)
         right = f"{collection.permissions}.setIamPolicy"
-        known = read(cloud, name)["bindings"]
+        known = access.policy(cloud, name)["bindings"]
         require_modified(cloud, call, right, collection.resources(cloud, call), known, bindings)
         return shown(write(cloud, name, call.body), _CONDITIONAL)
 
@@ -182,7 +181,7 @@ def shown(policy: Json, asked: int | str | None) -> Json:
     return {**policy, "version": 1, "bindings": list(map(_without_condition, policy["bindings"]))}
 
 
-def condition_of(binding: Json) -> tuple[tuple[str, str], ...]:
+def condition_of(binding: Json) -> Condition:
     """Return a binding's condition in a form that can be compared; empty without one."""
     return tuple(sorted((binding.get("condition") or {}).items()))
 
@@ -194,6 +193,8 @@ def _without_condition(binding: Json) -> Json:
     return {"role": f"{binding['role']}_withcond_{mark}", "members": binding["members"]}
 
 
+# What a change of policy adds or removes, member by member: conditions on grants ask which roles
+# are among them.
 def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
     return {
         (binding.get("role", ""), member, condition_of(binding))
@@ -203,7 +204,10 @@ def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
 
 
 def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
-    """Make an account that Google gives to a project, once, with its role."""
+    """Make an account that Google gives to a project, once, with its role.
+
+    An owner who takes the role away keeps it so: enabling the API again grants nothing.
+    """
     name = f"projects/{project}/serviceAccounts/{email}"
     if cloud.store.get(access.ACCOUNT, name) is None:
         record = {"name": name, "projectId": project, "email": email, **fields}
@@ -211,17 +215,17 @@ def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str
         grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
 
 
-def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
-    """Mark a deleted account in every policy that names it, as IAM does."""
-    _rename(cloud, member, f"deleted:{member}?uid={unique_id}")
+def deleted_member(record: Record) -> tuple[str, str]:
+    """Return the member that an account is, and how policies name it when it is deleted.
+
+    Its grants must not go to a new account of the same address, and come back with this one.
+    """
+    member = f"serviceAccount:{record['email']}"
+    return member, f"deleted:{member}?uid={record['uniqueId']}"
 
 
-def recall_member(cloud: Cloud, member: str, unique_id: str) -> None:
-    """Take back `forget_member` for an account that is there again."""
-    _rename(cloud, f"deleted:{member}?uid={unique_id}", member)
-
-
-def _rename(cloud: Cloud, member: str, renamed: str) -> None:
+def rename_member(cloud: Cloud, member: str, renamed: str) -> None:
+    """Give a member another name in every policy."""
     for resource, policy in cloud.store.items(POLICY):
         for binding in policy.get("bindings", []):
             if member in binding["members"]:
@@ -231,10 +235,7 @@ def _rename(cloud: Cloud, member: str, renamed: str) -> None:
 
 
 def check(
-    cloud: Cloud,
-    binding: Json,
-    kinds: Sequence[str] = KINDS,
-    attributes: Sequence[str] = (),
+    cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS, attributes: Sequence[str] = ()
 ) -> None:
     """Refuse a binding with a role, member or account that does not exist.
 
@@ -269,19 +270,15 @@ def check(
             raise invalid(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."
             )
-        if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
+        # The accounts in whose name Google's services act are Google's own.
+        own = name.endswith(_OWN_DOMAIN) and not _AGENT.match(name)
+        if kind == "serviceAccount" and own and access.find_account(cloud, name) is None:
             raise invalid(f"Service account {name} does not exist.")
 
 
-def _exists(cloud: Cloud, email: str) -> bool:
-    if _AGENT.match(email):
-        # The accounts in whose name Google's services act are Google's own.
-        return True
-    return access.find_account(cloud, email) is not None
-
-
+# One binding a role and condition is kept, with sorted members: two that say the same become one.
 def _merged(bindings: list[Json]) -> list[Json]:
-    merged: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = {}
+    merged: dict[tuple[str, Condition], set[str]] = {}
     for binding in bindings:
         about = binding["role"], condition_of(binding)
         merged.setdefault(about, set()).update(binding["members"])
@@ -293,6 +290,9 @@ def _merged(bindings: list[Json]) -> list[Json]:
 
 
 def etag(cloud: Cloud) -> str:
-    """Return the etag of what is written now."""
+    """Return the etag of what is written now.
+
+    Two writes never have the same one, not even of equal policies.
+    """
     # In the form of Google's: a byte 7, then a time.
     return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

@@ -1,7 +1,5 @@
 """The Cloud Logging API: entries that clients write, and lines of the serial ports of VMs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ written: Hook[[Cloud, str, Json], None] = Hook()
 _DESCENDING = {"": False, "timestamp asc": False, "timestamp desc": True}
 
 
+# The path names no project; permissions and the switch of the API are asked of the one in the body.
 def _project_of(body: Json) -> str:
     old = [f"projects/{name}" for name in body.get("projectIds", [])]
     named = [*body.get("resourceNames", []), *old]
@@ -44,7 +43,11 @@ def _project_of(body: Json) -> str:
 
 @API.method("entries.list", permission="logging.logEntries.list", project_of=_project_of)
 def list_(cloud: Cloud, call: Call) -> Json:
-    """Return a page of the entries that match a filter."""
+    """Return a page of the entries that match a filter.
+
+    Serial ports and written entries are one list, ordered by time and then by their ids: the order
+    must not change between two pages.
+    """
     order, token = call.body.get("orderBy", ""), call.body.get("pageToken", "")
     size = min(call.body.get("pageSize", 0) or _SIZE, _MOST)
     if order not in _DESCENDING:
@@ -77,7 +80,11 @@ def _project_of_entries(body: Json) -> str:
 
 @API.method("entries.write", permission="logging.logEntries.create", project_of=_project_of_entries)
 def write(cloud: Cloud, call: Call) -> Json:
-    """Keep entries, and trigger the alerts on them."""
+    """Keep entries, and trigger the alerts on them.
+
+    All are checked before the first is kept. `insertId` makes a write repeatable: an entry that a
+    client sends twice is one.
+    """
     common = {key: call.body[key] for key in ("logName", "resource", "labels") if key in call.body}
     entries = [{**common, **entry} for entry in call.body["entries"]]
     for entry in entries:
@@ -116,7 +123,10 @@ class Comparison:
     value: str
 
     def holds(self, entry: Json) -> bool:
-        """Return whether an entry has the field, and it compares so."""
+        """Return whether an entry has the field, and it compares so.
+
+        A field that is not there fails every comparison, as in Google's language.
+        """
         found: object = entry
         for part in self.path:
             found = found.get(part) if isinstance(found, dict) else None
@@ -129,7 +139,11 @@ class Comparison:
 
 
 def parse(text: str) -> list[Comparison]:
-    """Return the comparisons that an entry must pass; 501 for a filter beyond them."""
+    """Return the comparisons that an entry must pass; 501 for a filter beyond them.
+
+    Brackets are allowed around any of them, since AND is the only operator: they change nothing.
+    What Google would refuse is 400, what it would understand 501.
+    """
     found: list[Comparison] = []
     position, depth, waits = _past_space(text, 0), 0, False
     while position < len(text):
@@ -150,6 +164,7 @@ def parse(text: str) -> list[Comparison]:
     return found
 
 
+# Fields that Google has and the local cloud does not fill would match nothing: 501 says so instead.
 def _comparison(path: str, operator: str, value: str) -> Comparison:
     parts = tuple(_plain(part) for part in _PART.findall(path))
     compared = Comparison(parts, operator, _plain(value))
@@ -199,7 +214,10 @@ _ELAPSED = re.compile(r"\[ *(\d+\.\d+)\] ")
 
 
 def entries_of(log: SerialLog) -> Iterator[Json]:
-    """Yield an entry for each whole line that is not empty."""
+    """Yield an entry for each whole line that is not empty.
+
+    The last line may still grow, so it is left for later: an entry never changes.
+    """
     labels = {"instance_id": str(log.number), "project_id": log.project, "zone": log.zone}
     common: Json = {
         "logName": _SERIAL_LOG.format(log.project),
@@ -217,6 +235,8 @@ def entries_of(log: SerialLog) -> Iterator[Json]:
         }
 
 
+# Lines carry the seconds since the boot; one without, such as the firmware's, has the time of the
+# line before it.
 def _lines_of(log: SerialLog) -> Iterator[tuple[str, float]]:
     ends = [begin for begin, _ in log.boots[1:]] + [len(log.output)]
     for (begin, booted), end in zip(log.boots, ends, strict=False):

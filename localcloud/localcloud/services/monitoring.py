@@ -1,9 +1,6 @@
 """The Cloud Monitoring API: notification channels, alerting policies on log entries, mails."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
@@ -20,6 +17,8 @@ CHANNEL = "notification-channel"
 ALERT_POLICY = "alert-policy"
 """The store's kind of alerting policies, by `projects/P/alertPolicies/NUMBER`."""
 _CHANNELS = Collection(API, "projects.notificationChannels", "monitoring.notificationChannels")
+# By type of channel: the label that says where it sends. The others (Slack, webhook, …) have
+# secrets or a sign-in, which nothing here could check.
 _LABEL = {"email": "email_address", "pubsub": "topic"}
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _CHANNEL_FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enabled")
@@ -50,14 +49,16 @@ serve(_CHANNEL)
 def _create_channel(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
     record = {"name": name, "enabled": True, **call.sent(_CHANNEL_FIELDS)}
-    return _put_channel(
-        cloud, record | {"creationRecord": _now(cloud), "mutationRecords": [_now(cloud)]}
-    )
+    now = _now(cloud)
+    return _put_channel(cloud, record | {"creationRecord": now, "mutationRecords": [now]})
 
 
 @_CHANNELS.method("patch", verb="update")
 def patch_channel(cloud: Cloud, call: Call) -> Json:
-    """Change a channel, but not its type."""
+    """Change a channel, but not its type.
+
+    A mask is optional; without it what is sent counts.
+    """
     record, sent = _CHANNEL.load(cloud, call), call.sent(_CHANNEL_FIELDS)
     if sent.get("type", record["type"]) != record["type"]:
         raise invalid("Field type is immutable.")
@@ -71,12 +72,12 @@ def _now(cloud: Cloud) -> Json:
     return {"mutateTime": rfc3339(cloud.clock.now())}
 
 
+# Checked after every change: a patch may remove the label that the type needs.
 def _put_channel(cloud: Cloud, record: Record) -> Json:
     label = _LABEL.get(record.get("type", ""))
     if label is None:
-        raise ApiError(
-            501, f"the local cloud has channels of the types {', '.join(_LABEL)}, no others"
-        )
+        known = ", ".join(_LABEL)
+        raise ApiError(501, f"the local cloud has channels of the types {known}, no others")
     address = record.get("labels", {}).get(label, "")
     if not address or (label == "email_address" and not _EMAIL.fullmatch(address)):
         raise invalid(f"Field labels[{label}] has an invalid value: {address!r}.")
@@ -107,26 +108,23 @@ serve(_POLICY)
 @_POLICIES.method("create")
 def _create_alert_policy(cloud: Cloud, call: Call) -> Json:
     name = f"projects/{call.project}/alertPolicies/{cloud.operations.number()}"
-    changed = _mutation(cloud, call)
-    return _put_alert_policy(
-        cloud,
-        {"name": name, "creationRecord": changed, "enabled": True}
-        | call.sent(_ALERT_POLICY_FIELDS),
-        call,
-    )
+    record = {"name": name, "creationRecord": _mutation(cloud, call), "enabled": True}
+    return _put_alert_policy(cloud, record | call.sent(_ALERT_POLICY_FIELDS), call)
 
 
 @_POLICIES.method("patch", verb="update")
 def patch_alert_policy(cloud: Cloud, call: Call) -> Json:
-    """Change what the mask names, or everything; a field that is not sent is removed."""
+    """Change what the mask names, or everything; a field that is not sent is removed.
+
+    Without a mask the request is the whole policy, so that a label or channel left out is gone.
+    """
     record, sent = _POLICY.load(cloud, call), call.sent(_ALERT_POLICY_FIELDS)
     mask = call.mask() or list(_ALERT_POLICY_FIELDS)
     if unknown := [field for field in mask if field not in _ALERT_POLICY_FIELDS]:
         raise ApiError(501, f"the local cloud does not change policies' {', '.join(unknown)}")
     kept = {field: value for field, value in record.items() if field not in mask}
-    return _put_alert_policy(
-        cloud, kept | {field: sent[field] for field in mask if field in sent}, call
-    )
+    changed = {field: sent[field] for field in mask if field in sent}
+    return _put_alert_policy(cloud, kept | changed, call)
 
 
 def _mutation(cloud: Cloud, call: Call) -> Json:
@@ -138,7 +136,11 @@ def _put_alert_policy(cloud: Cloud, record: Record, call: Call) -> Json:
     if not conditions or record.get("combiner") not in _COMBINERS:
         raise invalid("Field alert_policy must have a combiner and at least one condition.")
     for number, condition in enumerate(conditions):
-        _check_condition(condition)
+        if (matched := condition.get("conditionMatchedLog")) is None:
+            on = "the local cloud's policies are on log entries (conditionMatchedLog)"
+            raise ApiError(501, on)
+        if not logging.parse(matched.get("filter", "")):
+            raise invalid("Field condition_matched_log.filter is required.")
         condition.setdefault("name", f"{record['name']}/conditions/{number}")
     strategy = record.get("alertStrategy", {})
     if len(conditions) > 1 or not strategy.get("notificationRateLimit", {}).get("period"):
@@ -153,14 +155,6 @@ def _put_alert_policy(cloud: Cloud, record: Record, call: Call) -> Json:
     record["mutationRecord"] = _mutation(cloud, call)
     cloud.store.put(ALERT_POLICY, record["name"], record)
     return record
-
-
-def _check_condition(condition: Json) -> None:
-    matched = condition.get("conditionMatchedLog")
-    if matched is None:
-        raise ApiError(501, "the local cloud's policies are on log entries (conditionMatchedLog)")
-    if not logging.parse(matched.get("filter", "")):
-        raise invalid("Field condition_matched_log.filter is required.")
 
 
 # The mails that alerting policies send: kept, but not delivered.
@@ -193,14 +187,14 @@ def send_mails(cloud: Cloud, project: str, entry: Json) -> None:
 
 def _send(cloud: Cloud, policy: Json, channel: str, labels: dict[str, str]) -> None:
     record = cloud.store.get(CHANNEL, channel) or {}
+    # Topics get no messages: none of them has a subscription.
     if record.get("type") != "email" or _is_too_soon(cloud, policy, channel, labels):
         return
     documentation = policy.get("documentation", {})
+    subject = documentation.get("subject") or policy.get("displayName", "")
     mail = {
         "to": record["labels"]["email_address"],
-        "subject": _filled_in(
-            documentation.get("subject") or policy.get("displayName", ""), labels
-        ),
+        "subject": _filled_in(subject, labels),
         "text": _filled_in(documentation.get("content", ""), labels),
         "sent": rfc3339(cloud.clock.now()),
         "policy": policy["name"],
@@ -215,16 +209,15 @@ def _is_too_soon(cloud: Cloud, policy: Json, channel: str, labels: dict[str, str
     oldest = cloud.clock.now() - period
     return any(
         mail["policy"] == policy["name"] and mail["labels"] == labels and mail["at"] > oldest
-        for mail in _mails(cloud, channel)
+        for _, mail in cloud.store.items(MAIL, f"{channel}/")
     )
 
 
-def _mails(cloud: Cloud, channel: str) -> Iterator[Json]:
-    return (mail for _, mail in cloud.store.items(MAIL, f"{channel}/"))
-
-
 def _value(extractor: str, entry: Json) -> str:
-    """Return a field of an entry, as EXTRACT(FIELD) names it; nothing if it has none."""
+    """Return a field of an entry, as EXTRACT(FIELD) names it; nothing if it has none.
+
+    Google also has REGEXP_EXTRACT, which no policy of a stack uses.
+    """
     named = _EXTRACT.fullmatch(extractor)
     found: object = entry
     for part in named[1].split(".") if named else ():

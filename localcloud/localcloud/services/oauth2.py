@@ -3,8 +3,6 @@
 Discovery documents are served here, too: TPU_API_DISCOVERY_URL lets TensorFlow fetch them.
 """
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, Response
@@ -29,7 +27,11 @@ _HOSTS = tuple(
 
 
 def refresh_token(cloud: Cloud) -> str:
-    """Return the refresh token of the application default credentials."""
+    """Return the refresh token of the application default credentials.
+
+    It lives for ten years, so a developer signs in once. It is signed as access tokens are, but its
+    member is no principal of any policy.
+    """
     return cloud.token(Principal(_REFRESH + DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
 
 
@@ -42,25 +44,25 @@ def userinfo(cloud: Cloud, call: Call) -> Json:
 
 @API.raw("GET", "/v1/userinfo", like="userinfo.get", hosts=("openidconnect.googleapis.com",))
 def openid_userinfo(cloud: Cloud, call: Call) -> Response:
-    """Return the caller, in OpenID Connect's words."""
+    """Return the caller, in OpenID Connect's words.
+
+    Another host and other field names than the API of OAuth; libraries use either.
+    """
     email = call.principal.email
     return _answer({"sub": email, "email": email, "email_verified": True})
 
 
 @API.method("tokeninfo")
 def tokeninfo(cloud: Cloud, call: Call) -> Json:
-    """Return the claims of the token in the query."""
+    """Return the claims of the token in the query.
+
+    The number of seconds that it still lives is what clients renew by.
+    """
     claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
     email = claims["m"].partition(":")[2]
-    return {
-        "issued_to": _CLIENT,
-        "audience": _CLIENT,
-        "user_id": email,
-        "email": email,
-        "verified_email": True,
-        "scope": " ".join(claims["s"]),
-        "expires_in": int(claims["e"] - cloud.clock.now()),
-    }
+    about = {"issued_to": _CLIENT, "audience": _CLIENT, "user_id": email, "email": email}
+    scope, left = " ".join(claims["s"]), int(claims["e"] - cloud.clock.now())
+    return about | {"verified_email": True, "scope": scope, "expires_in": left}
 
 
 @API.raw("GET", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
@@ -73,25 +75,24 @@ def token_info(cloud: Cloud, call: Call) -> Response:
     except ApiError:
         return _refused("invalid_token", "Invalid Value")
     email = claims["m"].partition(":")[2]
-    return _answer(
-        {
-            "azp": _CLIENT,
-            "aud": _CLIENT,
-            "sub": email,
-            "scope": " ".join(claims["s"]),
-            "exp": str(int(claims["e"])),
-            "expires_in": str(int(claims["e"] - cloud.clock.now())),
-            "email": email,
-            "email_verified": "true",
-        }
-    )
+    ends = {
+        "exp": str(int(claims["e"])),
+        "expires_in": str(int(claims["e"] - cloud.clock.now())),
+    }
+    about = {"azp": _CLIENT, "aud": _CLIENT, "sub": email, "scope": " ".join(claims["s"])}
+    # Text throughout, also where the older endpoint has numbers and booleans.
+    return _answer({**about, **ends, "email": email, "email_verified": "true"})
 
 
 @API.raw(
     "POST", "/(?:oauth2/v[34]/|o/oauth2/)?token", like="token", hosts=_TOKEN_HOSTS, upload=True
 )
 def token(cloud: Cloud, call: Call) -> Response:
-    """Issue an access token for a refresh token; no other grant is served."""
+    """Issue an access token for a refresh token; no other grant is served.
+
+    Client id and secret are not looked at: the credentials file of the local cloud has made-up
+    ones.
+    """
     form = call.request.form()
     grant = form.get("grant_type", "")
     if grant != "refresh_token":
@@ -107,14 +108,10 @@ def token(cloud: Cloud, call: Call) -> Response:
     if refresh is None or not refresh.member.startswith(_REFRESH):
         return _refused("invalid_grant", "Bad Request")
     principal = Principal(refresh.member.removeprefix(_REFRESH), refresh.scopes)
-    return _answer(
-        {
-            "access_token": cloud.token(principal, lifetime=_LIFETIME),
-            "expires_in": _LIFETIME - 1,
-            "scope": " ".join(sorted(principal.scopes)),
-            "token_type": "Bearer",
-        }
-    )
+    issued = {"access_token": cloud.token(principal, lifetime=_LIFETIME), "token_type": "Bearer"}
+    scope = " ".join(sorted(principal.scopes))
+    # A second less than it lives, as Google counts.
+    return _answer(issued | {"expires_in": _LIFETIME - 1, "scope": scope})
 
 
 def _refused(error: str, description: str) -> Response:
@@ -138,7 +135,10 @@ def _document(api: str, version: str) -> Response:
 
 @DISCOVERY.method("apis.getRest")
 def get_rest(cloud: Cloud, call: Call) -> Response:
-    """Answer an API's document from the old central address."""
+    """Answer an API's document from the old central address.
+
+    Client libraries for Python still build their services from it.
+    """
     return _document(call.params["api"], call.params["version"])
 
 

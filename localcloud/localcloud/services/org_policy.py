@@ -1,7 +1,5 @@
 """Organization policies of a project, and the constraints that other APIs enforce."""
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core import projects
@@ -15,11 +13,18 @@ from localcloud.services import iam_policy
 API = Api("orgpolicy", ("v2",))
 ORG_POLICY = "org-policy"
 """The store's kind of policies, by `projects/ID/policies/CONSTRAINT`."""
+# Without the prefix `constraints/`, which only the older API has.
 _CONSTRAINT = re.compile(r"(?:custom\.)?[a-z]\w*(?:\.[A-Za-z]\w*)+", re.ASCII)
 _POLICIES = Collection(API, "projects.policies", "orgpolicy.policy")
 _SPECS = ("spec", "dryRunSpec")
 # What applies by default: booleans are off, and lists allow everything.
 _NOTHING: Json = {"rules": []}
+
+
+def _valid(constraint: str) -> str:
+    if not _CONSTRAINT.fullmatch(constraint):
+        raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
+    return constraint
 
 
 def _key(call: Call) -> str:
@@ -37,9 +42,7 @@ def _view(call: Call, constraint: str, policy: Json) -> Json:
 
 @API.method("projects.policies.create", permission="orgpolicy.policy.set")
 def _create(cloud: Cloud, call: Call) -> Json:
-    constraint = str(call.body.get("name", "")).rpartition("/")[2]
-    if not _CONSTRAINT.fullmatch(constraint):
-        raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
+    constraint = _valid(str(call.body.get("name", "")).rpartition("/")[2])
     key = f"projects/{call.project}/policies/{constraint}"
     written = {"etag": iam_policy.etag(cloud), "updateTime": rfc3339(cloud.clock.now())}
     policy: Json = {field: {**spec, **written} for field, spec in call.sent(_SPECS).items()}
@@ -55,10 +58,11 @@ def _get(cloud: Cloud, call: Call) -> Json:
 
 @_POLICIES.method("getEffectivePolicy", verb="get")
 def get_effective(cloud: Cloud, call: Call) -> Json:
-    """Return the policy that applies to the project."""
-    constraint = call.params["policiesId"]
-    if not _CONSTRAINT.fullmatch(constraint):
-        raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
+    """Return the policy that applies to the project.
+
+    There is no organization above it, so it is the project's own or Google's default.
+    """
+    constraint = _valid(call.params["policiesId"])
     policy = cloud.store.get(ORG_POLICY, _key(call)) or {}
     return _view(call, constraint, {"spec": policy.get("spec", _NOTHING)})
 
@@ -88,7 +92,10 @@ _VIOLATED = "Constraint constraints/{} violated for project {}."
 
 
 def is_enforced(cloud: Cloud, project: str, constraint: str) -> bool:
-    """Return whether a boolean constraint holds in the project."""
+    """Return whether a boolean constraint holds in the project.
+
+    Conditions of rules, which are on tags, are not looked at: nothing has a tag here.
+    """
     return any(rule.get("enforce") for rule in _rules(cloud, project, constraint))
 
 

@@ -1,7 +1,5 @@
 """The Pub/Sub API: topics and their policies. Messages are accepted but have no receivers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -10,12 +8,12 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.services import iam_policy
-from localcloud.services.kind import Kind, project_name, serve
+from localcloud.services import iam_policy, kind
 
 API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
 """The store's kind of topics, by `projects/P/topics/T`."""
+# The rules of the discovery document (`Topic.name`).
 _ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 # https://cloud.google.com/pubsub/quotas
 _MOST_MESSAGES = 1000
@@ -23,29 +21,28 @@ _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 
 def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    return (_KIND.name(call), project_name(call))
+    return (_KIND.name(call), kind.project_name(call))
 
 
 _TOPICS = Collection(API, "projects.topics", "pubsub.topics", _resources)
-_KIND = Kind(
+_KIND = kind.Kind(
     collection=_TOPICS,
     store=TOPIC,
     items="topics",
+    # Google names the topic by its ID here, not by its full name.
     missing=lambda name: f"Resource not found (resource={name.rpartition('/')[2]}).",
 )
-serve(_KIND)
+kind.serve(_KIND)
 iam_policy.serve(_TOPICS, _KIND.existing)
 
 
+# Asked of the project, as for every creation: the topic has no policy yet.
 @API.method("projects.topics.create", permission="pubsub.topics.create")
 def _create(cloud: Cloud, call: Call) -> Json:
-    name = _KIND.name(call)
-    if not _ID.fullmatch(call.params["topicsId"]):
+    name, short = _KIND.name(call), call.params["topicsId"]
+    if not _ID.fullmatch(short):
         raise invalid(f"Invalid resource name given (name={name}).")
-    if others := sorted(set(call.body) - {*_FIELDS, "name"}):
-        raise ApiError(501, f"the local cloud does not implement topics' {', '.join(others)}")
-    record = {"name": name} | call.sent(_FIELDS)
-    short = call.params["topicsId"]
+    record = {"name": name} | kind.only(call, "topics", _FIELDS)
     taken = ApiError(409, f"Resource already exists in the project (resource={short}).")
     cloud.store.add(TOPIC, name, record, taken)
     return record
@@ -54,10 +51,9 @@ def _create(cloud: Cloud, call: Call) -> Json:
 @_TOPICS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is removed."""
+    # The discovery document has the mask in the body (`UpdateTopicRequest`).
     named = call.body.get("updateMask") or call.arg("updateMask")
-    mask = [field for field in named.split(",") if field]
-    if not mask or not set(_FIELDS).issuperset(mask):
-        raise invalid(f"update_mask {mask} must name some of {', '.join(_FIELDS)}.")
+    mask = kind.known_mask([field for field in named.split(",") if field], _FIELDS, "update_mask")
     # Clients send the whole topic with its name.
     sent = plain(call.body.get("topic", {}))
     with cloud.store.locked():

@@ -7,8 +7,6 @@ Behind all rules, every network allows what leaves and denies what comes in
 (cloud.google.com/firewall/docs/firewalls).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, ip_network
@@ -17,17 +15,15 @@ from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
+from localcloud.services.compute import networks, resources
 from localcloud.services.compute.api import STORE, last, path_from, url_of
 from localcloud.services.compute.instance_records import started
-from localcloud.services.compute.networks import ranges, subnets
-from localcloud.services.compute.resources import changed
 from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import NODE
 
 # IANA's numbers, which rules may have in place of names.
 _PROTOCOLS = {"tcp": "6", "udp": "17", "icmp": "1", "esp": "50", "ah": "51", "sctp": "132"}
 _WITH_PORTS = ("tcp", "udp", "sctp")
-_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
 # IAP, health checks and load balancers reach machines without an external address. Sources:
 # cloud.google.com/iap/docs/using-tcp-forwarding,
 # cloud.google.com/load-balancing/docs/health-check-concepts#ip-ranges.
@@ -35,53 +31,43 @@ _GOOGLE = [IPv4Network(text) for text in ("35.235.240.0/20", "35.191.0.0/16", "1
 
 
 @dataclass(frozen=True)
-class Machine:
-    """An interface of a VM, or of a TPU's host.
+class End:
+    """One end of a packet's way: an address, or an interface of a VM or of a TPU's host.
 
     Attributes:
-        path: of the instance; of a TPU's host the node's name with `/hosts/INDEX`.
+        address: of IPv4.
+        network: path of its network, empty for the internet; of a classic node the one that
+            Google's is peered with.
+        path: of the instance; of a TPU's host the node's name with `/hosts/INDEX`. Empty for an
+            address without a machine, as are the fields that follow.
         name: of the instance; a TPU's host is `TPU/INDEX`.
-        network: path of its network; of a classic node the one that Google's is peered with.
         subnet: path of its subnetwork; empty for a classic node.
         external: its external address, or empty.
+        tags: network tags, which rules choose by.
         account: e-mail of its service account, or empty.
+        running: it answers.
         peered: it is in Google's own network, where the project's rules don't apply.
         served: where a TPU's host really listens: address and port as its API reports them.
     """
 
-    path: str
-    name: str
-    network: str
-    subnet: str
     address: str
-    external: str
-    tags: frozenset[str]
-    account: str
-    running: bool
+    network: str = ""
+    path: str = ""
+    name: str = ""
+    subnet: str = ""
+    external: str = ""
+    tags: frozenset[str] = frozenset()
+    account: str = ""
+    running: bool = True
     peered: bool = False
     served: tuple[str, int] | None = None
 
-
-@dataclass(frozen=True)
-class End:
-    """One end of a packet's way; `network` is a path, empty for the internet."""
-
-    address: str
-    network: str = ""
-    machine: Machine | None = None
-
-    @property
-    def private(self) -> bool:
-        """Whether the address is one of RFC 1918."""
-        return any(IPv4Address(self.address) in block for block in _PRIVATE)
-
-    @property
-    def google(self) -> bool:
-        """Whether one of Google's services, such as IAP, sends from the address."""
-        return any(IPv4Address(self.address) in block for block in _GOOGLE)
+    def within(self, blocks: list[IPv4Network]) -> bool:
+        """Return whether the address is in one of the blocks."""
+        return any(IPv4Address(self.address) in block for block in blocks)
 
     def __str__(self) -> str:
-        return f"{self.machine.name} ({self.address})" if self.machine else self.address
+        return f"{self.name} ({self.address})" if self.path else self.address
 
 
 @dataclass(frozen=True)
@@ -113,7 +99,7 @@ def answer(cloud: Cloud, source: str, destination: str, protocol: str) -> Json:
     name, port = _split(destination.removeprefix("grpc://"), protocol)
     served = [machine for machine in known if machine.served == (name, port)]
     # What the API reports here is where Google's TPUs listen at the standard port.
-    to, port = (_end_of(served[0]), hosts.STANDARD) if served else (_end(known, name), port)
+    to, port = (served[0], hosts.STANDARD) if served else (_end(known, name), port)
     # A private address without a machine is in the network of the other end.
     start = _in_network_of(_end(known, source), to)
     packet = Packet(start, _in_network_of(to, start), protocol, port)
@@ -133,88 +119,95 @@ def _split(text: str, protocol: str) -> tuple[str, int | None]:
     return name, int(port)
 
 
-def _end(known: list[Machine], name: str) -> End:
+def _end(known: list[End], name: str) -> End:
     wanted = {name, f"{name}/0", f"{name}/hosts/0"}
     found = [machine for machine in known if wanted & {machine.name, machine.path}]
     if len(found) > 1:
         listed = ", ".join(machine.path for machine in found)
         raise invalid(f"{name!r} may be any of {listed}; name one in full")
     if found:
-        return _end_of(found[0])
+        return found[0]
     try:
         address = str(IPv4Address(name))
     except AddressValueError:
         listed = ", ".join(sorted(machine.name for machine in known)) or "none"
         raise ApiError(404, f"no machine is called {name}; there are: {listed}") from None
+    # All TPU hosts have the external address of the loopback interface, which names none of them.
     having = [m for m in known if address in (m.address, m.external if not m.served else "")]
-    return _end_of(having[0]) if len(having) == 1 else End(address)
-
-
-def _end_of(machine: Machine) -> End:
-    return End(machine.address, machine.network, machine)
+    return having[0] if len(having) == 1 else End(address)
 
 
 def _in_network_of(end: End, other: End) -> End:
-    if end.machine or end.google or not end.private:
+    if end.path or end.within(_GOOGLE) or not end.within(networks.PRIVATE):
         return end
     return End(end.address, other.network)
 
 
 def _follow(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
     """Follow a packet, noting each step; None when the local cloud can't tell."""
-    source, machine = packet.source, packet.source.machine
-    if machine and not machine.running:
-        return _drop(steps, f"{machine.name} is not running")
-    if source.google or not source.network:
-        target = packet.destination.machine
-        if target is None:
+    source, target = packet.source, packet.destination
+    if not source.running:
+        return _drop(steps, f"{source.name} is not running")
+    if source.within(_GOOGLE) or not source.network:
+        if not target.path:
             return _drop(steps, "no machine has this address")
-        if not source.google and not target.external:
+        if not source.within(_GOOGLE) and not target.external:
             return _drop(steps, f"{target.name} has no external address")
         return _arrive(cloud, packet, steps)
-    if not (machine and machine.peered) and not _passes(cloud, "EGRESS", packet, steps):
+    if not source.peered and not _passes(cloud, "EGRESS", packet, steps):
         return False
-    address = IPv4Address(packet.destination.address)
-    for subnet in subnets(cloud, source.network):
-        for block in ranges(subnet):
+    address = IPv4Address(target.address)
+    for subnet in networks.subnets(cloud, source.network):
+        for block in networks.ranges(subnet):
             if address in block:
                 steps.append(f"route   subnetwork {subnet['name']}, {block}")
                 return _arrive(cloud, packet, steps)
-    if peering := _peering(cloud, source.network, address):
-        steps.append(f"route   peering, {peering}")
-        # Google's network lets it in: cloud.google.com/tpu/docs/internal-ip-blocks.
-        steps.append("forward into Google's own network")
-        return True
+    for _, node in cloud.store.items(NODE):
+        peered = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
+        if peered and node["_network"] == source.network and address in IPv4Network(peered):
+            steps.append(f"route   peering, {peered}")
+            # Google's network lets it in: cloud.google.com/tpu/docs/internal-ip-blocks.
+            steps.append("forward into Google's own network")
+            return True
     return _leave(cloud, packet, steps)
 
 
+# A machine that is off still lets the rules be judged first: they are what the question is about.
 def _arrive(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
-    machine = packet.destination.machine
-    if machine is None:
-        steps.append(f"abort   no machine has the address {packet.destination.address}")
+    target = packet.destination
+    if not target.path:
+        steps.append(f"abort   no machine has the address {target.address}")
         return None
-    if machine.peered:
-        return _drop(steps, f"{machine.name} is in Google's network")
+    if target.peered:
+        return _drop(steps, f"{target.name} is in Google's network")
     if not _passes(cloud, "INGRESS", packet, steps):
         return False
-    return machine.running or _drop(steps, f"{machine.name} is not running")
+    return target.running or _drop(steps, f"{target.name} is not running")
 
 
 def _leave(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
     """Take a static route, to the internet as a rule."""
-    machine = packet.source.machine
-    route = _static_route(cloud, packet)
-    if route is None:
+    source, project = packet.source, _project(packet.source.network)
+    routes = [
+        (-IPv4Network(route["destRange"]).prefixlen, route["priority"], path, route)
+        for path, route in cloud.store.items(STORE, f"{project}/global/routes/")
+        if route["network"] == url_of(source.network)
+        and packet.destination.within([IPv4Network(route["destRange"])])
+        and (not route.get("tags") or source.tags & set(route["tags"]))
+    ]
+    if not routes:
         return _drop(steps, "no route")
+    # No two routes have the same path: records are never compared.
+    route = min(routes)[-1]
     steps.append(f"route   {route['name']}, {route['destRange']}")
     if "nextHopGateway" not in route:
         steps.append("abort   the local cloud follows routes to the internet gateway only")
         return None
-    if packet.destination.private:
+    if packet.destination.within(networks.PRIVATE):
         return _drop(steps, "the internet has no private addresses")
-    if machine and machine.external:
+    if source.external:
         return True
-    if nat := _nat(cloud, machine.subnet) if machine else "":
+    if nat := _nat(cloud, source.subnet):
         steps.append(f"nat     {nat}")
         return True
     return _drop(steps, "no external address and no Cloud NAT")
@@ -223,29 +216,6 @@ def _leave(cloud: Cloud, packet: Packet, steps: list[str]) -> bool | None:
 def _drop(steps: list[str], cause: str) -> bool:
     steps.append(f"drop    {cause}")
     return False
-
-
-def _peering(cloud: Cloud, network: str, address: IPv4Address) -> str:
-    """Return the range of the classic node behind the network's peering that has an address."""
-    blocks = (
-        node.get("cidrBlock", "")
-        for _, node in cloud.store.items(NODE)
-        if node["apiVersion"] == "V1" and node["_network"] == network
-    )
-    return next((block for block in blocks if block and address in IPv4Network(block)), "")
-
-
-def _static_route(cloud: Cloud, packet: Packet) -> Record | None:
-    network, machine = packet.source.network, packet.source.machine
-    tags = machine.tags if machine else frozenset()
-    found = [
-        (-IPv4Network(record["destRange"]).prefixlen, record["priority"], path, record)
-        for path, record in cloud.store.items(STORE, f"{_project(network)}/global/routes/")
-        if record["network"] == url_of(network)
-        and IPv4Address(packet.destination.address) in IPv4Network(record["destRange"])
-        and (not record.get("tags") or tags & set(record["tags"]))
-    ]
-    return min(found, key=lambda entry: entry[:3])[-1] if found else None
 
 
 def _nat(cloud: Cloud, subnet: str) -> str:
@@ -276,8 +246,7 @@ def _passes(cloud: Cloud, direction: str, packet: Packet, steps: list[str]) -> b
         if rule["network"] == url_of(end.network)
         and rule["direction"] == direction
         and not rule["disabled"]
-        and _applies(rule, end.machine)
-        and _matches(rule, packet)
+        and _matches(rule, packet, end)
     ]
     if rules:
         rule = min(rules, key=lambda r: (r["priority"], bool(r.get("allowed")), r["name"]))
@@ -289,49 +258,47 @@ def _passes(cloud: Cloud, direction: str, packet: Packet, steps: list[str]) -> b
     return allowed
 
 
-def _applies(rule: Record, machine: Machine | None) -> bool:
-    """Return whether a rule is for a machine; one without targets is for all."""
-    tags, accounts = rule.get("targetTags"), rule.get("targetServiceAccounts")
-    return not (tags or accounts) or (machine is not None and _has(machine, tags, accounts))
-
-
-def _matches(rule: Record, packet: Packet) -> bool:
+def _matches(rule: Record, packet: Packet, end: End) -> bool:
+    """Return whether a rule is for the machine at `end` and for the packet."""
+    targets = rule.get("targetTags"), rule.get("targetServiceAccounts")
+    # A rule without targets is for all machines.
+    if any(targets) and not _has(end, *targets):
+        return False
     if not any(_covers(entry, packet) for entry in rule.get("allowed") or rule["denied"]):
         return False
-    destinations = rule.get("destinationRanges")
-    if destinations and not _within(packet.destination, destinations):
+    if (blocks := rule.get("destinationRanges")) and not _within(packet.destination, blocks):
         return False
-    blocks = rule.get("sourceRanges")
+    source, blocks = packet.source, rule.get("sourceRanges")
     tags, accounts = rule.get("sourceTags"), rule.get("sourceServiceAccounts")
-    if not (blocks or tags or accounts) or (blocks and _within(packet.source, blocks)):
+    if not (blocks or tags or accounts) or (blocks and _within(source, blocks)):
         return True
-    machine = packet.source.machine
     # Tags and accounts are those of a machine's own interface in this very network.
-    own = machine and url_of(machine.network) == rule["network"] and not machine.peered
-    return bool(machine and own and _has(machine, tags, accounts))
+    own = url_of(source.network) == rule["network"] and not source.peered
+    return own and _has(source, tags, accounts)
 
 
-def _has(machine: Machine, tags: list[str] | None, accounts: list[str] | None) -> bool:
-    return bool(machine.tags & set(tags or ())) or machine.account in (accounts or ())
+def _has(end: End, tags: list[str] | None, accounts: list[str] | None) -> bool:
+    return bool(end.tags & set(tags or ())) or end.account in (accounts or ())
 
 
 def _within(end: End, blocks: list[str]) -> bool:
     return any(IPv4Address(end.address) in ip_network(text, strict=False) for text in blocks)
 
 
+# Ports are single ones or ranges; protocols are names or IANA's numbers. Without ports all are
+# meant.
 def _covers(entry: Record, packet: Packet) -> bool:
     protocol = entry["IPProtocol"].lower()
     if protocol not in ("all", packet.protocol, _PROTOCOLS[packet.protocol]):
         return False
     listed = [text.partition("-") for text in entry.get("ports", ())]
-    return (
-        not listed
-        or packet.port is None
-        or any(int(low) <= packet.port <= int(high or low) for low, _, high in listed)
-    )
+    port = packet.port
+    if not listed or port is None:
+        return True
+    return any(int(low) <= port <= int(high or low) for low, _, high in listed)
 
 
-def _machines(cloud: Cloud) -> Iterator[Machine]:
+def _machines(cloud: Cloud) -> Iterator[End]:
     """Yield every interface of every machine."""
     for path, record in cloud.store.items(STORE, "projects/"):
         if path.split("/")[-2] == "instances":
@@ -340,16 +307,17 @@ def _machines(cloud: Cloud) -> Iterator[Machine]:
         yield from _of_node(name, record)
 
 
-def _of_instance(path: str, record: Record) -> Iterator[Machine]:
+# Each interface is an end of its own, with the addresses of its network.
+def _of_instance(path: str, record: Record) -> Iterator[End]:
     accounts = record.get("serviceAccounts") or [{}]
     for interface in record["networkInterfaces"]:
         configs = interface.get("accessConfigs") or [{}]
-        yield Machine(
+        yield End(
+            address=interface["networkIP"],
+            network=path_from(interface["network"]),
             path=path,
             name=record["name"],
-            network=path_from(interface["network"]),
             subnet=path_from(interface["subnetwork"]),
-            address=interface["networkIP"],
             external=configs[0].get("natIP", ""),
             tags=frozenset(record["tags"].get("items", ())),
             account=accounts[0].get("email", ""),
@@ -357,17 +325,16 @@ def _of_instance(path: str, record: Record) -> Iterator[Machine]:
         )
 
 
-def _of_node(name: str, record: Record) -> Iterator[Machine]:
+def _of_node(name: str, record: Record) -> Iterator[End]:
     used = (path_from(url) for url in record["_uses"] if "/subnetworks/" in url)
-    subnet = next(used, "")
-    endpoints = record.get("networkEndpoints", [])
+    subnet, endpoints = next(used, ""), record.get("networkEndpoints", [])
     for index, address in enumerate(record.get("_addresses", [])):
-        yield Machine(
+        yield End(
+            address=address,
+            network=record["_network"],
             path=hosts.keys(record)[index],
             name=f"{last(name)}/{index}",
-            network=record["_network"],
             subnet=subnet,
-            address=address,
             external=endpoints[index].get("accessConfig", {}).get("externalIp", ""),
             tags=frozenset(record.get("tags", ())),
             # No source says that rules for an account hold for the hosts of TPU VMs.
@@ -396,12 +363,12 @@ def shut_ports(cloud: Cloud) -> None:
                 hosts.shut(cloud, record, index, hosts.is_deaf(cloud, record) or not admitted)
 
 
-def _admits(cloud: Cloud, client: Machine, host: Machine) -> bool:
-    packet = Packet(_end_of(client), _end_of(host), "tcp", hosts.STANDARD)
+def _admits(cloud: Cloud, client: End, host: End) -> bool:
+    packet = Packet(client, host, "tcp", hosts.STANDARD)
     return all(_passes(cloud, direction, packet, []) for direction in ("EGRESS", "INGRESS"))
 
 
-@changed
+@resources.changed
 def _rules_changed(cloud: Cloud, path: str) -> None:
     if "/firewalls/" in path:
         shut_ports(cloud)

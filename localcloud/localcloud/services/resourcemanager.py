@@ -1,7 +1,5 @@
 """The Resource Manager API: projects and their IAM policies."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -16,16 +14,12 @@ from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services import iam_policy
 
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
+# What a filter may name, in the words of both versions, and the record's field for it.
 _FIELDS = {
-    "id": "projectId",
-    "projectId": "projectId",
-    "name": "name",
-    "displayName": "name",
-    "lifecycleState": "lifecycleState",
-    "state": "lifecycleState",
+    **dict.fromkeys(("id", "projectId"), "projectId"),
+    **dict.fromkeys(("name", "displayName"), "name"),
+    **dict.fromkeys(("lifecycleState", "state"), "lifecycleState"),
 }
-
-
 # Google asks for the API in the project of the caller's credentials, not in the one in the path;
 # a developer's token belongs to a client of Google's own, where it is enabled.
 API = Api("cloudresourcemanager", ("v1", "v3"), gated=False)
@@ -47,17 +41,18 @@ PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
 def load_project(cloud: Cloud, call: Call) -> Record:
-    """Return the project's record; 403 when there is none, as for a missing permission."""
+    """Return the project's record; 403 when there is none, as for a missing permission.
+
+    Ids of projects are global: 404 would tell which ones others have taken.
+    """
     denied = ApiError(403, "The caller does not have permission")
     return cloud.store.load(PROJECT, name_of(call), denied)
 
 
 def shown_as(record: Record, version: str) -> Json:
-    """Return a project as a version of the API shows it."""
-    return record if version == "v1" else _v3(record)
-
-
-def _v3(record: Record) -> Json:
+    """Return a project as a version of the API shows it; the record is as v1 does."""
+    if version == "v1":
+        return record
     return {
         "name": f"projects/{record['projectNumber']}",
         "projectId": record["projectId"],
@@ -82,31 +77,24 @@ def _list_(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.search", versions=("v3",))
 def _search(cloud: Cloud, call: Call) -> Json:
-    shown = [_v3(record) for record in _visible(cloud, call, call.arg("query"))]
+    shown = [shown_as(record, "v3") for record in _visible(cloud, call, call.arg("query"))]
     return page(call, "projects", shown)
 
 
 def _visible(cloud: Cloud, call: Call, filter_: str) -> list[Record]:
-    wanted = _terms(filter_)
-    return [
-        record
-        for key, record in cloud.store.items(PROJECT)
-        if access.has(cloud, call.principal, "resourcemanager.projects.get", [key])
-        and all(fnmatchcase(record[field], pattern) for field, pattern in wanted)
-    ]
-
-
-def _terms(filter_: str) -> list[tuple[str, str]]:
-    """Return the fields and patterns of `field:pattern` terms, all of which must fit."""
-    found_terms = _TERM.findall(filter_)
-    rest = _TERM.sub("", filter_).replace("AND", "").strip(" ()")
-    unknown = [field for field, _ in found_terms if field not in _FIELDS]
-    if rest or unknown:
+    """Return the projects that the caller may see and that fit all terms `field:pattern`."""
+    terms, rest = _TERM.findall(filter_), _TERM.sub("", filter_)
+    if rest.replace("AND", "").strip(" ()") or not {field for field, _ in terms} <= set(_FIELDS):
         raise invalid(
             f"the local cloud does not understand the filter {filter_!r}: it knows terms "
             f"field:value with {', '.join(_FIELDS)}"
         )
-    return [(_FIELDS[field], pattern) for field, pattern in found_terms]
+    return [
+        record
+        for key, record in cloud.store.items(PROJECT)
+        if access.has(cloud, call.principal, "resourcemanager.projects.get", [key])
+        and all(fnmatchcase(record[_FIELDS[field]], pattern) for field, pattern in terms)
+    ]
 
 
 # IAM policies of projects.
@@ -114,30 +102,28 @@ def _terms(filter_: str) -> list[tuple[str, str]]:
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
 
-def _project_of(cloud: Cloud, call: Call) -> str:
+def _require_allowed(bindings: list[Json]) -> None:
+    """Refuse what only an organization's project may have: no owner, or members from anywhere."""
+    owners = [
+        member
+        for binding in bindings
+        for member in binding.get("members", [])
+        if binding.get("role") == "roles/owner" and not member.startswith("deleted:")
+    ]
+    if not owners:
+        message = "A project outside an organization must have at least one owner (roles/owner)."
+        raise invalid(message)
+    for binding in bindings:
+        if public := sorted(_PUBLIC.intersection(binding.get("members", []))):
+            raise invalid(f"Members {', '.join(public)} are not allowed in a project's policy.")
+
+
+def _existing(cloud: Cloud, call: Call) -> str:
     load_project(cloud, call)
     return name_of(call)
 
 
-def _require_allowed(bindings: list[Json]) -> None:
-    _require_owner(bindings)
-    for binding in bindings:
-        public = sorted(_PUBLIC.intersection(binding.get("members", [])))
-        if public:
-            raise invalid(f"Members {', '.join(public)} are not allowed in a project's policy.")
-
-
-def _require_owner(bindings: list[Json]) -> None:
-    for binding in bindings:
-        members = binding.get("members", [])
-        if binding.get("role") == "roles/owner" and any(
-            not member.startswith("deleted:") for member in members
-        ):
-            return
-    raise invalid("A project outside an organization must have at least one owner (roles/owner).")
-
-
-iam_policy.serve(PROJECTS, _project_of, _require_allowed)
+iam_policy.serve(PROJECTS, _existing, _require_allowed)
 
 
 # New projects: without an organization or billing account, owned by the caller.
@@ -155,7 +141,10 @@ _TYPES = {
 
 @API.method("projects.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """Create a project, with the caller as its owner."""
+    """Create a project, with the caller as its owner.
+
+    It takes no permission: outside an organization every user may create some.
+    """
     project = call.body.get("projectId", "")
     member = call.principal.member
     if not _ID.fullmatch(project):
@@ -178,6 +167,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     return _view(call, name, cloud.operations.start(f"resourcemanager/{name}", work))
 
 
+# New projects have no API enabled but those that a later call enables.
 @effect("project.create")
 def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
     projects.ensure(cloud, project, owner=owner, apis=())
@@ -205,5 +195,6 @@ def _view(call: Call, name: str, record: Record) -> Json:
 
     status = {"@type": f"{package}.{metadata}", "gettable": True, "ready": True}
     operation = show_operation(name, status, record, response)
+    # The metadata of both versions have no field for the end.
     status.pop("endTime")
     return operation

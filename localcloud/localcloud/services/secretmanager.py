@@ -1,7 +1,5 @@
 """The Secret Manager API: secrets, their versions and policies. Versions are never destroyed."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -16,22 +14,23 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record, public
-from localcloud.services import iam_policy
-from localcloud.services.kind import Kind, project_name, serve
+from localcloud.services import iam_policy, kind
 
 API = Api("secretmanager", ("v1",))
 SECRET, VERSION = "secret", "secret-version"
 """The store's kinds, by `projects/P/secrets/S` and `projects/P/secrets/S/versions/N`."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _FIELDS = ("replication", "labels", "annotations")
+# "Must be no larger than 64KiB" (the discovery document, `SecretPayload.data`).
 _MOST_BYTES = 64 << 10
 
 
 def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    return (_KIND.name(call), project_name(call))
+    return (_KIND.name(call), kind.project_name(call))
 
 
 _SECRETS = Collection(API, "projects.secrets", "secretmanager.secrets", _resources)
+_ADD = "secretmanager.versions.add"
 _VERSIONS = Collection(API, "projects.secrets.versions", "secretmanager.versions", _resources)
 
 
@@ -40,40 +39,46 @@ def _remove_versions(cloud: Cloud, call: Call, name: str, record: Record) -> Non
         cloud.store.delete(VERSION, key)
 
 
-_KIND = Kind(
+_KIND = kind.Kind(
     collection=_SECRETS,
     store=SECRET,
     items="secrets",
+    # Google names secrets by the project's number, whatever the caller wrote.
     missing=lambda name: f"Secret [{projects.numbered(name)}] not found.",
     remove=_remove_versions,
 )
-serve(_KIND)
+kind.serve(_KIND)
 iam_policy.serve(_SECRETS, _KIND.existing)
 
 
 @API.method("projects.secrets.create", permission="secretmanager.secrets.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """Create a secret without a version."""
+    """Create a secret without a version.
+
+    A value comes by `addVersion`, which takes another permission.
+    """
     short = call.arg("secretId")
     name = f"projects/{call.project}/secrets/{short}"
     if not _ID.fullmatch(short):
         raise invalid(f"The provided Secret ID [{short}] does not match [a-zA-Z_0-9]+.")
-    if others := sorted(set(call.body) - {*_FIELDS, "name"}):
-        raise ApiError(501, f"the local cloud does not implement secrets' {', '.join(others)}")
-    if not call.body.get("replication"):
+    sent = kind.only(call, "secrets", _FIELDS)
+    # Where a secret is cannot be changed later, so Google has no default for it.
+    if not sent.get("replication"):
         raise invalid("Secret.replication is required")
     shown = _identity(cloud, name)
-    record = {**shown, "_key": name, **call.sent(_FIELDS)}
+    record = {**shown, "_key": name, **sent}
     taken = ApiError(409, f"Secret [{shown['name']}] already exists.")
     cloud.store.add(SECRET, name, record, taken)
     return public(record)
 
 
-@API.method(
-    "projects.secrets.addVersion", permission="secretmanager.versions.add", resources=_resources
-)
+# The permission is one of versions, the method one of secrets.
+@API.method(f"{_SECRETS.path}.addVersion", permission=_ADD, resources=_resources)
 def add_version(cloud: Cloud, call: Call) -> Json:
-    """Add a version, which is `latest` from then on."""
+    """Add a version, which is `latest` from then on.
+
+    The checksum guards the value on its way: a wrong one is refused, not stored.
+    """
     payload = call.body.get("payload", {})
     text = payload.get("data", "")
     try:
@@ -87,12 +92,10 @@ def add_version(cloud: Cloud, call: Call) -> Json:
         raise invalid("The SecretPayload must have between 1 and 65536 bytes.")
     with cloud.store.locked():
         secret = _KIND.load(cloud, call)
+        # Versions are numbered from 1 and never destroyed here, so their count is the last one.
         name = f"{secret['_key']}/versions/{len(_versions(cloud, call)) + 1}"
-        shown = {
-            **_identity(cloud, name),
-            "state": "ENABLED",
-            "replicationStatus": _replication_status(secret),
-        }
+        replicas = _replication_status(secret)
+        shown = {**_identity(cloud, name), "state": "ENABLED", "replicationStatus": replicas}
         if checksum is not None:
             shown["clientSpecifiedPayloadChecksum"] = True
         cloud.store.put(VERSION, name, {**shown, "_data": text})

@@ -1,7 +1,5 @@
 """The Service Usage API: which APIs a project has enabled, and its quotas of TPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -15,7 +13,9 @@ from localcloud.services.tpu import catalog
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
 _TYPE = "type.googleapis.com/google.api.serviceusage"
+# Google's name of an operation that had nothing to do; the provider knows it.
 _NOTHING_TO_DO = "operations/noop.DONE_OPERATION"
+# "The default page size is 50" (the discovery document).
 _PAGE = 50
 
 
@@ -46,10 +46,8 @@ def _known(service: str) -> str:
 
 
 def _is_enabled(cloud: Cloud, project: str, service: str) -> bool:
-    return (
-        cloud.store.get(projects.ENABLED_SERVICE, projects.service_key(project, service))
-        is not None
-    )
+    key = projects.service_key(project, service)
+    return cloud.store.get(projects.ENABLED_SERVICE, key) is not None
 
 
 def _view(cloud: Cloud, project: str, service: str) -> Json:
@@ -72,8 +70,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     """Return the APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
     project = _project(cloud, call)
     views = [_view(cloud, project, service) for service in sorted(projects.known_services())]
-    wanted = call.arg("filter")
-    if wanted:
+    if wanted := call.arg("filter"):
         field, _, state = wanted.partition(":")
         if field != "state" or state not in ("ENABLED", "DISABLED"):
             raise invalid(f"Invalid filter {wanted}: it must be state:ENABLED or state:DISABLED")
@@ -94,18 +91,20 @@ def _enable(cloud: Cloud, call: Call) -> Json:
 
 @_SERVICES.method("batchEnable", verb="enable")
 def batch_enable(cloud: Cloud, call: Call) -> Json:
-    """Enable several APIs, at most 20, all or none."""
+    """Enable several APIs, at most 20 as the discovery document says, all or none."""
     names = call.body.get("serviceIds", [])
     if not 0 < len(names) <= 20:
         raise invalid(f"serviceIds must name 1 to 20 services, got {len(names)}")
-    for name in names:
-        _known(name)
-    return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
+    known = list(map(_known, names))
+    return _start(cloud, _project(cloud, call), known, "BatchEnableServicesResponse")
 
 
 @_SERVICES.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
-    """Disable one API; those that depend on it only if the caller says so."""
+    """Disable one API; those that depend on it only if the caller says so.
+
+    What the API has made stays: it is there again when it is enabled.
+    """
     project, service = _project(cloud, call), _service(call)
     needing = [
         name
@@ -120,16 +119,17 @@ def disable(cloud: Cloud, call: Call) -> Json:
         )
     for name in [*needing, service]:
         cloud.store.delete(projects.ENABLED_SERVICE, projects.service_key(project, name))
-    response = {
-        "@type": f"{_TYPE}.v1.DisableServiceResponse",
-        "service": _view(cloud, project, service),
-    }
+    shown = _view(cloud, project, service)
+    response = {"@type": f"{_TYPE}.v1.DisableServiceResponse", "service": shown}
     return _operation(cloud, Work("report", {"response": response}))
 
 
 @_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Return the account as which the API acts in the project."""
+    """Return the account as which the API acts in the project.
+
+    An API without an agent of its own answers without an address, as Google does.
+    """
     service = _service(call)
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
@@ -152,7 +152,10 @@ def _get_operation(cloud: Cloud, call: Call) -> Json:
 
 @effect("service.enabled")
 def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    """Return the enabled services, as the operation's response."""
+    """Return the enabled services, as the operation's response.
+
+    They are read when it ends, not when it began.
+    """
     views = [_view(cloud, project, service) for service in services]
     what = {"service": views[0]} if kind == "EnableServiceResponse" else {"services": views}
     return {"@type": f"{_TYPE}.v1.{kind}", **what}
@@ -173,11 +176,12 @@ def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
 
 
 def _operation(cloud: Cloud, work: Work, metadata: Json | None = None) -> Json:
-    name = f"operations/acf.local-{cloud.operations.number()}"
-    about = {"metadata": metadata or {}}
+    name, about = f"operations/acf.local-{cloud.operations.number()}", {"metadata": metadata or {}}
     return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work, about))
 
 
+# Fields that are empty are left out, as in recorded answers: not even `done` is there before the
+# end.
 def _operation_view(name: str, record: Record) -> Json:
     view: Json = {"name": name}
     if not record["done"]:
@@ -203,17 +207,19 @@ _METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas
 
 @_METRICS.method("list", verb="get", versions=("v1beta1",))
 def list_quotas(cloud: Cloud, call: Call) -> Json:
-    """Return the quotas of an API; only Cloud TPU has any here."""
+    """Return the quotas of an API; only Cloud TPU has any here.
+
+    Limits are the ones of the setting `quota`; without an entry there is no limit. The buckets have
+    one for the region and one for each zone.
+    """
     _, project, _, service = call.params["parent"].split("/")
     if service != _TPU:
         return page(call, "metrics", [])
     limits = cloud.setting("quota")
     metrics = {
-        accelerator.quota_metric(preemptible=preemptible): accelerator.metric(
-            preemptible=preemptible
-        )
-        for accelerator in catalog.accelerators().values()
-        for preemptible in (False, True)
+        one.quota_metric(preemptible=spot): one.metric(preemptible=spot)
+        for one in catalog.accelerators().values()
+        for spot in (False, True)
     }
     number = projects.number(projects.identifier(cloud, project))
     shown = [
@@ -223,6 +229,7 @@ def list_quotas(cloud: Cloud, call: Call) -> Json:
     return page(call, "metrics", shown)
 
 
+# A metric has one limit here, by project and zone; its name in a path is percent-encoded.
 def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
     name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
     effective = _UNLIMITED if limit is None else str(limit)
@@ -236,11 +243,5 @@ def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
         "unit": _UNIT,
         "quotaBuckets": [{"effectiveLimit": effective, "defaultLimit": "0"}, *buckets],
     }
-    short = metric.partition("/")[2]
-    return {
-        "name": name,
-        "metric": metric,
-        "displayName": short,
-        "consumerQuotaLimits": [one],
-        "unit": "1",
-    }
+    shown = {"name": name, "metric": metric, "displayName": metric.partition("/")[2]}
+    return shown | {"consumerQuotaLimits": [one], "unit": "1"}

@@ -40,7 +40,7 @@ def states(google: Client, name: str) -> tuple[str, str]:
     return vm["status"], tpu["state"]
 
 
-def test_preemptible_machines_run_for_a_day_and_spot_ones_on(
+def test_preemptible_instances_run_for_a_day_and_spot_instances_longer(
     google: Client, clock: VirtualClock
 ) -> None:
     clock.advance(23.9 * HOUR)
@@ -63,7 +63,7 @@ def test_a_start_begins_a_new_day(google: Client, clock: VirtualClock) -> None:
     assert states(google, "old") == ("TERMINATED", "PREEMPTED")
 
 
-def test_the_day_ends_also_when_the_emulator_was_off_meanwhile(
+def test_the_day_ends_even_if_the_emulator_was_off(
     google: Client, local_cloud: LocalCloud, clock: VirtualClock
 ) -> None:
     home = local_cloud.cloud.home

@@ -1,7 +1,5 @@
 """Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv4Network
 
 from localcloud.core import access
@@ -10,10 +8,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, networks, resources
-from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
+from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE, instance_changes
-
-_PRIVATE = IPv4Network("10.0.0.0/8")
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -22,66 +18,47 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     record["status"] = "RESERVED"
     if record.get("ipVersion") == "IPV6":
         raise ApiError(501, "the local cloud has no IPv6 addresses")
+    network, wanted = record.get("network", ""), record.get("address", "")
     if record["addressType"] == "EXTERNAL":
-        _prepare_external(cloud, path, record)
+        if "/global/" in path:
+            record.setdefault("ipVersion", "IPV4")
+        if wanted:
+            raise invalid("An external address cannot be chosen; leave 'address' out.")
+        record["address"] = reserve_external(cloud, path)
     elif "region" in call.params:
-        _prepare_internal(cloud, call, path, record)
-    else:
-        _prepare_range(cloud, call, record)
-
-
-def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
-    """Keep a range for private services access, any free one if only its length is given.
-
-    Source: cloud.google.com/vpc/docs/configure-private-services-access.
-    """
-    network = url_of(networks.require_network(cloud, call.project, record.get("network", "")))
-    length = int(record.get("prefixLength", 0))
-    if not record.get("address") and not 8 <= length < 30:
-        raise invalid(
-            f"Invalid value for field 'resource.prefixLength': '{length}'. Must be between 8 and "
-            "29 for a range without an address."
+        path_of_network = networks.require_network(cloud, call.project, record.pop("network", ""))
+        reference, zone = record.get("subnetwork", ""), f"{call.params['region']}-a"
+        subnet = networks.require_subnetwork(
+            cloud, call.project, zone, reference, "" if reference else path_of_network
         )
-    record["network"] = network
-    record["address"] = record.get("address") or _free_range(cloud, network, length)
+        resources.require_permission(cloud, call, "compute.subnetworks.use")
+        record["subnetwork"] = subnet["selfLink"]
+        record.setdefault("purpose", "GCE_ENDPOINT")
+        record["address"] = reserve(cloud, subnet, path, wanted)
+    else:
+        # A range for private services access, any free one if only its length is given. Source:
+        # cloud.google.com/vpc/docs/configure-private-services-access.
+        record["network"] = url_of(networks.require_network(cloud, call.project, network))
+        length = int(record.get("prefixLength", 0))
+        if not wanted and not 8 <= length < 30:
+            why = "Must be between 8 and 29 for a range without an address."
+            raise wrong_value("resource.prefixLength", length, why)
+        record["address"] = wanted or _free_range(cloud, record["network"], length)
 
 
+# Ranges of subnetworks and those that are reserved already must not overlap: the peering exports
+# both.
 def _free_range(cloud: Cloud, network: str, length: int) -> str:
-    taken = [
-        block
-        for subnet in networks.subnets(cloud, path_from(network))
-        for block in networks.ranges(subnet)
-    ]
+    taken = networks.taken_ranges(cloud, path_from(network))
     taken += [
         IPv4Network((other["address"], other["prefixLength"]), strict=False)
         for _, other in cloud.store.items(STORE, "projects/")
         if other.get("network") == network and other.get("prefixLength")
     ]
-    for block in _PRIVATE.subnets(new_prefix=length):
+    for block in networks.PRIVATE[0].subnets(new_prefix=length):
         if not any(block.overlaps(other) for other in taken):
             return str(block.network_address)
     raise invalid(f"No free range with the prefix length {length} is left in '{network}'.")
-
-
-def _prepare_external(cloud: Cloud, path: str, record: Json) -> None:
-    if "/global/" in path:
-        record.setdefault("ipVersion", "IPV4")
-    if record.get("address"):
-        raise invalid("An external address cannot be chosen; leave 'address' out.")
-    record["address"] = reserve_external(cloud, path)
-
-
-def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    zone = f"{call.params['region']}-a"
-    network = networks.require_network(cloud, call.project, record.pop("network", ""))
-    reference = record.get("subnetwork", "")
-    subnet = networks.require_subnetwork(
-        cloud, call.project, zone, reference, "" if reference else network
-    )
-    resources.require_permission(cloud, call, "compute.subnetworks.use")
-    record["subnetwork"] = subnet["selfLink"]
-    record.setdefault("purpose", "GCE_ENDPOINT")
-    record["address"] = reserve(cloud, subnet, path, record.get("address", ""))
 
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
@@ -107,27 +84,15 @@ def _serve(methods: str, scope: resources.Scope) -> None:
 
 
 _serve("addresses", "regions")
+# Google has other methods and permissions for global ones, in a collection of the same name.
 _serve("globalAddresses", "global")
 
 
-def find(cloud: Cloud, prefix: str, address: str, **fields: str) -> str:
-    """Return the path of the reserved address below `prefix` with these fields, or empty."""
-    for path, record in cloud.store.items(STORE, prefix):
-        fits = "/addresses/" in path and record.get("address") == address
-        if fits and all(record.get(name) == value for name, value in fields.items()):
-            return path
-    return ""
-
-
-def take(cloud: Cloud, path: str, instance: str) -> None:
-    """Mark the address at `path` as used by an instance."""
-    record = cloud.store.get(STORE, path) or {}
-    used = {"status": "IN_USE", "users": [url_of(instance)]}
-    cloud.store.put(STORE, path, record | used)
-
-
 def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
-    """Mark the addresses that an instance used as free: all, or only `address`."""
+    """Mark the addresses that an instance used as free: all, or only `address`.
+
+    A reserved address stays reserved: it has an owner of its own.
+    """
     project = "/".join(instance.split("/")[:2])
     for path, record in cloud.store.items(STORE, f"{project}/regions/"):
         if "/addresses/" not in path or record.get("users") != [url_of(instance)]:
@@ -142,7 +107,6 @@ def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
 _TAKEN = "compute-ip"
 # 198.18.0.0/15 is reserved for tests (RFC 2544): no machine answers there.
 _EXTERNAL = IPv4Network("198.18.0.0/15")
-_EXTERNAL_KEY = "external"
 
 
 def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
@@ -152,20 +116,25 @@ def reserve(cloud: Cloud, subnet: Record, owner: str, wanted: str = "") -> str:
     """
     network = IPv4Network(subnet["ipCidrRange"])
     if wanted and IPv4Address(wanted) not in network:
-        raise invalid(
-            f"Invalid value for field 'networkIP': '{wanted}'. The address is outside the "
-            f"subnetwork's range {network}."
-        )
+        why = f"The address is outside the subnetwork's range {network}."
+        raise wrong_value("networkIP", wanted, why)
     return _take_address(cloud, path_from(subnet["selfLink"]), network, owner, wanted)
 
 
 def reserve_external(cloud: Cloud, owner: str) -> str:
-    """Take an external address for `owner`, out of a range that is routed nowhere."""
-    return _take_address(cloud, _EXTERNAL_KEY, _EXTERNAL, owner, "")
+    """Take an external address for `owner`, out of a range that is routed nowhere.
+
+    A program that used one by mistake would fail, not reach a stranger.
+    """
+    return _take_address(cloud, "external", _EXTERNAL, owner, "")
 
 
 def release(cloud: Cloud, owner: str) -> None:
-    """Release every address that `owner` holds."""
+    """Release every address that `owner` holds.
+
+    The store has one record a range, with the owner of each address: there is nothing else to look
+    up.
+    """
     with cloud.store.locked():
         for key, taken in cloud.store.items(_TAKEN):
             left = {address: holder for address, holder in taken.items() if holder != owner}
@@ -179,36 +148,30 @@ def _take_address(cloud: Cloud, key: str, network: IPv4Network, owner: str, want
     with cloud.store.locked():
         taken = cloud.store.get(_TAKEN, key) or {}
         if wanted and taken.get(wanted, owner) != owner:
-            raise ApiError(
-                400,
-                f"Specified IP address '{wanted}' is in-use by '{taken[wanted]}'.",
-                reason="IP_IN_USE_BY_ANOTHER_RESOURCE",
-            )
-        address = wanted or _next_free(network, taken)
+            message = f"Specified IP address '{wanted}' is in-use by '{taken[wanted]}'."
+            raise ApiError(400, message, reason="IP_IN_USE_BY_ANOTHER_RESOURCE")
+        # Google keeps the first two and the last two addresses of every subnet for itself.
+        offsets = range(2, network.num_addresses - 2)
+        free = (str(network[offset]) for offset in offsets if str(network[offset]) not in taken)
+        address = wanted or next(free, "")
+        if not address:
+            message = f"IP space of '{network}' is exhausted."
+            raise ApiError(400, message, reason="IP_SPACE_EXHAUSTED")
         cloud.store.put(_TAKEN, key, taken | {address: owner})
         return address
 
 
-def _next_free(network: IPv4Network, taken: Record) -> str:
-    # Google keeps the first two and the last two addresses of every subnet for itself.
-    for offset in range(2, network.num_addresses - 2):
-        if str(network[offset]) not in taken:
-            return str(network[offset])
-    raise ApiError(400, f"IP space of '{network}' is exhausted.", reason="IP_SPACE_EXHAUSTED")
-
-
 # Network interfaces of instances.
-
-_EXTERNAL_NAT = "External NAT"
 
 
 def plan_interfaces(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
-    """Return the interfaces of a new instance without their addresses, checked."""
+    """Return the interfaces of a new instance without their addresses, checked.
+
+    Addresses are taken last: a request that is refused must not hold one.
+    """
     if not sent:
-        raise invalid(
-            "Invalid value for field 'resource.networkInterfaces': ''. At least one network "
-            "interface is required."
-        )
+        why = "At least one network interface is required."
+        raise wrong_value("resource.networkInterfaces", "", why)
     planned = []
     for number, interface in enumerate(sent):
         reference = interface.get("subnetwork", "")
@@ -244,18 +207,19 @@ def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
         if error.code != 404:
             raise
         url = url_of(path_of(reference or "global/networks/default", call.project))
-        raise invalid(
-            f"Invalid value for field 'resource.networkInterfaces[{number}].network': '{url}'. "
-            "The referenced network resource cannot be found."
-        ) from None
+        why = "The referenced network resource cannot be found."
+        raise wrong_value(f"resource.networkInterfaces[{number}].network", url, why) from None
 
 
 def address_interfaces(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
-    """Give planned interfaces their addresses; `path` is the instance, which holds them."""
+    """Give planned interfaces their addresses; `path` is the instance, which holds them.
+
+    An address that is reserved is held by its own resource, so that it outlives the instance.
+    """
     for interface in planned:
         subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
         wanted = interface.get("networkIP", "")
-        holder = _reserved(cloud, path, subnet, wanted) if wanted else ""
+        holder = wanted and _take_reserved(cloud, path, wanted, subnetwork=subnet["selfLink"])
         interface["networkIP"] = reserve(cloud, subnet, holder or path, wanted)
         configs = interface.pop("accessConfigs", [])
         if configs:
@@ -269,36 +233,34 @@ def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
     wanted = sent.get("natIP", "")
     if wanted:
         region = _region(path)
-        holder = find(cloud, region, wanted, addressType="EXTERNAL")
-        if not holder:
+        if not _take_reserved(cloud, path, wanted, addressType="EXTERNAL"):
             raise invalid(
                 "Invalid value for field 'accessConfigs[0].natIP': The specified external IP "
                 f"address '{wanted}' was not found in region '{last(region)}'."
             )
-        _take_reserved(cloud, holder, path)
     return {
         **sent,
         "kind": "compute#accessConfig",
         "type": sent.get("type", "ONE_TO_ONE_NAT"),
-        "name": sent.get("name", _EXTERNAL_NAT),
+        "name": sent.get("name", "External NAT"),
         "natIP": wanted or reserve_external(cloud, path),
         "networkTier": sent.get("networkTier", "PREMIUM"),
     }
 
 
-def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
-    """Take the reserved internal address `wanted`; its path, or empty when it is not reserved."""
-    holder = find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
-    if holder:
-        _take_reserved(cloud, holder, path)
-    return holder
-
-
-def _take_reserved(cloud: Cloud, holder: str, path: str) -> None:
-    users = (cloud.store.get(STORE, holder) or {}).get("users", [])
-    if users:
-        raise resources.in_use(holder, path_from(users[0]))
-    take(cloud, holder, path)
+def _take_reserved(cloud: Cloud, instance: str, address: str, **fields: str) -> str:
+    """Mark the reserved address with these fields as used; its path, or empty if there is none."""
+    for path, record in cloud.store.items(STORE, _region(instance)):
+        if "/addresses/" not in path or record.get("address") != address:
+            continue
+        if any(record.get(name) != value for name, value in fields.items()):
+            continue
+        if record.get("users"):
+            raise resources.in_use(path, path_from(record["users"][0]))
+        used = {"status": "IN_USE", "users": [url_of(instance)]}
+        cloud.store.put(STORE, path, record | used)
+        return path
+    return ""
 
 
 def _region(path: str) -> str:
@@ -307,6 +269,8 @@ def _region(path: str) -> str:
     return f"projects/{project}/regions/{catalog.region_of(zone)}"
 
 
+# The right counts on the subnetwork itself or on its project, which with a Shared VPC is another
+# one than the caller's.
 def _may(cloud: Cloud, call: Call, permission: str, subnet: str) -> None:
     path = path_from(subnet)
     access.require(cloud, call.principal, permission, [path, "/".join(path.split("/")[:2])])
@@ -316,9 +280,7 @@ def _find(record: Record, name: str) -> int:
     for number, interface in enumerate(record["networkInterfaces"]):
         if interface["name"] == name:
             return number
-    raise invalid(
-        f"Invalid value for field 'networkInterface': '{name}'. There is no such interface."
-    )
+    raise wrong_value("networkInterface", name, "There is no such interface.")
 
 
 @instance_changes("addAccessConfig")
@@ -331,6 +293,8 @@ def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface["accessConfigs"] = [access_config(cloud, path, call.body)]
 
 
+# An ephemeral address stays with the instance until it is deleted; only a reserved one is free at
+# once.
 @instance_changes("deleteAccessConfig")
 def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     name = call.arg("accessConfig")
@@ -338,7 +302,7 @@ def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     configs = interface.get("accessConfigs", [])
     left = [config for config in configs if config["name"] != name]
     if len(left) == len(configs):
-        raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
+        raise wrong_value("accessConfig", name, "Not found.")
     interface.pop("accessConfigs")
     give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 

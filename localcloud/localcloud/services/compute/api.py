@@ -1,7 +1,5 @@
 """The Compute Engine API: its registration, the URLs of resources, lists and operations."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from http import HTTPStatus
@@ -11,13 +9,18 @@ from localcloud.core.call import Call, Json, cut
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
-from localcloud.core.errors import invalid, not_found
+from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.registry import Api
 from localcloud.core.store import Record, Work
 
 API = Api("compute", ("beta", "v1"), hosts=("www.googleapis.com",))
 STORE = "compute"
 """The store's kind of every compute resource; the key is its path from `projects/` on."""
+
+
+def wrong_value(field: str, value: object, why: str = "") -> ApiError:
+    """Return the 400 for a field of a request, in the words that all of Compute Engine uses."""
+    return invalid(f"Invalid value for field '{field}': '{value}'.{f' {why}' if why else ''}")
 
 
 # URLs: callers write them in many ways, the store in one. Stored records hold full URLs of version
@@ -49,8 +52,19 @@ def url_of(path: str) -> str:
 
 
 def path_from(url: str) -> str:
-    """Return the path from `projects/` on of a stored URL."""
+    """Return the path from `projects/` on of a stored URL.
+
+    Stored URLs are always those of v1, so this undoes `url_of`.
+    """
     return url.removeprefix(_STORED)
+
+
+def place_link(path: str) -> Json:
+    """Return the field `zone` or `region` of what is at a path; none for what is global."""
+    parts = path.split("/")
+    if parts[2] not in ("zones", "regions"):
+        return {}
+    return {parts[2].removesuffix("s"): url_of("/".join(parts[:4]))}
 
 
 def last(reference: str) -> str:
@@ -68,6 +82,8 @@ def shown(call: Call, record: Json) -> Json:
     return shown_record
 
 
+# A record inside a record has a kind of its own, such as `compute#attachedDisk`, and its own set of
+# fields.
 def _replace(value: Any, version: str) -> Any:
     if isinstance(value, dict):
         known = _fields(version, str(value.get("kind", "")))
@@ -93,7 +109,9 @@ def _fields(version: str, kind: str) -> frozenset[str]:
 
 # Lists: filters, pages and aggregation by scope.
 
+# "Acceptable values are 0 to 500, inclusive. (Default: 500)" (the discovery document).
 _MOST = 500
+# Quotes are optional around a value, brackets around a term, as clients write them in all ways.
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
 
 
@@ -103,7 +121,7 @@ def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
     size = min(call.number("maxResults") or _MOST, _MOST)
     token = call.arg("pageToken")
     if token and not token.isdigit():
-        raise invalid(f"Invalid value for field 'pageToken': '{token}'.")
+        raise wrong_value("pageToken", token)
     result = {"kind": kind, "id": path, "selfLink": url_of(path)}
     return shown(call, result | cut("items", chosen, token, size))
 
@@ -111,19 +129,19 @@ def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
 def aggregate(
     call: Call, kind: str, path: str, collection: str, by_scope: dict[str, list[Json]]
 ) -> Json:
-    """Return an aggregated list: items by `zones/z`, `regions/r` or `global`."""
+    """Return an aggregated list: items by `zones/z`, `regions/r` or `global`.
+
+    A scope without any has a warning in their place: clients loop over all scopes and expect one.
+    """
     items: Json = {}
     for scope, records in by_scope.items():
-        chosen = [record for record in records if matches(call.arg("filter"), record)]
-        if chosen:
+        if chosen := [record for record in records if matches(call.arg("filter"), record)]:
             items[scope] = {collection: chosen}
-        else:
-            warning = {
-                "code": "NO_RESULTS_ON_PAGE",
-                "message": f"No results for the scope '{scope}'.",
-                "data": [{"key": "scope", "value": scope}],
-            }
-            items[scope] = {"warning": warning}
+            continue
+        message = f"No results for the scope '{scope}'."
+        data = [{"key": "scope", "value": scope}]
+        warning = {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}
+        items[scope] = {"warning": warning}
     return shown(call, {"kind": kind, "id": path, "selfLink": url_of(path), "items": items})
 
 
@@ -137,7 +155,7 @@ def matches(expression: str, record: Json) -> bool:
     while rest:
         term = _TERM.match(rest)
         if term is None:
-            raise invalid(f"Invalid value for field 'filter': '{expression}'. Invalid list filter.")
+            raise wrong_value("filter", expression, "Invalid list filter.")
         field, operator, value = term.groups()
         if not _holds(_find(record, field), operator, value.strip("\"'")):
             return False
@@ -168,6 +186,7 @@ _PREFIX = "compute/"
 # Google's names for the reasons of a failed operation, where they differ from the calls' own, which
 # are the same words: resourceInUseByAnotherResource is RESOURCE_IN_USE_BY_ANOTHER_RESOURCE.
 _CODES = {"invalid": "INVALID_USAGE", "notFound": "RESOURCE_NOT_FOUND", "backendError": "INTERNAL"}
+# Seconds: "or for the request to approach the 2 minute deadline".
 _WAIT = 120.0
 _STEP = 0.2
 
@@ -199,11 +218,10 @@ def start_in(
     return key, cloud.operations.start(key, work, about)
 
 
+# `targetId` is kept from the beginning: after a deletion there is no resource to ask.
 def _show(call: Call, key: str, record: Record) -> Json:
     path = key.removeprefix(_PREFIX)
-    about = record["about"]
-    done = record["done"]
-    begun = rfc3339(record["started"])
+    about, done, begun = record["about"], record["done"], rfc3339(record["started"])
     operation: Json = {
         "kind": "compute#operation",
         "id": about["id"],
@@ -218,9 +236,7 @@ def _show(call: Call, key: str, record: Record) -> Json:
         "startTime": begun,
         "selfLink": url_of(path),
     }
-    scope = path.split("/")[2:4]
-    if scope[0] in ("zones", "regions"):
-        operation[scope[0].removesuffix("s")] = url_of("/".join(path.split("/")[:4]))
+    operation |= place_link(path)
     if done:
         operation["endTime"] = rfc3339(record["finished"])
     if "error" in record:
@@ -238,36 +254,25 @@ def _error(error: Record) -> Json:
     }
 
 
-def _scope(call: Call) -> str:
-    for collection in ("zone", "region"):
-        if collection in call.params:
-            return f"{collection}s/{call.params[collection]}"
-    return "global"
-
-
-def _key(call: Call) -> str:
-    scope, name = _scope(call), call.params["operation"]
-    return f"{_PREFIX}projects/{call.project}/{scope}/operations/{name}"
+def _path(call: Call) -> str:
+    """Return the path of the operations in the scope that a call names."""
+    scope = next((c for c in ("zone", "region") if c in call.params), "")
+    place = f"{scope}s/{call.params[scope]}" if scope else "global"
+    return f"projects/{call.project}/{place}/operations"
 
 
 def _read(cloud: Cloud, call: Call) -> Json:
-    key = _key(call)
-    missing = not_found(key.removeprefix(_PREFIX))
-    return _show(call, key, cloud.operations.load(key, missing))
+    path = f"{_path(call)}/{call.params['operation']}"
+    record = cloud.operations.load(_PREFIX + path, not_found(path))
+    return _show(call, _PREFIX + path, record)
 
 
-@API.method("zoneOperations.get", permission="compute.zoneOperations.get")
-@API.method("regionOperations.get", permission="compute.regionOperations.get")
-@API.method("globalOperations.get", permission="compute.globalOperations.get")
-def _get_operation(cloud: Cloud, call: Call) -> Json:
-    return _read(cloud, call)
-
-
-@API.method("zoneOperations.wait", permission="compute.zoneOperations.get")
-@API.method("regionOperations.wait", permission="compute.regionOperations.get")
-@API.method("globalOperations.wait", permission="compute.globalOperations.get")
 def wait_operation(cloud: Cloud, call: Call) -> Json:
-    """Wait until the operation is done, for at most two minutes."""
+    """Wait until the operation is done, for at most two minutes.
+
+    A client asks again: "there is no guarantee that the operation is actually done when the method
+    returns" (the discovery document).
+    """
     deadline = cloud.clock.now() + _WAIT
     operation = _read(cloud, call)
     while operation["status"] != "DONE" and cloud.clock.now() < deadline:
@@ -276,19 +281,25 @@ def wait_operation(cloud: Cloud, call: Call) -> Json:
     return operation
 
 
-@API.method("zoneOperations.list", permission="compute.zoneOperations.list")
-@API.method("regionOperations.list", permission="compute.regionOperations.list")
-@API.method("globalOperations.list", permission="compute.globalOperations.list")
 def _list_operations(cloud: Cloud, call: Call) -> Json:
-    path = f"projects/{call.project}/{_scope(call)}/operations"
-    records = cloud.operations.items(f"{_PREFIX}{path}/")
+    records = cloud.operations.items(f"{_PREFIX}{_path(call)}/")
     items = [_show(call, key, record) for key, record in records]
-    return page(call, "compute#operationList", path, items)
+    return page(call, "compute#operationList", _path(call), items)
 
 
-@API.method("zoneOperations.delete", permission="compute.zoneOperations.delete")
-@API.method("regionOperations.delete", permission="compute.regionOperations.delete")
-@API.method("globalOperations.delete", permission="compute.globalOperations.delete")
 def _delete_operation(cloud: Cloud, call: Call) -> None:
-    if not cloud.operations.delete(_key(call)):
-        raise not_found(_key(call).removeprefix(_PREFIX))
+    path = f"{_path(call)}/{call.params['operation']}"
+    if not cloud.operations.delete(_PREFIX + path):
+        raise not_found(path)
+
+
+for _scope in ("zone", "region", "global"):
+    # A caller who may get an operation may wait for it: `wait` has no permission of its own.
+    for _verb, _right, _handler in (
+        ("get", "get", _read),
+        ("wait", "get", wait_operation),
+        ("list", "list", _list_operations),
+        ("delete", "delete", _delete_operation),
+    ):
+        _methods = f"{_scope}Operations"
+        API.method(f"{_methods}.{_verb}", permission=f"compute.{_methods}.{_right}")(_handler)

@@ -1,7 +1,5 @@
 """What Google offers: regions, zones, machine types, disk types and public images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,8 +10,9 @@ from localcloud.core import access, projects
 from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
-from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.services.compute.api import API, aggregate, last, page, path_of, shown, url_of
+from localcloud.core.errors import ApiError, not_found
+from localcloud.services.compute import api
+from localcloud.services.compute.api import API, last, path_of, shown, url_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,10 @@ def zones() -> list[str]:
 
 @lru_cache(maxsize=1)
 def ai_zones() -> frozenset[str]:
-    """Return the zones for accelerators, which have no usual machine types."""
+    """Return the zones for accelerators, which have no usual machine types.
+
+    AI zones have names of their own, such as `us-central1-ai1a`, and belong to a region.
+    """
     places = data.load("compute-places").items()
     return frozenset(f"{name}-{zone}" for name, about in places for zone in about.get("ai", []))
 
@@ -57,15 +59,17 @@ def visible(cloud: Cloud, project: str, place: str) -> bool:
 
     Google shows a closed region to those it lets in: here the local cloud's own project alone.
     """
-    if not is_on(cloud, place):
-        return False
     places = data.load("compute-places")
     about = places.get(place) or places.get(region_of(place), {})
-    return project == projects.DEFAULT_PROJECT or "closed" not in about
+    let_in = project == projects.DEFAULT_PROJECT or "closed" not in about
+    return let_in and is_on(cloud, place)
 
 
 def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
-    """Return the ranges of an auto mode network's subnets by region."""
+    """Return the ranges of an auto mode network's subnets by region.
+
+    They are the same in every project: cloud.google.com/vpc/docs/subnets#ip-ranges.
+    """
     places = data.load("compute-places")
     return {n: p["range"] for n, p in places.items() if "range" in p and visible(cloud, project, n)}
 
@@ -78,18 +82,21 @@ def region_of(zone: str) -> str:
 def require_zone(zone: str) -> None:
     """Refuse a zone that does not exist."""
     if zone not in regions().get(region_of(zone), []) and zone not in ai_zones():
-        raise invalid(f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
+        raise api.wrong_value("zone", zone, "Unknown zone.")
 
 
 def require_region(region: str) -> None:
     """Refuse a region that does not exist."""
     if region not in regions():
-        raise invalid(f"Invalid value for field 'region': '{region}'. Unknown region.")
+        raise api.wrong_value("region", region, "Unknown region.")
 
 
 @lru_cache(maxsize=1)
 def machine_types() -> dict[str, MachineType]:
-    """Return every predefined machine type by name."""
+    """Return every predefined machine type by name.
+
+    Those of shared cores have a table of their own, since they are no products of vCPUs and GiB.
+    """
     offered = data.load("compute-machine-types") | data.load("compute-shared-core-types")
     return {name: MachineType(name, **about) for name, about in offered.items()}
 
@@ -97,10 +104,11 @@ def machine_types() -> dict[str, MachineType]:
 def machine_type(name: str, zone: str) -> MachineType:
     """Return the machine type `name`; 400 for a custom type, 404 for one that does not exist."""
     if name.startswith("custom-") or "-custom-" in name:
-        raise invalid(
-            f"Invalid value for field 'machineType': '{name}'. The local cloud offers no custom "
-            f"machine types; predefined ones are {', '.join(sorted(machine_types()))}."
+        why = (
+            "The local cloud offers no custom machine types; predefined ones are "
+            f"{', '.join(sorted(machine_types()))}."
         )
+        raise api.wrong_value("machineType", name, why)
     found = None if zone in ai_zones() else machine_types().get(name)
     if found is None:
         raise ApiError(404, f"The resource 'zones/{zone}/machineTypes/{name}' was not found")
@@ -148,6 +156,7 @@ def _region(project: str, name: str) -> Json:
     }
 
 
+# Lists of regions and zones are what clients check a setting against before they create anything.
 def _zone(project: str, name: str) -> Json:
     require_zone(name)
     return {
@@ -209,6 +218,7 @@ def _serve_offered(
             "selfLink": url_of(f"{place}/{collection}/{name}"),
         }
 
+    # All of these are read-only, and the same for every project but for what it may see.
     @API.method(f"{collection}.get", permission=f"compute.{collection}.get")
     def get(cloud: Cloud, call: Call) -> Json:
         return shown(call, view(_place_of(call, parameter), call.params[parameter]))
@@ -219,7 +229,7 @@ def _serve_offered(
         none = collection == "machineTypes" and last(place) in ai_zones()
         seen = [name for name in names if visible(cloud, call.project, name)]
         items = [] if none else [view(place, name) for name in seen]
-        return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
+        return api.page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
         project = f"projects/{call.project}"
@@ -229,7 +239,7 @@ def _serve_offered(
             if visible(cloud, call.project, zone)
         }
         kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
-        return aggregate(call, kind, path, collection, by_zone)
+        return api.aggregate(call, kind, path, collection, by_zone)
 
     if f"{collection}.aggregatedList" in document("compute", "v1").methods:
         permission = f"compute.{collection}.list"
@@ -269,7 +279,10 @@ def resolve_image(project: str, reference: str) -> Json:
 
 
 def newest_image(project: str, family: str) -> Json:
-    """Return the newest image of a family."""
+    """Return the newest image of a family.
+
+    The table has the images of a family in the order of their age.
+    """
     names = [n for n, about in images(project).items() if about["family"] == family]
     if not names:
         raise not_found(f"projects/{project}/global/images/family/{family}")
@@ -277,7 +290,10 @@ def newest_image(project: str, family: str) -> Json:
 
 
 def describe_image(project: str, name: str) -> Json:
-    """Return the image `name`."""
+    """Return the image `name`.
+
+    Its number follows from its name: the same on every machine, as is its date.
+    """
     about: dict[str, Any] | None = images(project).get(name)
     if about is None:
         raise not_found(f"projects/{project}/global/images/{name}")
@@ -338,4 +354,4 @@ def _get_family_view(cloud: Cloud, call: Call) -> Json:
 def _list_images(cloud: Cloud, call: Call) -> Json:
     _require_use(cloud, call, "compute.images.list")
     items = [describe_image(call.project, name) for name in images(call.project)]
-    return page(call, "compute#imageList", f"projects/{call.project}/global/images", items)
+    return api.page(call, "compute#imageList", f"projects/{call.project}/global/images", items)

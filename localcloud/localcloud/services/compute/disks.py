@@ -3,8 +3,6 @@
 A disk is a record; only what a machine writes to its boot disk is kept.
 """
 
-from __future__ import annotations
-
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
@@ -13,11 +11,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work
 from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
-from localcloud.services.compute.catalog import require_disk_type
-from localcloud.services.compute.instance_records import INSTANCE as instance_records_KIND
-from localcloud.services.compute.instance_records import (
-    instance_changes as instance_records_changes,
-)
+from localcloud.services.compute.instance_records import INSTANCE, instance_changes
 
 _LARGEST_GB = 65536
 _OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
@@ -30,9 +24,12 @@ _ACCESS_MODES = {
 
 
 def complete(project: str, zone: str, record: Json) -> None:
-    """Check a new disk's record and fill in what Google fills in; also for boot disks."""
+    """Check a new disk's record and fill in what Google fills in; also for boot disks.
+
+    A disk must be at least as large as its image, and has the image's licences.
+    """
     type_ = last(record.get("type", "pd-standard"))
-    require_disk_type(type_, project, zone)
+    catalog.require_disk_type(type_, project, zone)
     record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
     least = 10
     source = record.get("sourceImage", "")
@@ -46,53 +43,48 @@ def complete(project: str, zone: str, record: Json) -> None:
         }
     size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
     if not (least if source else 1) <= size <= _LARGEST_GB:
-        raise invalid(
-            f"Invalid value for field 'resource.sizeGb': '{size}'. Disk size must be between "
-            f"{least if source else 1} GB (the image's size) and {_LARGEST_GB} GB."
+        why = (
+            f"Disk size must be between {least if source else 1} GB (the image's size) "
+            f"and {_LARGEST_GB} GB."
         )
+        raise api.wrong_value("resource.sizeGb", size, why)
     record["sizeGb"] = str(size)
     record["physicalBlockSizeBytes"] = str(record.get("physicalBlockSizeBytes") or 4096)
     for name in ("enableConfidentialCompute", "locked", "multiWriter", "satisfiesPzi"):
         record.setdefault(name, False)
 
 
+# The image may come in the query, an older way that Google keeps.
 def _prepare_disk(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    query_image = call.arg("sourceImage")
-    if query_image:
+    if query_image := call.arg("sourceImage"):
         record["sourceImage"] = query_image
     if record.get("sourceSnapshot"):
         _from_snapshot(cloud, call, record)
     complete(call.project, call.params["zone"], record)
-    _require_access_mode(record)
+    mode, kind = record.get("accessMode"), last(record["type"])
+    if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
+        why = f"Access mode {mode} is not supported for disk type {kind}."
+        raise api.wrong_value("resource.accessMode", mode, why)
     record["status"] = "CREATING"
 
 
 def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
-    """Give a new disk the snapshot's size, unless it asks for a larger one."""
+    """Give a new disk the snapshot's size, unless it asks for a larger one.
+
+    The contents stay empty: snapshots are records here.
+    """
     path = path_of(record["sourceSnapshot"], call.project)
     snapshot = resources.load(cloud, path)
     least = int(snapshot["diskSizeGb"])
     size = int(record.get("sizeGb") or least)
     if size < least:
-        raise invalid(
-            f"Invalid value for field 'resource.sizeGb': '{size}'. Requested disk size cannot be "
-            f"smaller than the snapshot size ({least} GB)"
-        )
+        why = f"Requested disk size cannot be smaller than the snapshot size ({least} GB)"
+        raise api.wrong_value("resource.sizeGb", size, why)
     record |= {
         "sizeGb": str(size),
         "sourceSnapshot": url_of(path),
         "sourceSnapshotId": snapshot["id"],
     }
-
-
-def _require_access_mode(record: Json) -> None:
-    """Refuse an access mode that the type of disk lacks."""
-    mode, kind = record.get("accessMode"), last(record["type"])
-    if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
-        raise invalid(
-            f"Invalid value for field 'resource.accessMode': '{mode}'. Access mode {mode} is not "
-            f"supported for disk type {kind}."
-        )
 
 
 def _remove_disk(cloud: Cloud, path: str, record: Json) -> None:
@@ -121,19 +113,21 @@ def require_disk(cloud: Cloud, project: str, reference: str) -> str:
 
 @resources.changes(DISK, "resize", "resizeDisk")
 def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Grow a disk; it cannot shrink."""
+    """Grow a disk; it cannot shrink.
+
+    "You can only increase the size of the disk"; the file system in it is the guest's to grow.
+    """
     size = int(call.body.get("sizeGb", 0))
     if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
-        raise invalid(
-            f"Invalid value for field 'sizeGb': '{size}'. Must be at least the current "
-            f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
-        )
+        why = f"Must be at least the current {record['sizeGb']} GB and at most {_LARGEST_GB} GB."
+        raise api.wrong_value("sizeGb", size, why)
     record["sizeGb"] = str(size)
 
 
 # Snapshots: records without contents.
 
 
+# A snapshot is global, but stored in a location, by default that of its disk.
 def _prepare_snapshot(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
     disk = resources.load(cloud, source)
@@ -175,9 +169,8 @@ def _create_snapshot(cloud: Cloud, call: Call) -> Json:
 def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:
     """Make and attach the `disks` of a new instance, the boot disk first; hold the store's lock."""
     if not sent or not sent[0].get("boot"):
-        raise invalid(
-            "Invalid value for field 'resource.disks': The first disk must be a boot disk."
-        )
+        why = "The first disk must be a boot disk."
+        raise invalid(f"Invalid value for field 'resource.disks': {why}")
     # Check all before storing the first: a refused instance leaves no disk behind.
     planned = [_plan(cloud, call, instance, disk) for disk in sent]
     for record in planned:
@@ -192,7 +185,10 @@ def boot_disk_stays(record: Record) -> bool:
 
 
 def release_all(cloud: Cloud, record: Record) -> None:
-    """Detach the disks of an instance that is deleted; those with autoDelete go with it."""
+    """Detach the disks of an instance that is deleted; those with autoDelete go with it.
+
+    They need not exist any longer: an insertion that fails half-way is cleaned up by this, too.
+    """
     for disk in record["disks"]:
         path = path_from(disk["source"])
         if disk["autoDelete"]:
@@ -201,6 +197,8 @@ def release_all(cloud: Cloud, record: Record) -> None:
             _detach(cloud, path, record["selfLink"])
 
 
+# Returns the disk's record with the instance among its users, without storing it. A disk of another
+# instance may be attached as well, read-only.
 def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
     if disk.get("type") == "SCRATCH":
         raise invalid("Invalid value for field 'disks[].type': the local cloud has no local SSDs.")
@@ -225,25 +223,18 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
     path = f"{project}/zones/{zone}/disks/{name}"
     resources.require_new(cloud, path)
     if disk.get("boot") and not params.get("sourceImage"):
-        raise invalid(
-            "Invalid value for field 'resource.disks[0].initializeParams.sourceImage': ''. A boot "
-            "disk needs an image."
-        )
-    record = {
-        **_disk_fields(params),
-        **resources.identity(cloud, "compute#disk", path, name),
-        "status": "READY",
-    }
+        why = "A boot disk needs an image."
+        raise api.wrong_value("resource.disks[0].initializeParams.sourceImage", "", why)
+    # A disk has other names for these than the instance that it is made with.
+    renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
+    fields = {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
+    record = fields | resources.identity(cloud, "compute#disk", path, name) | {"status": "READY"}
     complete(call.project, zone, record)
     resources.stamp_labels(record)
     return record
 
 
-def _disk_fields(params: Json) -> Json:
-    renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
-    return {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
-
-
+# The instance has a copy of what it needs to know of the disk, as Google's answers have.
 def _attached(record: Record, sent: Json, index: int) -> Json:
     attached: Json = {
         "kind": "compute#attachedDisk",
@@ -257,12 +248,12 @@ def _attached(record: Record, sent: Json, index: int) -> Json:
         "interface": sent.get("interface", "SCSI"),
         "diskSizeGb": record["sizeGb"],
     }
-    for field in ("licenses", "guestOsFeatures", "architecture"):
-        if record.get(field):
-            attached[field] = record[field]
-    return attached
+    of_image = ("licenses", "guestOsFeatures", "architecture")
+    return attached | {field: record[field] for field in of_image if record.get(field)}
 
 
+# A disk knows its users, which keep it from being deleted; `lastDetachTimestamp` is what sweepers
+# of unused disks look at.
 def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
     disk = cloud.store.get(STORE, path)
     if disk is None:
@@ -277,15 +268,17 @@ def _find(record: Record, device: str) -> Json:
         if disk["deviceName"] == device:
             found: Json = disk
             return found
-    raise invalid(f"Invalid value for field 'deviceName': '{device}'. No attached disk found.")
+    raise api.wrong_value("deviceName", device, "No attached disk found.")
 
 
-@instance_records_changes("attachDisk")
+# A device name is how the guest finds a disk (/dev/disk/by-id/google-NAME), so it is unique in the
+# instance.
+@instance_changes("attachDisk")
 def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    path = instance_records_KIND.path(call)
+    path = INSTANCE.path(call)
     sent = resources.tidy(call.body)
     if not sent.get("source"):
-        raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
+        raise api.wrong_value("resource.source", "", "Name the disk to attach.")
     if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
         raise invalid("The instance has a boot disk already.")
     names = {disk["deviceName"] for disk in record["disks"]}
@@ -297,9 +290,12 @@ def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     record["disks"].append(attached)
 
 
-@instance_records_changes("detachDisk")
+@instance_changes("detachDisk")
 def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Detach a disk; a boot disk only from a stopped instance."""
+    """Detach a disk; a boot disk only from a stopped instance.
+
+    Those behind it move up, since the index is a position.
+    """
     disk = _find(record, call.arg("deviceName"))
     if disk["boot"] and record["status"] != "TERMINATED":
         raise ApiError(400, "The boot disk of a running instance cannot be detached.")
@@ -309,6 +305,6 @@ def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
         left["index"] = index
 
 
-@instance_records_changes("setDiskAutoDelete")
+@instance_changes("setDiskAutoDelete")
 def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
     _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")

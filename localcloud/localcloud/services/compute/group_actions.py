@@ -5,12 +5,9 @@ configs by name), `_creator` (as whom the group acts; on Google a service agent 
 rights), `_watch` (the number of the current chain of health checks) and `_deleting`.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import Cloud
@@ -18,24 +15,21 @@ from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, instance_properties, instances
-from localcloud.services.compute.api import STORE, last, path_from
+from localcloud.services.compute.api import STORE, path_from
 from localcloud.services.compute.instance_records import ended
 from localcloud.services.compute.resources import Kind, fingerprint, load, tidy
 
 COLLECTION = "instanceGroupManagers"
 _SETTINGS = (
-    "autoHealingPolicies",
-    "baseInstanceName",
-    "description",
-    "instanceLifecyclePolicy",
-    "targetSize",
-    "updatePolicy",
-    "versions",
+    *("autoHealingPolicies", "baseInstanceName", "description", "instanceLifecyclePolicy"),
+    *("targetSize", "updatePolicy", "versions"),
 )
 # A group acts once at a time: its deletion waits for an instance that is being made.
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
+# What a group knows of an instance that it has just made, or will make.
+_FRESH: Record = {"errors": [], "health": "UNKNOWN", "streak": 0}
 GROUP = Kind(collection=COLLECTION, parameter="instanceGroupManager", scope="zones")
 
 
@@ -53,7 +47,10 @@ def instance_path(group: str, name: str) -> str:
 
 
 def group_lock(group: str) -> threading.RLock:
-    """Return the lock to hold while instances of a group are made or deleted."""
+    """Return the lock to hold while instances of a group are made or deleted.
+
+    It is not the store's: a machine that boots or halts may take long, and calls APIs in that time.
+    """
     return _locks[group]
 
 
@@ -71,31 +68,19 @@ def member(template: str, action: str) -> Record:
 
     `since` is when it was made, `streak` how many checks in a row said the opposite of `health`.
     """
-    return {
-        "template": template,
-        "action": action,
-        "errors": [],
-        "since": 0.0,
-        "health": "UNKNOWN",
-        "streak": 0,
-    }
+    return {"template": template, "action": action, "since": 0.0, **_FRESH}
 
 
 def note(cloud: Cloud, group: str, name: str, **fields: object) -> None:
-    """Change what a group knows of an instance, if both are still there."""
+    """Change what a group knows of an instance, if both are still there.
+
+    Actions and health checks run in threads of their own; a group may be deleted in between.
+    """
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is not None and name in record["_members"]:
             record["_members"][name] |= fields
             save_group(cloud, group, record)
-
-
-def groups_of(cloud: Cloud, instance: str) -> Iterator[tuple[str, Record]]:
-    """Return the group that an instance belongs to, if any."""
-    zone, _, name = instance.partition("/instances/")
-    for path, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/"):
-        if name in record["_members"]:
-            yield path, record
 
 
 def template_of(record: Record) -> str:
@@ -118,13 +103,16 @@ _OPERATIONS = {
 
 
 def act(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
-    """Let the group act on an instance, after `pause` seconds and the time that it takes."""
+    """Let the group act on an instance, after `pause` seconds and the time that it takes.
+
+    It is an operation, so that what is still to come survives a restart of the local cloud.
+    """
     note(cloud, group, name, action=action)
     kind, latency = _OPERATIONS[action]
     seconds = pause + cloud.seconds(latency)
     work = Work("compute.group.act", {"group": group, "name": name}, seconds)
     target, zone = instance_path(group, name), group.partition(f"/{COLLECTION}/")[0]
-    api.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group))
+    api.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group).email)
 
 
 @effect("compute.group.act")
@@ -141,6 +129,8 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
             return
         try:
             _make(cloud, group, record, name)
+        # The instance stays in the group, with its error for `listErrors`, and the group tries
+        # again.
         except ApiError as error:
             entry = {"code": error.reason, "message": error.message}
             note(cloud, group, name, errors=[entry | {"at": cloud.clock.now()}])
@@ -150,22 +140,23 @@ def _act(cloud: Cloud, group: str, name: str) -> None:
 
 def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     path, known = instance_path(group, name), record["_members"][name]
+    # To recreate is to delete and insert: name, disks and addresses are free in between.
     if cloud.store.get(STORE, path) is not None:
         instances.delete(cloud, path)
+    # "If configuration updates are available, they are not forcefully applied during repair" by
+    # default.
     if record["instanceLifecyclePolicy"]["forceUpdateOnRepair"] == "YES":
         known["template"] = template_of(record)
     template = cloud.store.get(STORE, path_from(known["template"]))
     if template is None:
-        raise ApiError(404, f"The resource '{path_from(known['template'])}' was not found")
+        raise not_found(path_from(known["template"]))
     body = instance_properties.body_of(template, name)
     kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
     body["metadata"] = _metadata(body["metadata"], group, known["template"], kept)
-    call = _call(cloud, group)
-    instances.add(cloud, call, tidy(body))
+    instances.add(cloud, _call(cloud, group), tidy(body))
     instances.create(cloud, path)
-    now = cloud.clock.now()
-    fresh = {"errors": [], "health": "UNKNOWN", "streak": 0, "template": known["template"]}
-    note(cloud, group, name, action="NONE", since=now, **fresh)
+    fresh = {**_FRESH, "template": known["template"]}
+    note(cloud, group, name, action="NONE", since=cloud.clock.now(), **fresh)
 
 
 def _metadata(sent: Json, group: str, template: str, kept: dict[str, str]) -> Json:
@@ -185,27 +176,29 @@ def forget(cloud: Cloud, group: str, name: str) -> None:
             save_group(cloud, group, record)
 
 
-def _creator(cloud: Cloud, group: str) -> str:
-    return Principal(str(load_group(cloud, group)["_creator"])).email
+def _creator(cloud: Cloud, group: str) -> Principal:
+    return Principal(str(load_group(cloud, group)["_creator"]))
 
 
 def _call(cloud: Cloud, group: str) -> Call:
-    """Return a call as if the group's creator inserted an instance."""
+    """Return a call as if the group's creator inserted an instance.
+
+    So all checks of an insertion hold for the group too, quota and the right to use the account
+    among them. On Google the service agent of Compute Engine acts.
+    """
     parts = group.split("/")
     request = Request("POST", "compute.googleapis.com", group, {}, {}, io.BytesIO(), 0)
-    return Call(
-        request,
-        document("compute", "v1").methods["instances.insert"],
-        {"project": parts[1], "zone": parts[3]},
-        Principal(str(load_group(cloud, group)["_creator"])),
-    )
+    method = document("compute", "v1").methods["instances.insert"]
+    where = {"project": parts[1], "zone": parts[3]}
+    return Call(request, method, where, _creator(cloud, group))
 
 
 @ended
 def _ended(cloud: Cloud, instance: str) -> None:
     """Recreate an instance that ended without its group's doing."""
-    for group, record in groups_of(cloud, instance):
+    zone, _, name = instance.partition("/instances/")
+    for group, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/"):
         repairs = record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "REPAIR"
-        idle = record["_members"][last(instance)]["action"] == "NONE"
+        idle = name in record["_members"] and record["_members"][name]["action"] == "NONE"
         if repairs and idle and not record.get("_deleting"):
-            act(cloud, group, last(instance), "RECREATING", pause=_NOTICE)
+            act(cloud, group, name, "RECREATING", pause=_NOTICE)

@@ -1,7 +1,5 @@
 """Managed instance groups: their methods, and how Google shows them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,37 +9,16 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, effect
-from localcloud.services.compute import (
-    group_actions,
-    health_checks,
-    instance_properties,
-    instances,
-    resources,
-)
-from localcloud.services.compute.api import (
-    API,
-    STORE,
-    last,
-    page,
-    path_from,
-    path_of,
-    shown,
-    url_of,
-)
-from localcloud.services.compute.group_actions import (
-    COLLECTION,
-    GROUP,
-    group_lock,
-    instance_path,
-    load_group,
-    member,
-    save_group,
-    template_of,
-)
-from localcloud.services.compute.instance_properties import require_template
+from localcloud.services.compute import api, health_checks, instances, resources
+from localcloud.services.compute import group_actions as actions
+from localcloud.services.compute import instance_properties as properties_of
+from localcloud.services.compute.api import API, STORE, last, path_of, shown, url_of
+from localcloud.services.compute.group_actions import GROUP, load_group
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
+_LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
+# The defaults of the discovery document; with one instance a surge of one is all there is.
 _UPDATES: Json = {
     "type": "OPPORTUNISTIC",
     "minimalAction": "REPLACE",
@@ -49,6 +26,8 @@ _UPDATES: Json = {
     "maxSurge": {"fixed": 1, "calculated": 1},
     "maxUnavailable": {"fixed": 1, "calculated": 1},
 }
+# "REPAIR (default): MIG automatically repairs a failed VM by recreating it", also one whose health
+# check fails.
 _REPAIRS: Json = {
     "defaultActionOnFailure": "REPAIR",
     "forceUpdateOnRepair": "NO",
@@ -63,7 +42,11 @@ _ABSENT = (
 
 @API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
 def insert_group(cloud: Cloud, call: Call) -> Json:
-    """Create a group with its first instances."""
+    """Create a group with its first instances.
+
+    The operation is done before they run: clients wait for `status.isStable`, as the provider does
+    with `waitForInstances`.
+    """
     name = call.body.get("name", "")
     resources.require_name(name)
     resources.require_permission(cloud, call, "compute.instances.create")
@@ -87,28 +70,28 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         }
         _complete(cloud, call, record)
         if size and not record["baseInstanceName"]:
-            raise invalid("Invalid value for field 'resource.baseInstanceName': ''.")
-        save_group(cloud, path, record)
+            raise api.wrong_value("resource.baseInstanceName", "")
+        actions.save_group(cloud, path, record)
     grow(cloud, path, size)
     health_checks.watch_group(cloud, path)
     return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
 
 
 def grow(cloud: Cloud, path: str, size: int) -> None:
-    """Add `size` instances with generated names."""
+    """Add `size` instances with generated names.
+
+    The base name with four characters at random on Google; here they count, so that two are never
+    the same.
+    """
     for _ in range(size):
         with cloud.store.locked():
             record = load_group(cloud, path)
-            suffix = _letters(cloud.operations.number())
+            number, count = cloud.operations.number(), len(_LETTERS)
+            suffix = "".join(_LETTERS[number // count**place % count] for place in range(4))
             name = f"{record['baseInstanceName']}-{suffix}"
-            record["_members"][name] = member(template_of(record), "CREATING")
-            save_group(cloud, path, record)
-        group_actions.act(cloud, path, name, "CREATING")
-
-
-def _letters(number: int) -> str:
-    digits = "0123456789bcdfghjklmnpqrstvwxz"
-    return "".join(digits[number // len(digits) ** place % len(digits)] for place in range(4))
+            record["_members"][name] = actions.member(actions.template_of(record), "CREATING")
+            actions.save_group(cloud, path, record)
+        actions.act(cloud, path, name, "CREATING")
 
 
 def _is_set(value: Any) -> bool:
@@ -118,16 +101,16 @@ def _is_set(value: Any) -> bool:
     return value not in (None, [], "")
 
 
+# Called for a new group and for a changed one: what it fills in must not depend on what the group
+# was.
 def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     for field in _ABSENT:
         if _is_set(record.get(field)) and record[field] != 0:
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
-        raise invalid(
-            "Invalid value for field 'resource.baseInstanceName': "
-            f"'{record['baseInstanceName']}'. Must be a match of regex '{_BASE_NAME.pattern}'"
-        )
+        why = f"Must be a match of regex '{_BASE_NAME.pattern}'"
+        raise api.wrong_value("resource.baseInstanceName", record["baseInstanceName"], why)
     _complete_template(cloud, call, record)
     record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
     record["instanceLifecyclePolicy"] = _REPAIRS | record.get("instanceLifecyclePolicy", {})
@@ -138,6 +121,8 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     _complete_healing(cloud, call, record)
 
 
+# `instanceTemplate` is the older name of the only version's template; Google shows both. The
+# account is checked now, while the caller who names it is known.
 def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     versions = record.get("versions") or [{"instanceTemplate": record.get("instanceTemplate", "")}]
     if len(versions) > 1:
@@ -145,15 +130,14 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     reference = versions[0].get("instanceTemplate", "")
     if not reference:
         raise invalid("Required field 'resource.instanceTemplate' not specified")
-    path = require_template(cloud, call, reference)
+    path = properties_of.require_template(cloud, call, reference)
     properties = resources.load(cloud, path)["properties"]
-    instance_properties.service_accounts(cloud, call, properties.get("serviceAccounts", []))
+    properties_of.service_accounts(cloud, call, properties.get("serviceAccounts", []))
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
-    interface = properties["networkInterfaces"][0]
-    record["_network"] = {key: interface.get(key, "") for key in ("network", "subnetwork")}
 
 
+# Google takes one policy at most: "You can specify only one value" (the discovery document).
 def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
     policies = record.get("autoHealingPolicies", [])
     if len(policies) > 1:
@@ -164,23 +148,26 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
         resources.require_permission(cloud, call, "compute.healthChecks.useReadOnly")
         policy["healthCheck"] = url_of(path)
         if not 0 <= policy.get("initialDelaySec", 0) <= _LONGEST_DELAY:
-            raise invalid(
-                "Invalid value for field 'resource.autoHealingPolicies[0].initialDelaySec': "
-                f"'{policy['initialDelaySec']}'. Must be between 0 and {_LONGEST_DELAY}."
-            )
+            field = "resource.autoHealingPolicies[0].initialDelaySec"
+            why = f"Must be between 0 and {_LONGEST_DELAY}."
+            raise api.wrong_value(field, policy["initialDelaySec"], why)
 
 
 @API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
-def patch_group(cloud: Cloud, call: Call) -> Json:
-    """Change a group; its instances follow according to its update policy."""
-    return change(cloud, call, call.body)
+@API.method("instanceGroupManagers.setInstanceTemplate", permission=GROUP.permission("update"))
+def change(cloud: Cloud, call: Call) -> Json:
+    """Change a group, or only the template of its future instances.
 
-
-def change(cloud: Cloud, call: Call, body: Json) -> Json:
-    """Change the group that a call names by the settings in `body`, its fingerprint among them."""
-    path = GROUP.path(call)
+    Its instances follow according to its update policy: PROACTIVE recreates them at once;
+    OPPORTUNISTIC waits until a caller chooses them. "The templates for existing instances in the
+    group do not change" otherwise (the discovery document, `setInstanceTemplate`).
+    """
+    body, path = call.body, GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
+        if "Template" in call.method.name:
+            # This method sends no fingerprint.
+            body = body | {"fingerprint": record["fingerprint"]}
         resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
         sent = resources.tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
@@ -190,14 +177,13 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
             raise ApiError(501, "the local cloud changes the size of a group by resize only")
         if "instanceTemplate" in sent and "versions" not in sent:
             sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
-        fresh = {
-            key: value for key, value in sent.items() if key != "targetSize" and _is_set(value)
-        }
+        fresh = {k: value for k, value in sent.items() if k != "targetSize" and _is_set(value)}
+        # `tidy` drops empty lists, but this one means: no health check any longer.
         if body.get("autoHealingPolicies") == []:
             fresh["autoHealingPolicies"] = []
         record |= fresh
         _complete(cloud, call, record)
-        save_group(cloud, path, record)
+        actions.save_group(cloud, path, record)
     health_checks.watch_group(cloud, path)
     if record["updatePolicy"]["type"] == "PROACTIVE":
         roll(cloud, path, list(record["_members"]))
@@ -205,16 +191,19 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:
-    """Recreate the instances that are of another template; their names stay."""
+    """Recreate the instances that are of another template; their names stay.
+
+    All at once: the limits of surge and unavailability are kept, but not obeyed.
+    """
     for name in names:
         with cloud.store.locked():
             record = load_group(cloud, path)
             known = record["_members"][name]
-            if known["template"] == template_of(record):
+            if known["template"] == actions.template_of(record):
                 continue
-            known["template"] = template_of(record)
-            save_group(cloud, path, record)
-        group_actions.act(cloud, path, name, "RECREATING")
+            known["template"] = actions.template_of(record)
+            actions.save_group(cloud, path, record)
+        actions.act(cloud, path, name, "RECREATING")
 
 
 @API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
@@ -224,28 +213,25 @@ def _delete_group(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         record = load_group(cloud, path)
         record["_deleting"] = True
-        save_group(cloud, path, record)
+        actions.save_group(cloud, path, record)
     return resources.begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
 
 
 @effect("compute.group.delete")
 def _delete(cloud: Cloud, path: str) -> None:
-    with group_lock(path):
+    # An instance that is being made would outlive the group otherwise.
+    with actions.group_lock(path):
         record = resources.load(cloud, path)
         for name in record["_members"]:
-            instances.delete(cloud, instance_path(path, name))
+            instances.delete(cloud, actions.instance_path(path, name))
         cloud.store.delete(STORE, path)
 
 
-# The instances of a group, and their configs.
+# The instances of a group, and their configs. Each operation is done when the group knows what to
+# do, not when it has done it: clients wait for the group to be stable.
 
 _UPDATE = GROUP.permission("update")
 _VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
-
-
-def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
-    """Answer an operation that is done when the group knows what to do, not when it has done it."""
-    return resources.begin(cloud, call, GROUP, type_, path)
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
@@ -254,32 +240,36 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
         if name not in known:
-            raise invalid(
-                f"Invalid value for field 'instances': '{name}'. Instance is not a member of the "
-                f"managed instance group '{path}'."
-            )
+            why = f"Instance is not a member of the managed instance group '{path}'."
+            raise api.wrong_value("instances", name, why)
     return chosen
 
 
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
 def create_instances(cloud: Cloud, call: Call) -> Json:
-    """Add instances with names of the caller's choice, which they keep when recreated."""
+    """Add instances with names of the caller's choice, which they keep when recreated.
+
+    "The createInstances operation is marked DONE if the request is successful. The underlying
+    actions take additional time" (the discovery document).
+    """
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
 
     def edit(record: Record) -> None:
         for config in sent:
             resources.require_name(config.get("name", ""))
-            resources.require_new(cloud, instance_path(path, config["name"]))
+            resources.require_new(cloud, actions.instance_path(path, config["name"]))
             if config["name"] in record["_members"]:
                 raise invalid(f"The group has an instance '{config['name']}' already.")
         for config in sent:
-            record["_members"][config["name"]] = member(template_of(record), "CREATING")
+            record["_members"][config["name"]] = actions.member(
+                actions.template_of(record), "CREATING"
+            )
             record["_configs"][config["name"]] = _config(config)
 
     operation = _edit(cloud, call, "createInstances", path, edit)
     for config in sent:
-        group_actions.act(cloud, path, config["name"], "CREATING")
+        actions.act(cloud, path, config["name"], "CREATING")
     return operation
 
 
@@ -295,36 +285,46 @@ def _config(sent: Json) -> Json:
 @API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
 def act_on_instances(cloud: Cloud, call: Call) -> Json:
-    """Delete instances, which shrinks the group, or recreate them."""
+    """Delete instances, which shrinks the group, or recreate them.
+
+    Both operations are done when the group has taken the order, as for all methods on its
+    instances.
+    """
     path, verb = GROUP.path(call), call.method.name.partition(".")[2]
     chosen = _chosen(cloud, call, path)
-    operation = _changed(cloud, call, verb, path)
+    operation = resources.begin(cloud, call, GROUP, verb, path)
     for name in chosen:
-        group_actions.act(cloud, path, name, _VERBS[verb])
+        actions.act(cloud, path, name, _VERBS[verb])
     return operation
 
 
 @API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
 def abandon_instances(cloud: Cloud, call: Call) -> Json:
-    """Remove instances from the group without deleting them."""
+    """Remove instances from the group without deleting them.
+
+    They keep running, and nothing repairs them any longer.
+    """
     path = GROUP.path(call)
     for name in _chosen(cloud, call, path):
-        group_actions.forget(cloud, path, name)
-    return _changed(cloud, call, "abandonInstances", path)
+        actions.forget(cloud, path, name)
+    return resources.begin(cloud, call, GROUP, "abandonInstances", path)
 
 
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
 def apply_updates(cloud: Cloud, call: Call) -> Json:
-    """Apply the group's template to instances now."""
+    """Apply the group's template to instances now.
+
+    An instance that is of the template already is left alone unless the caller asks for REPLACE.
+    """
     path = GROUP.path(call)
     every = bool(call.body.get("allInstances"))
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
     if call.body.get("minimalAction") == "REPLACE":
         for name in chosen:
-            group_actions.act(cloud, path, name, "RECREATING")
+            actions.act(cloud, path, name, "RECREATING")
     else:
         roll(cloud, path, chosen)
-    return _changed(cloud, call, "applyUpdatesToInstances", path)
+    return resources.begin(cloud, call, GROUP, "applyUpdatesToInstances", path)
 
 
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
@@ -333,22 +333,13 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
     record = load_group(cloud, path)
     size = call.number("size") or 0
     if size < 0:
-        raise invalid(f"Invalid value for field 'size': '{size}'. Must not be negative.")
-    operation = _changed(cloud, call, "resize", path)
+        raise api.wrong_value("size", size, "Must not be negative.")
+    operation = resources.begin(cloud, call, GROUP, "resize", path)
     staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
     for name in staying[size:]:
-        group_actions.act(cloud, path, name, "DELETING")
+        actions.act(cloud, path, name, "DELETING")
     grow(cloud, path, max(0, size - len(staying)))
     return operation
-
-
-@API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
-def set_template(cloud: Cloud, call: Call) -> Json:
-    """Set the template of future instances."""
-    record = load_group(cloud, GROUP.path(call))
-    versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
-    body = {"versions": versions, "fingerprint": record["fingerprint"]}
-    return change(cloud, call, body)
 
 
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
@@ -360,7 +351,10 @@ def _list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
-    """Replace instances' configs; they take effect when the instances are recreated."""
+    """Replace instances' configs; they take effect when the instances are recreated.
+
+    Google asks for the use of disks even where a config preserves metadata alone.
+    """
     resources.require_permission(cloud, call, "compute.disks.use")
     path = GROUP.path(call)
 
@@ -375,7 +369,10 @@ def update_configs(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
 def delete_configs(cloud: Cloud, call: Call) -> Json:
-    """Delete instances' configs; the instances stay."""
+    """Delete instances' configs; the instances stay.
+
+    What a config preserved is on the instance until it is recreated.
+    """
     path = GROUP.path(call)
 
     def edit(record: Record) -> None:
@@ -390,8 +387,8 @@ def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Recor
     with cloud.store.locked():
         record = load_group(cloud, path)
         edit(record)
-        save_group(cloud, path, record)
-    return _changed(cloud, call, type_, path)
+        actions.save_group(cloud, path, record)
+    return resources.begin(cloud, call, GROUP, type_, path)
 
 
 # As Google shows them.
@@ -403,12 +400,15 @@ _ACTIONS = (
 
 
 def shown_group(record: Record) -> Json:
-    """Return a group with what follows from its instances."""
+    """Return a group with what follows from its instances.
+
+    `isStable` is what clients wait for: no instance has anything to be done.
+    """
     members = record["_members"].values()
     counts = dict.fromkeys(_ACTIONS, 0)
     for known in members:
         counts[str(known["action"]).lower()] += 1
-    reached = all(known["template"] == template_of(record) for known in members)
+    reached = all(known["template"] == actions.template_of(record) for known in members)
     stateful = bool(record["_configs"])
     status = {
         "isStable": counts["none"] == len(members),
@@ -435,8 +435,9 @@ def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"managedInstances": found} if found else {})
 
 
+# `currentAction` and `lastAttempt` are what a person looks at when a group is not stable.
 def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
-    member, path = record["_members"][name], instance_path(group, name)
+    member, path = record["_members"][name], actions.instance_path(group, name)
     instance = cloud.store.get(STORE, path)
     managed: Json = {
         "instance": url_of(path),
@@ -460,6 +461,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     return managed
 
 
+# Errors stay until the instance has been made: an attempt that succeeds clears them.
 @API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
 def _list_errors(cloud: Cloud, call: Call) -> Json:
     group = GROUP.path(call)
@@ -469,7 +471,7 @@ def _list_errors(cloud: Cloud, call: Call) -> Json:
             "error": {"code": error["code"], "message": error["message"]},
             "instanceActionDetails": {
                 "action": member["action"],
-                "instance": url_of(instance_path(group, name)),
+                "instance": url_of(actions.instance_path(group, name)),
                 "version": {"instanceTemplate": member["template"]},
             },
             "timestamp": rfc3339(error["at"]),
@@ -478,57 +480,3 @@ def _list_errors(cloud: Cloud, call: Call) -> Json:
         for error in member["errors"]
     ]
     return shown(call, {"items": items} if items else {})
-
-
-def _plain_group(record: Record) -> Json:
-    """Return the instance group that a managed group manages."""
-    template = record["_network"]
-    return {
-        "kind": "compute#instanceGroup",
-        "id": str(int(record["id"]) + 1),
-        "creationTimestamp": record["creationTimestamp"],
-        "name": record["name"],
-        "description": f"This instance group is controlled by Instance Group Manager "
-        f"'{record['name']}'. To modify instances in this group, use the Instance Group Manager "
-        "API: https://cloud.google.com/compute/docs/reference/latest/instanceGroupManagers",
-        "network": template["network"],
-        "subnetwork": template["subnetwork"],
-        "size": len(record["_members"]),
-        "zone": record["zone"],
-        "selfLink": record["instanceGroup"],
-    }
-
-
-def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
-    return group, load_group(cloud, group)
-
-
-@API.method("instanceGroups.get", permission="compute.instanceGroups.get")
-def _get_plain_group(cloud: Cloud, call: Call) -> Json:
-    return shown(call, _plain_group(_managing(cloud, call)[1]))
-
-
-@API.method("instanceGroups.list", permission="compute.instanceGroups.list")
-def list_plain_groups(cloud: Cloud, call: Call) -> Json:
-    """List the instance groups of a zone; all of them are managed."""
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    records = [
-        _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
-    ]
-    return page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
-
-
-@API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
-def _list_instances(cloud: Cloud, call: Call) -> Json:
-    group, record = _managing(cloud, call)
-    found = []
-    only_running = call.body.get("instanceState") == "RUNNING"
-    for name in sorted(record["_members"]):
-        instance = cloud.store.get(STORE, instance_path(group, name))
-        running = instance is not None and instance["status"] == "RUNNING"
-        if instance is not None and (running or not only_running):
-            found.append({"instance": instance["selfLink"], "status": instance["status"]})
-    path = f"{path_from(record['instanceGroup'])}/listInstances"
-    return page(call, "compute#instanceGroupsListInstances", path, found)

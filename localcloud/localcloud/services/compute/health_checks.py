@@ -1,7 +1,5 @@
 """Health checks, which really ask the machines, and the auto-healing of instance groups."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket
@@ -12,10 +10,11 @@ from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import group_actions
-from localcloud.services.compute.api import API, STORE, path_from
+from localcloud.services.compute.api import API, STORE, path_from, wrong_value
 from localcloud.services.compute.group_actions import COLLECTION, instance_path, note, save_group
 from localcloud.services.compute.resources import Kind, load, replace, serve
 
+# Defaults and limits are those of the discovery document.
 _DEFAULTS: Json = {
     "checkIntervalSec": 5,
     "timeoutSec": 5,
@@ -27,7 +26,6 @@ _SETTINGS = {"HTTP": ("httpHealthCheck", 80), "TCP": ("tcpHealthCheck", 80)}
 _HIGHEST_PORT = 65535
 _HIGHEST = {"checkIntervalSec": 300, "timeoutSec": 300}
 _MOST_TRIES = 10
-_OK = 200
 
 
 def _complete(record: Json) -> None:
@@ -39,24 +37,17 @@ def _complete(record: Json) -> None:
     if kind == "HTTP":
         settings = {"requestPath": "/"} | settings
     if not 0 < settings["port"] <= _HIGHEST_PORT:
-        raise invalid(f"Invalid value for field 'resource.{field}.port': '{settings['port']}'.")
+        raise wrong_value(f"resource.{field}.port", settings["port"])
     record[field] = settings
     for name, value in _DEFAULTS.items():
         record.setdefault(name, value)
         if not 1 <= record[name] <= _HIGHEST.get(name, _MOST_TRIES):
-            raise invalid(
-                f"Invalid value for field 'resource.{name}': '{record[name]}'. Must be between 1 "
-                f"and {_HIGHEST.get(name, _MOST_TRIES)}."
-            )
+            why = f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}."
+            raise wrong_value(f"resource.{name}", record[name], why)
+    # "It is invalid for timeoutSec to have greater value than checkIntervalSec."
     if record["timeoutSec"] > record["checkIntervalSec"]:
-        raise invalid(
-            f"Invalid value for field 'resource.timeoutSec': '{record['timeoutSec']}'. Must not "
-            f"be greater than checkIntervalSec ({record['checkIntervalSec']})."
-        )
-
-
-def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    _complete(record)
+        why = f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']})."
+        raise wrong_value("resource.timeoutSec", record["timeoutSec"], why)
 
 
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
@@ -69,7 +60,7 @@ HEALTH_CHECK = Kind(
     collection="healthChecks",
     parameter="healthCheck",
     scope="global",
-    prepare=_prepare,
+    prepare=lambda cloud, call, path, record: _complete(record),
     change=_change,
     latency="network",
 )
@@ -78,7 +69,10 @@ serve(HEALTH_CHECK)
 
 @API.method("healthChecks.update", permission=HEALTH_CHECK.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
-    """Replace all settings of a health check."""
+    """Replace all settings of a health check.
+
+    The provider changes checks by PUT. The record keeps what identifies it.
+    """
     path = HEALTH_CHECK.path(call)
     with cloud.store.locked():
         before = load(cloud, path)
@@ -89,7 +83,11 @@ def update_health_check(cloud: Cloud, call: Call) -> Json:
 
 
 def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
-    """Return whether a machine answers a health check as it wants."""
+    """Return whether a machine answers a health check as it wants.
+
+    The machine is asked where its port really is on this host, so no firewall rule stands in
+    between: on Google the ranges of health checks must be let in.
+    """
     settings = check[_SETTINGS[check["type"]][0]]
     address = cloud.machines.address(machine, settings["port"])
     if address is None:
@@ -102,7 +100,7 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
         with contextlib.closing(connection):
             host = {"Host": settings["host"]} if settings.get("host") else {}
             connection.request("GET", settings["requestPath"], headers=host)
-            return connection.getresponse().status == _OK
+            return connection.getresponse().status == http.HTTPStatus.OK
     return False
 
 
@@ -110,7 +108,10 @@ def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
 
 
 def watch_group(cloud: Cloud, group: str) -> None:
-    """Begin to check a group by its current policy; an earlier chain of checks ends."""
+    """Begin to check a group by its current policy; an earlier chain of checks ends.
+
+    The number of the chain tells a round that was planned for an earlier policy that it is late.
+    """
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is None:
@@ -140,7 +141,10 @@ def _check(cloud: Cloud, record: Record) -> Record | None:
 
 
 def _round(cloud: Cloud, group: str, number: int) -> None:
-    """Ask every instance of the group once."""
+    """Ask every instance of the group once.
+
+    An instance that the group acts on is left out: it cannot answer yet.
+    """
     record = cloud.store.get(STORE, group)
     if record is None or record.get("_deleting") or record["_watch"] != number:
         return
@@ -158,6 +162,7 @@ def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> 
     answer = healthy(cloud, check, instance_path(group, name))
     found = "HEALTHY" if answer else "UNHEALTHY"
     streak = known["streak"] + 1 if found != known["health"] else 0
+    # Only so many answers in a row change what is known: one lost packet makes nothing unhealthy.
     enough = check["healthyThreshold" if answer else "unhealthyThreshold"]
     if found != known["health"] and streak >= enough:
         known |= {"health": found, "streak": 0}
@@ -165,6 +170,8 @@ def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> 
         known["streak"] = streak
     note(cloud, group, name, health=known["health"], streak=known["streak"])
     policy = record["autoHealingPolicies"][0]
+    # "During a VM's initial delay period, the MIG ignores unsuccessful health checks because the VM
+    # might be in the startup process."
     young = cloud.clock.now() < known["since"] + policy.get("initialDelaySec", 0)
     failing = known["health"] == "UNHEALTHY" and not young
     if failing and record["instanceLifecyclePolicy"]["onFailedHealthCheck"] != "DO_NOTHING":

@@ -1,7 +1,5 @@
 """Properties of instances and templates: labels, metadata, tags, scheduling, accounts."""
 
-from __future__ import annotations
-
 import re
 
 from localcloud.core import access
@@ -9,7 +7,7 @@ from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import catalog, resources
-from localcloud.services.compute.api import path_of, url_of
+from localcloud.services.compute.api import path_of, url_of, wrong_value
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
 
@@ -23,7 +21,10 @@ _LONGEST_METADATA = 512 * 1024
 
 
 def stored_labels(sent: dict[str, str]) -> dict[str, str]:
-    """Return labels that Google takes."""
+    """Return labels that Google takes.
+
+    They are refused here in any call that has some: insert, setLabels, a template.
+    """
     if len(sent) > _MOST:
         raise invalid(f"Invalid value for field 'labels': more than {_MOST} labels.")
     for key, value in sent.items():
@@ -37,21 +38,19 @@ def stored_labels(sent: dict[str, str]) -> dict[str, str]:
 
 
 def stored_metadata(sent: Json) -> Json:
-    """Return instance metadata as it is stored, with its fingerprint."""
+    """Return instance metadata as it is stored, with its fingerprint.
+
+    The fingerprint is over the items alone, in their order: the same items have the same one.
+    """
     items = sent.get("items", [])
     keys = [item.get("key", "") for item in items]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise invalid(
-            f"Invalid value for field 'resource.metadata': ''. Duplicate metadata keys: "
-            f"{', '.join(twice)}."
-        )
+        raise wrong_value("resource.metadata", "", f"Duplicate metadata keys: {', '.join(twice)}.")
     for item in items:
         if not _METADATA_KEY.fullmatch(item.get("key", "")):
-            raise invalid(
-                f"Invalid value for field 'metadata.items[].key': '{item.get('key', '')}'. Must be "
-                f"a match of regex '{_METADATA_KEY.pattern}'"
-            )
+            why = f"Must be a match of regex '{_METADATA_KEY.pattern}'"
+            raise wrong_value("metadata.items[].key", item.get("key", ""), why)
         if len(item.get("value", "").encode()) > _LONGEST_VALUE:
             raise invalid(
                 f"Value for field 'metadata.items[{item['key']}].value' is too large: maximum size "
@@ -66,22 +65,23 @@ def stored_metadata(sent: Json) -> Json:
 
 
 def stored_tags(sent: Json) -> Json:
-    """Return network tags as they are stored, with their fingerprint."""
+    """Return network tags as they are stored, with their fingerprint.
+
+    Tags are a set, which Google shows sorted.
+    """
     items = sent.get("items", [])
     if len(items) > _MOST or len(set(items)) < len(items):
         raise invalid(f"Invalid value for field 'tags': at most {_MOST} tags, each once.")
     for tag in items:
         if not _TAG.fullmatch(tag):
-            raise invalid(
-                f"Invalid value for field 'tags.items[]': '{tag}'. Must be a match of regex "
-                f"'{_TAG.pattern}'"
-            )
+            raise wrong_value("tags.items[]", tag, f"Must be a match of regex '{_TAG.pattern}'")
     stored: Json = {"items": sorted(items)} if items else {}
     return stored | {"fingerprint": resources.fingerprint(sorted(items))}
 
 
 def full_scheduling(sent: Json) -> Json:
     """Return completed scheduling options: preemptible machines neither restart nor migrate."""
+    # `preemptible` says both: an old preemptible instance, and a spot one.
     spot = sent.get("provisioningModel") == "SPOT"
     short = spot or sent.get("preemptible", False)
     full = {
@@ -94,15 +94,13 @@ def full_scheduling(sent: Json) -> Json:
     if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
     if short and full["onHostMaintenance"] != "TERMINATE":
-        raise invalid(
-            "Invalid value for field 'scheduling.onHostMaintenance': "
-            f"'{full['onHostMaintenance']}'. Preemptible and spot instances must use TERMINATE."
-        )
+        why = "Preemptible and spot instances must use TERMINATE."
+        raise wrong_value("scheduling.onHostMaintenance", full["onHostMaintenance"], why)
     if "instanceTerminationAction" in full and not spot and "maxRunDuration" not in full:
-        raise invalid(
-            "Invalid value for field 'scheduling.instanceTerminationAction': "
-            f"'{full['instanceTerminationAction']}'. It needs the provisioning model SPOT or a "
-            "maxRunDuration."
+        raise wrong_value(
+            "scheduling.instanceTerminationAction",
+            full["instanceTerminationAction"],
+            "It needs the provisioning model SPOT or a maxRunDuration.",
         )
     if spot:
         full.setdefault("instanceTerminationAction", "STOP")
@@ -110,19 +108,23 @@ def full_scheduling(sent: Json) -> Json:
 
 
 def full_shielding(sent: Json) -> Json:
-    """Return shielded VM options, completed."""
+    """Return shielded VM options, completed.
+
+    Integrity monitoring compares what the virtual TPM has measured.
+    """
     full = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True} | sent
     if full["enableIntegrityMonitoring"] and not full["enableVtpm"]:
-        raise ApiError(
-            400,
-            "Invalid value for field 'resource.shieldedInstanceConfig': integrity monitoring needs "
-            "the vTPM.",
-        )
+        why = "integrity monitoring needs the vTPM."
+        raise invalid(f"Invalid value for field 'resource.shieldedInstanceConfig': {why}")
     return full
 
 
 def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
-    """Return the service accounts that an instance gets: none or one that the caller may use."""
+    """Return the service accounts that an instance gets: none or one that the caller may use.
+
+    `default` stands for the Compute Engine default account. An account without scopes could do
+    nothing.
+    """
     if not sent or not sent[0].get("email"):
         return []
     if len(sent) > 1:
@@ -130,53 +132,44 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
     email = sent[0]["email"]
     if email == "default":
         email = default_service_account(call.project)
-    _require_usable(cloud, call, email)
-    scopes = sent[0].get("scopes", [])
-    if not scopes:
-        raise invalid(
-            "Invalid value for field 'resource.serviceAccounts[0].scopes': ''. At least one scope "
-            "is needed."
-        )
-    for scope in scopes:
-        if not is_scope(scope):
-            raise invalid(
-                f"Invalid value for field 'resource.serviceAccounts[0].scopes[]': '{scope}'. "
-                f"Scopes are URLs such as {CLOUD_PLATFORM}."
-            )
-    return [{"email": email, "scopes": list(scopes)}]
-
-
-def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
-    may_act = access.may_act_as(cloud, call, email)
-    if access.account_problem(cloud, email) or not may_act:
-        raise ApiError(
-            400,
+    # One message for both: it tells a caller without the right nothing of which accounts exist.
+    if access.account_problem(cloud, email) or not access.may_act_as(cloud, call, email):
+        message = (
             f"The user does not have access to service account '{email}'. User: "
             f"'{call.principal.email}'. Ask a project owner to grant you the "
-            "iam.serviceAccountUser role on the service account",
-            reason="SERVICE_ACCOUNT_ACCESS_DENIED",
+            "iam.serviceAccountUser role on the service account"
         )
+        raise ApiError(400, message, reason="SERVICE_ACCOUNT_ACCESS_DENIED")
+    scopes = sent[0].get("scopes", [])
+    if not scopes:
+        raise wrong_value("resource.serviceAccounts[0].scopes", "", "At least one scope is needed.")
+    for scope in scopes:
+        if not is_scope(scope):
+            why = f"Scopes are URLs such as {CLOUD_PLATFORM}."
+            raise wrong_value("resource.serviceAccounts[0].scopes[]", scope, why)
+    return [{"email": email, "scopes": list(scopes)}]
 
 
 # Instance templates, which never change.
 
 
+# A template has no zone: machine type and disk type are names, and images are resolved for each
+# instance.
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if record.get("sourceInstance"):
         raise ApiError(501, "the local cloud makes templates from their own properties only")
     properties = record.get("properties", {})
     for field in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(field):
-            raise invalid(f"Invalid value for field 'resource.properties.{field}': ''. Required.")
+            raise wrong_value(f"resource.properties.{field}", "", "Required.")
     if "/" in properties["machineType"]:
-        raise invalid(
-            "Invalid value for field 'resource.properties.machineType': "
-            f"'{properties['machineType']}'. The name alone is needed, such as n1-standard-2."
-        )
+        why = "The name alone is needed, such as n1-standard-2."
+        raise wrong_value("resource.properties.machineType", properties["machineType"], why)
     _complete(cloud, call.project, properties)
     record["properties"] = properties
 
 
+# A wrong template is refused when it is made, not when a group first uses it.
 def _complete(cloud: Cloud, project: str, properties: Json) -> None:
     """Check and write down in full what does not depend on the zone of a later instance."""
     if properties.get("labels"):
@@ -225,5 +218,8 @@ def require_template(cloud: Cloud, call: Call, reference: str) -> str:
 
 
 def body_of(template: Json, name: str) -> Json:
-    """Return the request for an instance like the template."""
+    """Return the request for an instance like the template.
+
+    Templates have the fields of the request, not those of an instance: nothing is to be left out.
+    """
     return {**template["properties"], "name": name}

@@ -1,7 +1,5 @@
 """Records of instances: how a method changes one, and the machine that runs for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from typing import Any
@@ -30,14 +28,37 @@ def policy_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 INSTANCES = Collection(API, "instances", "compute.instances", policy_resources)
 
 
+def existing(cloud: Cloud, call: Call) -> str:
+    """Return the path of the instance that a call names; 404 when there is none."""
+    path = INSTANCE.path(call)
+    load(cloud, path)
+    return path
+
+
+def metadata(record: Record) -> dict[str, str]:
+    """Return the metadata of an instance by key."""
+    return {item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])}
+
+
+def invalid_usage(why: str) -> ApiError:
+    """Return the 400 for what an instance in its state or with its settings does not allow."""
+    return ApiError(400, f"Invalid resource usage: '{why}'.", reason="invalidUsage")
+
+
 def save(cloud: Cloud, path: str, record: Record) -> None:
-    """Store a changed instance."""
+    """Store a changed instance.
+
+    The fingerprint covers all of it, so that a change from an older state can be refused.
+    """
     stamp(record)
     cloud.store.put(STORE, path, record)
 
 
 def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
-    """Change an instance's status and timestamps; the changed record."""
+    """Change an instance's status and timestamps; the changed record.
+
+    Operations run in threads of their own: what they read may be old by the time they write.
+    """
     with cloud.store.locked():
         record = load(cloud, path) | {"status": status} | fields
         save(cloud, path, record)
@@ -70,22 +91,25 @@ def instance_changes(name: str) -> Callable[[Edit], Edit]:
 def require_stopped(record: Record, what: str) -> None:
     """Refuse a change that needs the instance to be TERMINATED."""
     if record["status"] != "TERMINATED":
-        raise ApiError(
-            400,
-            f"Invalid resource usage: '{what} can only be changed when the instance is stopped; "
-            f"its status is {record['status']}.'.",
-            reason="invalidUsage",
+        status = record["status"]
+        raise invalid_usage(
+            f"{what} can only be changed when the instance is stopped; its status is {status}."
         )
 
 
 # The machine of an instance.
 
+# Google's default: cloud.google.com/vpc/docs/mtu.
 _MTU = 1460
 _DISK_FIELDS = ("deviceName", "index", "interface", "mode", "type")
 
 
 def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
-    """Return the machine of an instance."""
+    """Return the machine of an instance.
+
+    It is what the metadata server shows and the guest runs with: a change of the record reaches the
+    guest by `machines.update`.
+    """
     path = path_from(record["selfLink"])
     project = path.split("/")[1]
     accounts = record.get("serviceAccounts") or [{}]
@@ -96,9 +120,7 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         name=record["name"],
         number=int(record["id"]),
         machine_type=last(record["machineType"]),
-        attributes={
-            item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])
-        },
+        attributes=metadata(record),
         service_account=accounts[0].get("email"),
         scopes=tuple(accounts[0].get("scopes", ())),
         tags=tuple(record["tags"].get("items", ())),
@@ -108,6 +130,8 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
     )
 
 
+# In the form of the metadata server's JSON, which has its own names and writes booleans as TRUE and
+# FALSE.
 def _details(cloud: Cloud, project: str, record: Record) -> dict[str, Any]:
     details: dict[str, Any] = {
         "cpuPlatform": record["cpuPlatform"],
@@ -150,6 +174,7 @@ def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json
         "gateway": subnet.get("gatewayAddress", ""),
         "ip": interface["networkIP"],
         "ipAliases": [],
+        # Guests find their interface by it: the metadata server has no device names.
         "mac": _mac(interface["networkIP"]),
         "mtu": _MTU,
         "network": f"projects/{projects.number(project)}/networks/{network}",

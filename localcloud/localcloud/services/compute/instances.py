@@ -1,34 +1,15 @@
 """Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
-from __future__ import annotations
-
-from functools import partial
-
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339, seconds_of
-from localcloud.core.cloud import Cloud, cloud_started, machine_powered_off
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud, machine_powered_off
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.store import POLICY, Record, effect
+from localcloud.core.store import POLICY, Record, Work, effect
 from localcloud.services import iam_policy, org_policy
-from localcloud.services.compute import (
-    addresses,
-    catalog,
-    disks,
-    instance_properties,
-    instance_records,
-    resources,
-)
-from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of
-from localcloud.services.compute.instance_records import (
-    INSTANCE,
-    INSTANCES,
-    ended,
-    instance_changes,
-    require_stopped,
-    save,
-    set_status,
-    started,
-)
+from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
+from localcloud.services.compute import instance_records as records
+from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
+from localcloud.services.compute.instance_records import INSTANCE, INSTANCES, instance_changes
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
@@ -44,12 +25,14 @@ _PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel 
 
 @API.method("instances.insert", permission="compute.instances.create")
 def insert_instance(cloud: Cloud, call: Call) -> Json:
-    """Create an instance, from a template if one is named, and boot it."""
+    """Create an instance, from a template if one is named, and boot it.
+
+    What the body says goes before the template, field by field.
+    """
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
     body = resources.tidy(call.body)
-    source = call.arg("sourceInstanceTemplate")
-    if source:
+    if source := call.arg("sourceInstanceTemplate"):
         template = resources.load(cloud, instance_properties.require_template(cloud, call, source))
         body = instance_properties.body_of(template, "") | body
     path = add(cloud, call, body)
@@ -66,14 +49,14 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
     name = body.get("name", "")
     resources.require_name(name)
     path = f"projects/{call.project}/{resources.place_of(call)}/instances/{name}"
-    zone = call.params["zone"]
+    zone, metadata = call.params["zone"], body.get("metadata", {})
     with cloud.store.locked():
         resources.require_new(cloud, path)
         for field, permission in _SETS.items():
             if body.get(field):
                 resources.require_permission(cloud, call, f"compute.instances.{permission}")
-        org_policy.require_os_login(cloud, call.project, body.get("metadata", {}))
-        org_policy.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
+        org_policy.require_os_login(cloud, call.project, metadata)
+        org_policy.forbid_serial_port_logging(cloud, call.project, metadata)
         record = _new_record(cloud, call, path, body)
         planned = addresses.plan_interfaces(cloud, call, zone, body.get("networkInterfaces", []))
         if any(interface.get("accessConfigs") for interface in planned):
@@ -81,10 +64,11 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
         try:
             record["networkInterfaces"] = addresses.address_interfaces(cloud, path, planned)
+        # A refused address must leave no disk behind.
         except ApiError:
             _release(cloud, path, record)
             raise
-        save(cloud, path, record)
+        records.save(cloud, path, record)
     return path
 
 
@@ -92,7 +76,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     zone = call.params["zone"]
     machine_type = last(body.get("machineType", ""))
     if not machine_type:
-        raise invalid("Invalid value for field 'resource.machineType': ''. It is required.")
+        raise wrong_value("resource.machineType", "", "It is required.")
     catalog.machine_type(machine_type, zone)
     if body.get("guestAccelerators"):
         raise invalid(
@@ -109,6 +93,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
         "tags": instance_properties.stored_tags(body.get("tags", {})),
         "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),
+        # The field had another name in beta.
         "shieldedInstanceConfig": instance_properties.full_shielding(
             body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
         ),
@@ -127,7 +112,10 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
 
 @effect("compute.instance.create")
 def create(cloud: Cloud, path: str) -> None:
-    """Boot a new instance, or remove it if there is no capacity."""
+    """Boot a new instance, or remove it if there is no capacity.
+
+    Google removes it too: the operation fails, and a later insert finds the name free.
+    """
     record = cloud.store.get(STORE, path)
     if record is None:
         return
@@ -142,23 +130,20 @@ def create(cloud: Cloud, path: str) -> None:
 def boot(cloud: Cloud, path: str) -> None:
     """Start the machine of an instance, which is RUNNING then."""
     now = rfc3339(cloud.clock.now())
-    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
-    cloud.machines.boot(instance_records.machine_spec(cloud, record))
-    started.run(cloud, path)
+    record = records.set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(records.machine_spec(cloud, record))
+    records.started.run(cloud, path)
 
 
-def _existing(cloud: Cloud, call: Call) -> str:
-    path = INSTANCE.path(call)
-    resources.load(cloud, path)
-    return path
-
-
-iam_policy.serve(INSTANCES, _existing, strict=True)
+iam_policy.serve(INSTANCES, records.existing, strict=True)
 
 
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
-    """Return an instance; the views BASIC and FULL are the same here."""
+    """Return an instance; the views BASIC and FULL are the same here.
+
+    Google's BASIC leaves out the partner metadata, which nothing here has.
+    """
     return shown(call, _view(resources.load(cloud, INSTANCE.path(call))))
 
 
@@ -175,38 +160,40 @@ resources.serve_lists(INSTANCE, _view)
 
 @INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
-    """Delete an instance and its auto-delete disks."""
+    """Delete an instance and its auto-delete disks.
+
+    It is STOPPING at once, and gone when the operation is done.
+    """
     path = INSTANCE.path(call)
     with cloud.store.locked():
         record = resources.load(cloud, path)
         if record["deletionProtection"]:
-            raise ApiError(
-                400,
-                f"Invalid resource usage: 'Resource cannot be deleted if it's protected against "
-                f"deletion. Instance '{record['name']}' has deletionProtection set.'.",
-                reason="invalidUsage",
+            raise records.invalid_usage(
+                "Resource cannot be deleted if it's protected against deletion. Instance "
+                f"'{record['name']}' has deletionProtection set."
             )
-        set_status(cloud, path, "STOPPING")
-    return resources.begin(
-        cloud, call, INSTANCE, "delete", path, "compute.instance.delete", "delete"
-    )
+        records.set_status(cloud, path, "STOPPING")
+    return _begin(cloud, call, "delete", "delete")
 
 
 @effect("compute.instance.delete")
 def delete(cloud: Cloud, path: str) -> None:
-    """Remove an instance with its processes, addresses and disks."""
+    """Remove an instance with its processes, addresses and disks.
+
+    Groups and limits of run time call it as well as the API, also for one that is gone already.
+    """
     record = cloud.store.get(STORE, path)
     kept = record is not None and disks.boot_disk_stays(record)
     cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)
-        ended.run(cloud, path)
+        records.ended.run(cloud, path)
 
 
 def _forget(cloud: Cloud, path: str, record: Record) -> None:
     with cloud.store.locked():
         _release(cloud, path, record)
-        cloud.store.delete(POLICY, path_from(record["selfLink"]))
+        cloud.store.delete(POLICY, path)
         cloud.store.delete(STORE, path)
 
 
@@ -223,12 +210,11 @@ def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
     """Return the instance of a call that needs it to have one of `statuses`."""
     record = resources.load(cloud, INSTANCE.path(call))
     if record["status"] not in statuses:
-        raise ApiError(
-            400,
+        message = (
             f"The resource '{record['name']}' is not ready: {what} is not possible while its "
-            f"status is {record['status']}.",
-            reason="resourceNotReady",
+            f"status is {record['status']}."
         )
+        raise ApiError(400, message, reason="resourceNotReady")
     return record
 
 
@@ -239,10 +225,13 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
 
 @INSTANCES.method("start")
 def start_instance(cloud: Cloud, call: Call) -> Json:
-    """Boot a stopped instance; no effect on a running one."""
+    """Boot a stopped instance; no effect on a running one.
+
+    A zone without room leaves it TERMINATED, and the operation fails.
+    """
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
-        set_status(cloud, INSTANCE.path(call), "PROVISIONING")
+        records.set_status(cloud, INSTANCE.path(call), "PROVISIONING")
     return _begin(cloud, call, "start", "start")
 
 
@@ -254,7 +243,7 @@ def _start(cloud: Cloud, path: str) -> None:
     try:
         require_capacity(cloud, record)
     except ApiError:
-        set_status(cloud, path, "TERMINATED")
+        records.set_status(cloud, path, "TERMINATED")
         raise
     boot(cloud, path)
 
@@ -264,7 +253,7 @@ def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; no effect on a stopped one."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
-        set_status(cloud, INSTANCE.path(call), "STOPPING")
+        records.set_status(cloud, INSTANCE.path(call), "STOPPING")
     return _begin(cloud, call, "stop", "stop")
 
 
@@ -276,7 +265,10 @@ def _stop(cloud: Cloud, path: str) -> None:
 
 @INSTANCES.method("reset")
 def reset_instance(cloud: Cloud, call: Call) -> Json:
-    """Reboot a running instance without a clean shutdown."""
+    """Reboot a running instance without a clean shutdown.
+
+    "This is a hard reset": the guest gets no time, and its run time counts on.
+    """
     _load(cloud, call, "reset", "RUNNING")
     return _begin(cloud, call, "reset", "start")
 
@@ -284,7 +276,7 @@ def reset_instance(cloud: Cloud, call: Call) -> Json:
 @effect("compute.instance.reset")
 def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.halt(path, grace=0)
-    cloud.machines.boot(instance_records.machine_spec(cloud, resources.load(cloud, path)))
+    cloud.machines.boot(records.machine_spec(cloud, resources.load(cloud, path)))
 
 
 @INSTANCES.method("simulateMaintenanceEvent")
@@ -292,16 +284,18 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; others migrate without the guest noticing."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        return resources.begin(
-            cloud, call, INSTANCE, "simulateMaintenanceEvent", INSTANCE.path(call)
-        )
+        verb = "simulateMaintenanceEvent"
+        return resources.begin(cloud, call, INSTANCE, verb, INSTANCE.path(call))
     return _begin(cloud, call, "preempted", "stop")
 
 
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
-    """Preempt a spot instance: 30 seconds' notice, then stop or delete it."""
-    record = set_status(cloud, path, "STOPPING")
+    """Preempt a spot instance: 30 seconds' notice, then stop or delete it.
+
+    What follows is the same as for one that stopped itself: `ended` tells its group.
+    """
+    record = records.set_status(cloud, path, "STOPPING")
     cloud.machines.preempt(path)
     if record["scheduling"].get("instanceTerminationAction") == "DELETE":
         delete(cloud, path)
@@ -309,6 +303,7 @@ def preempt(cloud: Cloud, path: str) -> None:
         _stopped(cloud, path)
 
 
+# A guest that shuts itself down is a stop without an operation.
 @machine_powered_off
 def _went_off(cloud: Cloud, key: str) -> None:
     if "/instances/" in key and cloud.store.get(STORE, key) is not None:
@@ -316,8 +311,8 @@ def _went_off(cloud: Cloud, key: str) -> None:
 
 
 def _stopped(cloud: Cloud, path: str) -> None:
-    set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
-    ended.run(cloud, path)
+    records.set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+    records.ended.run(cloud, path)
 
 
 # Settings of an existing instance.
@@ -347,18 +342,21 @@ def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
 @instance_changes("setServiceAccount")
 def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     accepted = instance_properties.service_accounts(cloud, call, [call.body])
-    require_stopped(record, "The service account")
+    records.require_stopped(record, "The service account")
     record["serviceAccounts"] = accepted
 
 
 @instance_changes("setScheduling")
 def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
-    """Change the scheduling options; spot or not only while stopped."""
+    """Change the scheduling options; spot or not only while stopped.
+
+    What the body leaves out stays, except that it is completed again for the new model.
+    """
     before = record["scheduling"]
     kept = {key: value for key, value in before.items() if key not in call.body}
     after = instance_properties.full_scheduling(kept | resources.tidy(call.body))
     if after["preemptible"] != before["preemptible"]:
-        require_stopped(record, "The provisioning model")
+        records.require_stopped(record, "The provisioning model")
     record["scheduling"] = after
 
 
@@ -367,9 +365,9 @@ def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     zone = call.params["zone"]
     name = last(call.body.get("machineType", ""))
     if not name:
-        raise invalid("Invalid value for field 'machineType': ''. It is required.")
+        raise wrong_value("machineType", "", "It is required.")
     catalog.machine_type(name, zone)
-    require_stopped(record, "The machine type")
+    records.require_stopped(record, "The machine type")
     record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
 
 
@@ -381,8 +379,11 @@ def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
 
 @instance_changes("updateShieldedInstanceConfig")
 def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
-    """Change the Shielded VM options of a stopped instance."""
-    require_stopped(record, "The Shielded VM configuration")
+    """Change the Shielded VM options of a stopped instance.
+
+    They are the virtual firmware's, which reads them when it boots.
+    """
+    records.require_stopped(record, "The Shielded VM configuration")
     record["shieldedInstanceConfig"] = instance_properties.full_shielding(
         record["shieldedInstanceConfig"] | resources.tidy(call.body)
     )
@@ -390,31 +391,25 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
 
 # Output of the guest: its serial port and guest attributes.
 
-_PORTS = ("1", "2", "3", "4")
-
 
 @INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
-    """Return the output of a serial port from byte `start` on; only port 1 is written to."""
+    """Return the output of a serial port from byte `start` on; only port 1 is written to.
+
+    Google keeps the last megabyte, the local cloud all of it: `start` is never too early.
+    """
     path = INSTANCE.path(call)
     resources.load(cloud, path)
     start = call.number("start") or 0
     port = call.arg("port", "1")
-    if port not in _PORTS:
-        raise invalid(f"Invalid value for field 'port': '{port}'. Must be one of 1 to 4.")
+    if port not in ("1", "2", "3", "4"):
+        raise wrong_value("port", port, "Must be one of 1 to 4.")
     if start < 0:
-        raise invalid(f"Invalid value for field 'start': '{start}'. The local cloud keeps all.")
+        raise wrong_value("start", start, "The local cloud keeps all.")
     text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
-    return shown(
-        call,
-        {
-            "kind": "compute#serialPortOutput",
-            "selfLink": url_of(f"{path}/serialPort"),
-            "contents": text,
-            "start": str(start),
-            "next": str(end),
-        },
-    )
+    output = {"contents": text, "start": str(start), "next": str(end)}
+    link = url_of(f"{path}/serialPort")
+    return shown(call, {"kind": "compute#serialPortOutput", "selfLink": link, **output})
 
 
 def guest_attributes(found: dict[str, str]) -> Json:
@@ -426,28 +421,28 @@ def guest_attributes(found: dict[str, str]) -> Json:
 
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`.
+
+    404 for none is what clients that wait for one expect.
+    """
     path = INSTANCE.path(call)
     record = resources.load(cloud, path)
-    items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
-    if items.get("enable-guest-attributes", "").upper() != "TRUE":
-        raise ApiError(
-            403, "Permission denied: the instance's metadata does not set enable-guest-attributes."
-        )
+    # Off unless the metadata asks: the guest would otherwise write where all readers look.
+    if records.metadata(record).get("enable-guest-attributes", "").upper() != "TRUE":
+        message = "Permission denied: the instance's metadata does not set enable-guest-attributes."
+        raise ApiError(403, message)
     found = cloud.machines.guest_attributes(path)
     answer: Json = {"kind": "compute#guestAttributes"}
     variable, query = call.arg("variableKey"), call.arg("queryPath")
+    at = f"{path}/guestAttributes/{variable or query}"
+    chosen = {name: value for name, value in found.items() if name.startswith(query)}
+    if variable not in found if variable else not chosen:
+        raise not_found(at)
     if variable:
-        if variable not in found:
-            raise not_found(f"{path}/guestAttributes/{variable}")
         answer |= {"variableKey": variable, "variableValue": found[variable]}
     else:
-        chosen = {name: value for name, value in found.items() if name.startswith(query)}
-        if not chosen:
-            raise not_found(f"{path}/guestAttributes/{query}")
         answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
-    answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
-    return shown(call, answer)
+    return shown(call, answer | {"selfLink": url_of(at)})
 
 
 # Stock-outs and quotas, as switched by settings of the local cloud.
@@ -456,36 +451,30 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full."""
-    zone = last(record["zone"])
-    _require_quota(cloud, record, catalog.region_of(zone))
+    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full.
+
+    The codes are those inside a failed operation; the call itself has succeeded by then.
+    """
+    zone, own = last(record["zone"]), path_from(record["selfLink"])
+    region, project = catalog.region_of(zone), own.split("/")[1]
+    limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
+    if limit is not None:
+        # Stopped instances don't count: Google holds no CPUs for them.
+        held = [
+            _cpus(other)
+            for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
+            if "/instances/" in path and path != own and other["status"] != "TERMINATED"
+        ]
+        if _cpus(record) + sum(held) > limit:
+            message = f"Quota 'CPUS' exceeded.  Limit: {limit:.1f} in region {region}."
+            raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
     if zone in zones or "*" in zones:
-        where = path_from(record["zone"])
-        raise ApiError(
-            503,
-            f"The zone '{where}' does not have enough resources available to fulfill the request. "
-            " Try a different zone, or try again later.",
-            reason="ZONE_RESOURCE_POOL_EXHAUSTED",
+        message = (
+            f"The zone '{path_from(record['zone'])}' does not have enough resources available to "
+            "fulfill the request.  Try a different zone, or try again later."
         )
-
-
-def _require_quota(cloud: Cloud, record: Record, region: str) -> None:
-    limits = cloud.setting("compute.quota").get("CPUS", {})
-    if region not in limits:
-        return
-    project = path_from(record["selfLink"]).split("/")[1]
-    wanted = _cpus(record)
-    for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-"):
-        counts = "/instances/" in path and other["status"] not in ("TERMINATED", "STOPPED")
-        if counts and other["selfLink"] != record["selfLink"]:
-            wanted += _cpus(other)
-    if wanted > limits[region]:
-        raise ApiError(
-            403,
-            f"Quota 'CPUS' exceeded.  Limit: {limits[region]:.1f} in region {region}.",
-            reason="QUOTA_EXCEEDED",
-        )
+        raise ApiError(503, message, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
 
 
 def _cpus(record: Record) -> int:
@@ -499,22 +488,20 @@ def _cpus(record: Record) -> int:
 _DAY = 86400.0
 
 
-@started
+@records.started
 def begin_day(cloud: Cloud, path: str) -> None:
-    """Schedule the end of an instance that may run for only a day."""
+    """Schedule the end of an instance that may run for only a day, as an operation of our own.
+
+    The time of its start goes along: one that was stopped and started has a new day.
+    """
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record):
         since = record["lastStartTimestamp"]
-        cloud.clock.at(seconds_of(since) + _DAY, partial(_end, cloud, path, since))
+        work = Work("compute.instance.end", {"path": path, "since": since}, _DAY)
+        cloud.operations.start(f"compute-internal/end/{path}/{since}", work)
 
 
-@cloud_started
-def _plan_again(cloud: Cloud) -> None:
-    for path in cloud.store.keys(STORE):
-        if "/instances/" in path:
-            begin_day(cloud, path)
-
-
+@effect("compute.instance.end")
 def _end(cloud: Cloud, path: str, since: str) -> None:
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record) and record["lastStartTimestamp"] == since:

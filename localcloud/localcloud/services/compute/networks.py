@@ -1,9 +1,8 @@
 """VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv4Network, ip_network
+from itertools import product
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -11,20 +10,12 @@ from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, effect
 from localcloud.services import org_policy
-from localcloud.services.compute import catalog, projects, resources
-from localcloud.services.compute.api import (
-    API,
-    STORE,
-    last,
-    page,
-    path_from,
-    path_of,
-    shown,
-    url_of,
-)
+from localcloud.services.compute import api, catalog, projects, resources
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
 DEFAULT = "default"
-_AUTO_RANGE = "10.128.0.0/9"
+PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+"""The private addresses of RFC 1918."""
 SUBNETWORK_DEFAULTS: Json = {
     "privateIpGoogleAccess": False,
     "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
@@ -33,19 +24,13 @@ SUBNETWORK_DEFAULTS: Json = {
     "allowSubnetCidrRoutesOverlap": False,
 }
 """The fields of every new subnetwork whose maker says nothing else."""
-_RULES: tuple[tuple[str, str, list[Json]], ...] = (
-    ("default-allow-icmp", "0.0.0.0/0", [{"IPProtocol": "icmp"}]),
-    (
-        "default-allow-internal",
-        _AUTO_RANGE,
-        [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-    ),
-    ("default-allow-rdp", "0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["3389"]}]),
-    ("default-allow-ssh", "0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["22"]}]),
+# The rules of the default network: their name's end, source and ports by protocol. Source:
+# cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc.
+_RULES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("icmp", "0.0.0.0/0", {"icmp": ""}),
+    ("internal", "10.128.0.0/9", {"tcp": "0-65535", "udp": "0-65535", "icmp": ""}),
+    ("rdp", "0.0.0.0/0", {"tcp": "3389"}),
+    ("ssh", "0.0.0.0/0", {"tcp": "22"}),
 )
 
 
@@ -62,10 +47,14 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
     return path
 
 
-def require_own_network(cloud: Cloud, project: str, reference: str) -> str:
-    """Return what `require_network` does; 400 for a network of another project."""
-    path = require_network(cloud, project, reference)
-    projects.require_own(project, path)
+def _place(cloud: Cloud, call: Call, record: Json) -> str:
+    """Write down the network of a new resource by its URL, and return its path.
+
+    It is 400 for a network of another project: what is in a network is made by its owner.
+    """
+    path = require_network(cloud, call.project, record.get("network", ""))
+    projects.require_own(call.project, path)
+    record["network"] = url_of(path)
     return path
 
 
@@ -93,9 +82,7 @@ def _complete(record: Json) -> None:
     routing: dict[str, Any] = {"routingMode": "REGIONAL", "bgpBestPathSelectionMode": "LEGACY"}
     record["routingConfig"] = routing | record.get("routingConfig", {})
     _give_ula_range(record)
-    record["selfLinkWithId"] = url_of(
-        path_from(record["selfLink"]).rpartition("/")[0] + f"/{record['id']}"
-    )
+    record["selfLinkWithId"] = f"{record['selfLink'].rpartition('/')[0]}/{record['id']}"
 
 
 def _give_ula_range(record: Json) -> None:
@@ -109,26 +96,27 @@ def _give_ula_range(record: Json) -> None:
         )
 
 
+# One subnet a region, named like the network, each with the range that Google has set aside for the
+# region.
 def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     project, name = path.split("/")[1], record["name"]
     record["subnetworks"] = []
     for region, range_ in catalog.auto_ranges(cloud, project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
-        subnet = (
-            SUBNETWORK_DEFAULTS
-            | resources.identity(cloud, "compute#subnetwork", at, name)
-            | {
-                "_automatic": True,
-                "network": url_of(path),
-                "ipCidrRange": range_,
-                "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
-            }
-        )
+        subnet = {
+            **SUBNETWORK_DEFAULTS,
+            **resources.identity(cloud, "compute#subnetwork", at, name),
+            "_automatic": True,
+            "network": url_of(path),
+            "ipCidrRange": range_,
+            "gatewayAddress": str(IPv4Network(range_)[1]),
+        }
         resources.stamp(subnet)
         cloud.store.put(STORE, at, subnet)
         record["subnetworks"].append(url_of(at))
 
 
+# Every network begins with a way to the internet, which its owner may delete.
 def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     project = path.split("/")[1]
     name = f"default-route-{record['id']}"
@@ -144,6 +132,7 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
 
 
 def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
+    # A patch of one field of the routing must not drop the others.
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
         raise invalid("Use switchToCustomMode to change the mode of a network.")
@@ -153,7 +142,10 @@ def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
 
 @effect("compute.network.remove")
 def _remove_network(cloud: Cloud, path: str) -> None:
-    """Remove a network with its routes and automatic subnets, unless something is in it."""
+    """Remove a network with its routes and automatic subnets, unless something is in it.
+
+    The check is the operation's, not the call's: on Google too a deletion starts and then fails.
+    """
     with cloud.store.locked():
         resources.require_unused(cloud, path)
         for subnet in subnets(cloud, path):
@@ -181,28 +173,23 @@ resources.serve(NETWORK)
 
 @resources.changes(NETWORK, "switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
-    """Turn an auto mode network into a custom one; its subnets stay."""
+    """Turn an auto mode network into a custom one; its subnets stay.
+
+    There is no way back, so they lose the mark that deletes them with the network.
+    """
     record["autoCreateSubnetworks"] = False
     for subnet in subnets(cloud, NETWORK.path(call)):
         subnet.pop("_automatic", None)
         cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
 
-@API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
-def _get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
-    path = NETWORK.path(call)
-    resources.load(cloud, path)
-    rules = [
-        rule
-        for _, rule in cloud.store.items(STORE, f"projects/{call.project}/global/firewalls/")
-        if rule["network"] == url_of(path)
-    ]
-    return shown(call, {"firewalls": rules})
-
-
 @service_enabled["compute.googleapis.com"]
 def _add_default_network(cloud: Cloud, project: str) -> None:
-    """Create the network that comes with the Compute Engine API."""
+    """Create the network that comes with the Compute Engine API.
+
+    Its rules let in what a beginner needs: SSH, RDP and ping from everywhere, all ports from
+    inside.
+    """
     path = f"projects/{project}/global/networks/{DEFAULT}"
     skipped = org_policy.is_enforced(cloud, project, org_policy.SKIP_DEFAULT_NETWORK)
     if skipped or cloud.store.get(STORE, path) is not None:
@@ -215,14 +202,18 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
     _add_routes(cloud, path, network)
     _add_auto_subnets(cloud, path, network)
     cloud.store.put(STORE, path, network)
-    for name, source, allowed in _RULES:
+    for short, source, ports in _RULES:
+        name = f"default-allow-{short}"
         at = f"projects/{project}/global/firewalls/{name}"
         rule = resources.identity(cloud, "compute#firewall", at, name) | {
             "network": url_of(path),
             "priority": 65534,
             "direction": "INGRESS",
             "sourceRanges": [source],
-            "allowed": allowed,
+            "allowed": [
+                {"IPProtocol": protocol} | ({"ports": [range_]} if range_ else {})
+                for protocol, range_ in ports.items()
+            ],
             "disabled": False,
             "logConfig": {"enable": False},
         }
@@ -232,7 +223,6 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
 # Subnetworks, whose ranges must not overlap.
 
 _LONGEST_PREFIX = 29
-_USABLE = ("network", "ipCidrRange", "purpose", "stackType")
 
 
 def parse_range(text: str, field: str) -> IPv4Network:
@@ -240,12 +230,10 @@ def parse_range(text: str, field: str) -> IPv4Network:
     try:
         network = IPv4Network(text)
     except ValueError as error:
-        raise invalid(f"Invalid value for field '{field}': '{text}'. {error}.") from None
+        raise api.wrong_value(f"{field}", text, f"{error}.") from None
     if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
-        raise invalid(
-            f"Invalid value for field '{field}': '{text}'. The range must have a prefix length "
-            f"between 8 and {_LONGEST_PREFIX}."
-        )
+        why = f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}."
+        raise api.wrong_value(f"{field}", text, why)
     return network
 
 
@@ -253,6 +241,11 @@ def ranges(subnet: Record) -> list[IPv4Network]:
     """Return the primary and secondary ranges of a subnetwork."""
     secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
     return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
+
+
+def taken_ranges(cloud: Cloud, network: str) -> list[IPv4Network]:
+    """Return the ranges of all subnetworks of the network at path `network`."""
+    return [block for subnet in subnets(cloud, network) for block in ranges(subnet)]
 
 
 def require_subnetwork(
@@ -267,10 +260,8 @@ def require_subnetwork(
         for subnet in subnets(cloud, network):
             if last(subnet["region"]) == region:
                 return subnet
-        raise invalid(
-            f"Invalid value for field 'networkInterfaces[0].subnetwork': ''. Network '{network}' "
-            f"has no subnetwork in region {region}; name one."
-        )
+        why = f"Network '{network}' has no subnetwork in region {region}; name one."
+        raise api.wrong_value("networkInterfaces[0].subnetwork", "", why)
     if "/" not in reference:
         reference = f"regions/{region}/subnetworks/{reference}"
     path = path_of(reference, project)
@@ -288,13 +279,13 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
     for other in subnets(cloud, path_from(record["network"])):
         if other["selfLink"] == record["selfLink"]:
             continue
-        for block in wanted:
-            for existing in ranges(other):
-                if block.overlaps(existing):
-                    raise invalid(
-                        f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
-                        f"'{other['name']}' in region '{last(other['region'])}'."
-                    )
+        pairs = product(wanted, ranges(other))
+        if block := next((block for block, held in pairs if block.overlaps(held)), None):
+            raise invalid(
+                f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
+                f"'{other['name']}' in region '{last(other['region'])}'."
+            )
+    # Secondary ranges must not overlap each other or the primary one either.
     for index, block in enumerate(wanted):
         if any(block.overlaps(other) for other in wanted[:index]):
             raise invalid(f"Invalid IPCidrRange: {block} overlaps another range of the subnetwork.")
@@ -302,27 +293,29 @@ def _require_no_overlap(cloud: Cloud, record: Json) -> None:
 
 def _check_ranges(record: Json) -> None:
     if not record.get("ipCidrRange"):
-        raise invalid("Invalid value for field 'resource.ipCidrRange': ''. It must be given.")
+        raise api.wrong_value("resource.ipCidrRange", "", "It must be given.")
     record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
     for secondary in record.get("secondaryIpRanges", []):
         parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
 
 
 def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    network = require_own_network(cloud, call.project, record.get("network", ""))
-    record["network"] = url_of(network)
+    network = _place(cloud, call, record)
     _check_ranges(record)
     _require_no_overlap(cloud, record)
     _complete_logging(record, record)
-    first = IPv4Network(record["ipCidrRange"])[1]
-    record["gatewayAddress"] = str(first)
+    record["gatewayAddress"] = str(IPv4Network(record["ipCidrRange"])[1])
+    # A network lists its subnetworks, which clients follow.
     owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
 
 
 def _complete_logging(record: Json, sent: Json) -> None:
-    """Write the switch of the flow logs, if `sent` has one, into both of its places."""
+    """Write the switch of the flow logs, if `sent` has one, into both of its places.
+
+    `enableFlowLogs` is the older name of `logConfig.enable`; clients read either.
+    """
     if "enable" in sent.get("logConfig", {}):
         record["enableFlowLogs"] = sent["logConfig"]["enable"]
     elif "enableFlowLogs" in sent:
@@ -364,13 +357,14 @@ resources.serve(SUBNETWORK_KIND)
 
 @resources.changes(SUBNETWORK_KIND, "expandIpCidrRange")
 def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
-    """Widen a subnetwork's primary range; it cannot shrink."""
+    """Widen a subnetwork's primary range; it cannot shrink.
+
+    Addresses that are taken stay valid, since the old range is part of the new one.
+    """
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
     if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
-        raise invalid(
-            f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
-            f"range {record['ipCidrRange']}."
-        )
+        why = f"It must contain the current range {record['ipCidrRange']}."
+        raise api.wrong_value("ipCidrRange", wider, why)
     record["ipCidrRange"] = str(wider)
     _require_no_overlap(cloud, record)
 
@@ -381,25 +375,14 @@ def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
     record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
 
 
-@API.method("subnetworks.listUsable", permission="compute.subnetworks.list")
-def list_usable(cloud: Cloud, call: Call) -> Json:
-    """List the subnetworks of the project that machines may use."""
-    items = [
-        {"subnetwork": record["selfLink"], **{field: record[field] for field in _USABLE}}
-        for path, record in cloud.store.items(STORE, f"projects/{call.project}/regions/")
-        if "/subnetworks/" in path
-    ]
-    path = f"projects/{call.project}/aggregated/subnetworks/listUsable"
-    return page(call, "compute#usableSubnetworksAggregatedList", path, items)
-
-
 # Routes: the one to the internet that every network has, and those that users add.
 
 _NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
 
+# A next hop is one of a kind; the URL of one that is a resource is written down in full.
 def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
     if len(hops) != 1:
         raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
@@ -432,6 +415,8 @@ _BY_TYPE: dict[str, Json] = {
 }
 
 
+# NATs are no resources of their own: the provider patches the router with the whole list, and
+# compares it with the answer field by field.
 def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
     names = [nat.get("name", "") for nat in record.get("nats", [])]
     for name in names:
@@ -450,17 +435,16 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
             del nat["natIps"]
         type_ = nat.get("type") or "PUBLIC"
         completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
-    if completed:
-        record["nats"] = completed
+    record |= {"nats": completed} if completed else {}
 
 
 def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     _complete_nats(cloud, call, record)
 
 
 def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    _place(cloud, call, after)
     if before["network"] != after["network"]:
         raise invalid("The network of a router cannot be changed.")
     _complete_nats(cloud, call, after)
@@ -481,7 +465,10 @@ resources.serve(_ROUTER)
 
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
-    """Return a router's NATs; no traffic uses their addresses here."""
+    """Return a router's NATs; no traffic uses their addresses here.
+
+    Machines of the local cloud reach the internet through their host.
+    """
     record = resources.load(cloud, _ROUTER.path(call))
     status: Json = {"network": record["network"]}
     if record.get("nats"):
@@ -492,36 +479,26 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
     return shown(call, {"kind": "compute#routerStatusResponse", "result": status})
 
 
-@API.method("routers.getNatMappingInfo", permission="compute.routers.get")
-def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
-    """Return an empty list: machines of the local cloud reach the network without NAT."""
-    resources.load(cloud, _ROUTER.path(call))
-    return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}
-
-
 # Firewall rules: kept and checked here; `services/reach.py` judges packets by them.
 
 _HIGHEST_PRIORITY = 65535
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
+# Either allows or denies, never both. The priority decides between rules.
 def _check_rule(record: Json) -> None:
     _check_filters(record)
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
-        raise invalid(
-            f"Invalid value for field 'resource.priority': '{record['priority']}'. Must be "
-            f"between 0 and {_HIGHEST_PRIORITY}."
-        )
+        why = f"Must be between 0 and {_HIGHEST_PRIORITY}."
+        raise api.wrong_value("resource.priority", record["priority"], why)
     for field in ("sourceRanges", "destinationRanges"):
         for text in record.get(field, []):
             try:
                 ip_network(text)
             except ValueError as error:
-                raise invalid(
-                    f"Invalid value for field 'resource.{field}': '{text}'. {error}."
-                ) from None
+                raise api.wrong_value(f"resource.{field}", text, f"{error}.") from None
 
 
 def _check_filters(record: Json) -> None:
@@ -533,15 +510,16 @@ def _check_filters(record: Json) -> None:
     for field in accounts:
         for email in record[field]:
             if not _EMAIL.fullmatch(email):
-                raise invalid(f"Invalid value for field 'resource.{field}': '{email}'.")
+                raise api.wrong_value(f"resource.{field}", email)
     if record["direction"] == "EGRESS":
         for field in ("sourceTags", "sourceServiceAccounts"):
             if record.get(field):
                 raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
 
 
+# A rule without a source or destination is for all of them, which Google writes down.
 def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
+    _place(cloud, call, record)
     ingress = record["direction"] == "INGRESS"
     if ingress and not any(
         record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
@@ -553,7 +531,7 @@ def _prepare_rule(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _change_rule(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
+    _place(cloud, call, after)
     if before["network"] != after["network"] or before["direction"] != after["direction"]:
         raise invalid("The network and the direction of a firewall rule cannot be changed.")
     _check_rule(after)

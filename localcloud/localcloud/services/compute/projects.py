@@ -1,28 +1,28 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.registry import Handler
 from localcloud.core.store import Record, Work
 from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog
-from localcloud.services.compute.api import API, shown, url_of
+from localcloud.services.compute.api import API, shown, url_of, wrong_value
 from localcloud.services.compute.resources import fingerprint, require_match
 
-_QUOTAS = {
-    "NETWORKS": 50,
-    "FIREWALLS": 500,
-    "ROUTES": 500,
-    "IMAGES": 2000,
-    "CPUS_ALL_REGIONS": 2400,
-}
+# Kept for clients that show them; nothing counts against them here.
+_QUOTAS = {"NETWORKS": 50, "FIREWALLS": 500, "ROUTES": 500, "IMAGES": 2000}
+_QUOTAS["CPUS_ALL_REGIONS"] = 2400
 
 
 def default_service_account(project: str) -> str:
-    """Return the e-mail address of the Compute Engine default service account."""
+    """Return the e-mail address of the Compute Engine default service account.
+
+    It is made from the project's number, not its id.
+    """
     return f"{projects.number(project)}-compute@developer.gserviceaccount.com"
 
 
@@ -32,27 +32,26 @@ def common_metadata(cloud: Cloud, project: str) -> Json:
     return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
 
 
+# Clients read the number, the default account and the common metadata of a project here.
 @API.method("projects.get", permission="compute.projects.get")
 def _get_project(cloud: Cloud, call: Call) -> Json:
     project = projects.find(cloud, call.project)
     if project is None:
         raise not_found(f"projects/{call.project}")
     lends = is_host(cloud, call.project)
-    return shown(
-        call,
-        {
-            "kind": "compute#project",
-            "id": project["projectNumber"],
-            "creationTimestamp": project["createTime"],
-            "name": call.project,
-            "commonInstanceMetadata": common_metadata(cloud, call.project),
-            "quotas": [{"metric": m, "limit": n, "usage": 0} for m, n in _QUOTAS.items()],
-            "defaultServiceAccount": default_service_account(call.project),
-            "defaultNetworkTier": "PREMIUM",
-            "xpnProjectStatus": "HOST" if lends else "UNSPECIFIED_XPN_PROJECT_STATUS",
-            "selfLink": url_of(f"projects/{call.project}"),
-        },
-    )
+    record = {
+        "kind": "compute#project",
+        "id": project["projectNumber"],
+        "creationTimestamp": project["createTime"],
+        "name": call.project,
+        "commonInstanceMetadata": common_metadata(cloud, call.project),
+        "quotas": [{"metric": m, "limit": n, "usage": 0} for m, n in _QUOTAS.items()],
+        "defaultServiceAccount": default_service_account(call.project),
+        "defaultNetworkTier": "PREMIUM",
+        "xpnProjectStatus": "HOST" if lends else "UNSPECIFIED_XPN_PROJECT_STATUS",
+        "selfLink": url_of(f"projects/{call.project}"),
+    }
+    return shown(call, record)
 
 
 @API.method("projects.getXpnHost", permission="compute.projects.get")
@@ -66,27 +65,30 @@ def get_xpn_host(cloud: Cloud, call: Call) -> Json:
     "projects.setCommonInstanceMetadata", permission="compute.projects.setCommonInstanceMetadata"
 )
 def set_common_metadata(cloud: Cloud, call: Call) -> Json:
-    """Replace the project-wide metadata."""
+    """Replace the project-wide metadata.
+
+    All machines of the project see it, unless they have an item of the same key.
+    """
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
         projects.set_common_metadata(cloud, call.project, call.body.get("items", []))
-    target = f"projects/{call.project}"
-    work = Work("compute.settle", {"path": target}, cloud.seconds("compute.update"))
     kind = "compute.projects.setCommonInstanceMetadata"
+    return _begin_change(cloud, call, kind, "compute.update")
+
+
+def _begin_change(cloud: Cloud, call: Call, kind: str, latency: str) -> Json:
+    target = f"projects/{call.project}"
+    work = Work("compute.settle", {"path": target}, cloud.seconds(latency))
     return api.start(cloud, call, work, scope="global", kind=kind, target=target)
 
 
 @service_enabled["compute.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():
         key = projects.service_key(publisher, API.service)
         cloud.store.put(projects.ENABLED_SERVICE, key, {"effective": 0.0})
-
-
-def _add_default_account(cloud: Cloud, project: str) -> None:
     number = str(cloud.operations.number())
     # Google gives it the role of an editor unless an organization's policy forbids it.
     iam_policy.add_account(
@@ -106,7 +108,6 @@ def _add_default_account(cloud: Cloud, project: str) -> None:
 # organizations here, so a permission in the host project is enough to set it up.
 
 _HOST = "compute-shared-vpc"
-_PERMISSION = "compute.organizations"
 
 
 def host_of(cloud: Cloud, project: str) -> str:
@@ -121,63 +122,67 @@ def is_host(cloud: Cloud, project: str) -> bool:
 
 
 def require_lent(cloud: Cloud, project: str, path: str) -> None:
-    """Refuse a network or subnetwork of a project that does not lend it to `project`."""
+    """Refuse a network or subnetwork of a project that does not lend it to `project`.
+
+    The right to use it is asked for separately: a host project lends to whom it lets use its
+    subnetworks.
+    """
     owner = path.split("/")[1]
     if owner not in (project, host_of(cloud, project)):
-        raise ApiError(
-            400,
-            f"Invalid resource usage: 'Cross-project references for this resource are not "
-            f"allowed: {path}.'.",
-            reason="invalidUsage",
-        )
+        why = f"'Cross-project references for this resource are not allowed: {path}.'."
+        raise ApiError(400, f"Invalid resource usage: {why}", reason="invalidUsage")
 
 
 def require_own(project: str, path: str) -> None:
     """Refuse a network of another project."""
     if path.split("/")[1] != project:
-        raise invalid(
-            f"Invalid value for field 'resource.network': '{path}'. Cross project referencing is "
-            "not allowed for this resource."
-        )
+        why = "Cross project referencing is not allowed for this resource."
+        raise wrong_value("resource.network", path, why)
 
 
-@API.method("projects.enableXpnHost", permission=f"{_PERMISSION}.enableXpnHost")
-def _enable_host(cloud: Cloud, call: Call) -> Json:
+def _sets_up(method: str) -> Callable[[Handler], Handler]:
+    """Register a method of a host project; what it does is done when its operation begins."""
+
+    def register(change: Handler) -> Handler:
+        @API.method(f"projects.{method}", permission=f"compute.organizations.{method}")
+        def handle(cloud: Cloud, call: Call) -> Json:
+            with cloud.store.locked():
+                change(cloud, call)
+            return _begin_change(cloud, call, method, "network.update")
+
+        return change
+
+    return register
+
+
+@_sets_up("enableXpnHost")
+def _enable_host(cloud: Cloud, call: Call) -> None:
     if host_of(cloud, call.project):
         raise invalid(f"The project '{call.project}' is attached to a host project itself.")
     if not is_host(cloud, call.project):
         cloud.store.put(_HOST, call.project, {"attached": []})
-    return _operation(cloud, call, "enableXpnHost")
 
 
-@API.method("projects.disableXpnHost", permission=f"{_PERMISSION}.disableXpnHost")
-def disable_host(cloud: Cloud, call: Call) -> Json:
-    """Turn a host project into a plain one; no project may be attached."""
+@_sets_up("disableXpnHost")
+def _disable_host(cloud: Cloud, call: Call) -> None:
     if _host(cloud, call.project)["attached"]:
         raise invalid(f"Service projects are still attached to '{call.project}'.")
     cloud.store.delete(_HOST, call.project)
-    return _operation(cloud, call, "disableXpnHost")
 
 
-@API.method("projects.enableXpnResource", permission=f"{_PERMISSION}.enableXpnResource")
-def attach(cloud: Cloud, call: Call) -> Json:
+@_sets_up("enableXpnResource")
+def _attach(cloud: Cloud, call: Call) -> None:
     """Attach a service project to a host project; it can have only one."""
-    project = _named(call)
-    with cloud.store.locked():
-        record = _host(cloud, call.project)
-        if is_host(cloud, project) or host_of(cloud, project) not in ("", call.project):
-            raise invalid(f"'{project}' is a host project, or attached to another one.")
-        attached = {*record["attached"], project}
-        cloud.store.put(_HOST, call.project, {"attached": sorted(attached)})
-    return _operation(cloud, call, "enableXpnResource")
+    project, attached = _named(call), _host(cloud, call.project)["attached"]
+    if is_host(cloud, project) or host_of(cloud, project) not in ("", call.project):
+        raise invalid(f"'{project}' is a host project, or attached to another one.")
+    cloud.store.put(_HOST, call.project, {"attached": sorted({*attached, project})})
 
 
-@API.method("projects.disableXpnResource", permission=f"{_PERMISSION}.disableXpnResource")
-def _detach(cloud: Cloud, call: Call) -> Json:
-    with cloud.store.locked():
-        left = [name for name in _host(cloud, call.project)["attached"] if name != _named(call)]
-        cloud.store.put(_HOST, call.project, {"attached": left})
-    return _operation(cloud, call, "disableXpnResource")
+@_sets_up("disableXpnResource")
+def _detach(cloud: Cloud, call: Call) -> None:
+    left = [name for name in _host(cloud, call.project)["attached"] if name != _named(call)]
+    cloud.store.put(_HOST, call.project, {"attached": left})
 
 
 @API.method("projects.getXpnResources", permission="compute.projects.get")
@@ -199,9 +204,3 @@ def _named(call: Call) -> str:
     if resource.get("type", "PROJECT") != "PROJECT" or not resource.get("id"):
         raise invalid("Invalid value for field 'xpnResource': a PROJECT with its id is required.")
     return str(resource["id"])
-
-
-def _operation(cloud: Cloud, call: Call, kind: str) -> Json:
-    target = f"projects/{call.project}"
-    work = Work("compute.settle", {"path": target}, cloud.seconds("network.update"))
-    return api.start(cloud, call, work, scope="global", kind=kind, target=target)

@@ -1,7 +1,5 @@
 """Kinds of compute resources, and the methods, fingerprints and users that all of them have."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -15,10 +13,10 @@ from localcloud.core import access
 from localcloud.core.call import Call, Json, same_bytes
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, Hook
-from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.errors import ApiError, not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, catalog
-from localcloud.services.compute.api import API, STORE, aggregate, page, shown, url_of
+from localcloud.services.compute.api import API, STORE, shown, url_of
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
 Change = Callable[[Cloud, Call, Json, Json], str | None]
@@ -27,18 +25,14 @@ Remove = Callable[[Cloud, str, Json], None]
 _OWN = ("labels", "metadata")
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing, for kinds that have nothing to prepare or remove."""
-
-
 def place_of(call: Call) -> str:
     """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
-    if "zone" in call.params:
-        catalog.require_zone(call.params["zone"])
-        return f"zones/{call.params['zone']}"
-    if "region" in call.params:
-        catalog.require_region(call.params["region"])
-        return f"regions/{call.params['region']}"
+    if zone := call.params.get("zone"):
+        catalog.require_zone(zone)
+        return f"zones/{zone}"
+    if region := call.params.get("region"):
+        catalog.require_region(region)
+        return f"regions/{region}"
     return "global"
 
 
@@ -70,9 +64,9 @@ class Kind:
     parameter: str
     scope: Scope
     defaults: Json = field(default_factory=dict)
-    prepare: Prepare = _nothing
+    prepare: Prepare = lambda cloud, call, path, record: None
     change: Change | None = None
-    remove: Remove = _nothing
+    remove: Remove = lambda cloud, path, record: None
     removal: str = "compute.remove"
     labelled: bool = False
     stamped: bool = False
@@ -117,6 +111,7 @@ _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
 changed: Hook[[Cloud, str], None] = Hook()
 """Runs when the resource at a path was created, changed or removed."""
+# Output only: what a client has read and sends back is ignored.
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
 
 
@@ -138,10 +133,7 @@ def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:
 def require_name(name: str) -> None:
     """Refuse a name that breaks Google's rules for resource names."""
     if not _NAME.fullmatch(name):
-        raise invalid(
-            f"Invalid value for field 'resource.name': '{name}'. Must be a match of regex "
-            f"'{_NAME.pattern}'"
-        )
+        raise api.wrong_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
 
 
 def require_new(cloud: Cloud, path: str) -> None:
@@ -157,24 +149,26 @@ def require_permission(cloud: Cloud, call: Call, permission: str) -> None:
 
 def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
     """Return the fields that every resource has."""
-    record: Json = {
+    return {
         "kind": kind,
         "id": str(cloud.operations.number()),
         "creationTimestamp": rfc3339(cloud.clock.now()),
         "name": name,
         "selfLink": url_of(path),
+        **api.place_link(path),
     }
-    place = path.split("/")[2:4]
-    if place[0] in ("zones", "regions"):
-        record[place[0].removesuffix("s")] = url_of("/".join(path.split("/")[:4]))
-    return record
 
 
 def serve(kind: Kind) -> None:
-    """Register the methods of a kind, as far as they are plain."""
+    """Register the methods of a kind, as far as they are plain.
+
+    Every change answers an operation, also those that take no time: clients of Compute Engine wait
+    for one whatever they do.
+    """
 
     def insert(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
+        # Labels take a permission of their own, wherever they come from.
         if kind.labelled and call.body.get("labels"):
             require_permission(cloud, call, kind.permission("setLabels"))
         path = add(cloud, call, kind, place_of(call), call.body)
@@ -188,19 +182,38 @@ def serve(kind: Kind) -> None:
         path = kind.path(call)
         with cloud.store.locked():
             record = load(cloud, path)
+            # Others check in their effect what this checks here.
             if kind.removal == "compute.remove":
                 require_unused(cloud, path)
                 kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, kind.removal, "delete")
 
+    # What a kind can change in place it checks in `change`; a fingerprint that is not current means
+    # another caller was faster.
+    def patch(cloud: Cloud, call: Call) -> Json:
+        _require_also(cloud, call, kind)
+        path = kind.path(call)
+        with cloud.store.locked():
+            before = load(cloud, path)
+            if kind.stamped:
+                require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
+            fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
+            after = tidy(before | fresh)
+            type_ = kind.change(cloud, call, before, after) if kind.change else None
+            return replace(cloud, call, kind, type_ or "patch", path, after)
+
+    def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
+        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+        record["labels"] = call.body.get("labels", {})
+
     API.method(kind.method("insert"), permission=kind.permission("create"))(insert)
     API.method(kind.method("get"), permission=kind.permission("get"))(get)
     API.method(kind.method("delete"), permission=kind.permission("delete"))(delete)
     serve_lists(kind)
-    if kind.change is not None:
-        _serve_patch(kind, kind.change)
+    if kind.change:
+        API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
     if kind.labelled:
-        _serve_labels(kind)
+        changes(kind, "setLabels")(set_labels)
 
 
 def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
@@ -209,7 +222,7 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
     def list_(cloud: Cloud, call: Call) -> Json:
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
         records = [view(record) for _, record in cloud.store.items(STORE, f"{path}/")]
-        return page(call, f"{kind.kind}List", path, records)
+        return api.page(call, f"{kind.kind}List", path, records)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
         found: dict[str, list[Json]] = {place: [] for place in _places(cloud, call, kind)}
@@ -217,7 +230,7 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
             if path.split("/")[-2] == kind.collection:
                 found.setdefault(_scope_of(path), []).append(view(record))
         path = f"projects/{call.project}/aggregated/{kind.collection}"
-        return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
+        return api.aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
 
     API.method(kind.method("list"), permission=kind.permission("list"))(list_)
     if kind.scope != "global":
@@ -225,7 +238,11 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
 
 
 def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
-    """Store a new resource in a scope (such as `zones/z`), checked and completed; its path."""
+    """Store a new resource in a scope (such as `zones/z`), checked and completed; its path.
+
+    It is stored when the call returns and settles when the operation is done, as on Google: a
+    second insert of the same name fails at once.
+    """
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place}/{kind.collection}/{name}"
@@ -256,7 +273,10 @@ def begin(
     effect_name: str = "compute.settle",
     step: str = "update",
 ) -> Json:
-    """Start the operation of a change to the resource at `path`."""
+    """Start the operation of a change to the resource at `path`.
+
+    The record has changed already; the operation only takes its time and tells `changed`.
+    """
     work = Work(effect_name, {"path": path}, cloud.seconds(f"{kind.latency}.{step}"))
     return api.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
@@ -270,7 +290,10 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
 
 @effect("compute.settle")
 def _settle(cloud: Cloud, path: str) -> None:
-    """Finish creating or changing a resource."""
+    """Finish creating or changing a resource.
+
+    Disks and snapshots are CREATING until then.
+    """
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})
@@ -306,29 +329,6 @@ def _places(cloud: Cloud, call: Call, kind: Kind) -> list[str]:
     ]
 
 
-def _serve_patch(kind: Kind, change: Change) -> None:
-    def patch(cloud: Cloud, call: Call) -> Json:
-        _require_also(cloud, call, kind)
-        path = kind.path(call)
-        with cloud.store.locked():
-            before = load(cloud, path)
-            if kind.stamped:
-                require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
-            fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
-            after = tidy(before | fresh)
-            type_ = change(cloud, call, before, after) or "patch"
-            return replace(cloud, call, kind, type_, path, after)
-
-    API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
-
-
-def _serve_labels(kind: Kind) -> None:
-    @changes(kind, "setLabels")
-    def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
-        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
-        record["labels"] = call.body.get("labels", {})
-
-
 def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes a resource in place.
 
@@ -353,7 +353,10 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a short hash of `value`."""
+    """Return a short hash of `value`.
+
+    Fingerprints are of the format `byte`: base64, here in the alphabet for URLs.
+    """
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.urlsafe_b64encode(digest[:8]).decode()
 
@@ -361,12 +364,9 @@ def fingerprint(value: Any) -> str:
 def require_match(sent: str | None, actual: str | None, what: str) -> None:
     """Refuse a change that was made to an older state; `what` is `metadata`, `labels`, …"""
     if not same_bytes(sent, actual):
-        raise ApiError(
-            412,
-            "Labels fingerprint either invalid or resource labels have changed"
-            if what == "labels"
-            else f"Supplied fingerprint does not match current {what} fingerprint.",
-        )
+        if what == "labels":
+            raise ApiError(412, "Labels fingerprint either invalid or resource labels have changed")
+        raise ApiError(412, f"Supplied fingerprint does not match current {what} fingerprint.")
 
 
 def stamp(record: Json) -> None:
@@ -387,7 +387,10 @@ finders: Hook[[Cloud, str], list[str]] = Hook()
 
 
 def users(cloud: Cloud, path: str) -> list[str]:
-    """Return paths of the resources that refer to the one at `path`."""
+    """Return paths of the resources that refer to the one at `path`.
+
+    References are stored as full URLs, so a search of the records' text finds them all.
+    """
     # A Shared VPC's networks have users in other projects.
     shared = path.split("/")[-2] in ("networks", "subnetworks")
     within = "projects/" if shared else "/".join(path.split("/")[:2]) + "/"
@@ -412,13 +415,11 @@ def require_unused(cloud: Cloud, path: str) -> None:
 
 def in_use(path: str, user: str) -> ApiError:
     """Return the 400 for a resource that `user` uses."""
+    # Google's words have the singular in snake case: `instance_template`.
     kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
     kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
-    return ApiError(
-        400,
-        f"The {kind} resource '{path}' is already being used by '{user}'",
-        reason="resourceInUseByAnotherResource",
-    )
+    message = f"The {kind} resource '{path}' is already being used by '{user}'"
+    return ApiError(400, message, reason="resourceInUseByAnotherResource")
 
 
 def _needs_nothing(cloud: Cloud, path: str) -> bool:

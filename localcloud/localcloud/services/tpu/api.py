@@ -4,8 +4,6 @@ A stored node has the fields of v2alpha1 and, for a classic one, those that only
 begin with `_` are the emulator's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
@@ -83,11 +81,12 @@ def bad_state(action: str, state: str) -> ApiError:
 
 def node_view(record: Record, version: str) -> Json:
     """Return a node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
-    view = _with_block(record)
-    if version == "v1":
-        _as_v1(view)
-    else:
-        _as_v2(view)
+    view, taken = dict(record), record.get("_addresses")
+    if taken and "cidrBlock" not in record:
+        # Google shows the block that the hosts' addresses are of.
+        prefix = catalog.accelerators()[record["acceleratorType"]].prefix
+        view["cidrBlock"] = str(IPv4Network((taken[0], prefix), strict=False))
+    (_as_v1 if version == "v1" else _as_v2)(view)
     if version != "v2":
         view["apiVersion"] = _NEWER_THAN_V1.get(view["apiVersion"], view["apiVersion"])
     return _known(view, version, "Node")
@@ -98,15 +97,7 @@ def queued_view(record: Record, version: str) -> Json:
     return _known(record, version, "QueuedResource")
 
 
-def _with_block(record: Record) -> Json:
-    """Return a node with the block of its hosts' addresses, unless it has one."""
-    taken = record.get("_addresses")
-    if not taken or "cidrBlock" in record:
-        return dict(record)
-    prefix = catalog.accelerators()[record["acceleratorType"]].prefix
-    return record | {"cidrBlock": str(IPv4Network((taken[0], prefix), strict=False))}
-
-
+# v1 also has the first host's address and port as fields of the node, and the account as text.
 def _as_v1(view: Json) -> None:
     account = view.get("serviceAccount")
     if isinstance(account, dict):
@@ -120,6 +111,7 @@ def _as_v1(view: Json) -> None:
         view["network"] = view["networkConfig"]["network"]
 
 
+# v2 names the runtime and the network otherwise.
 def _as_v2(view: Json) -> None:
     if isinstance(view.get("serviceAccount"), str):
         view["serviceAccount"] = {"email": view["serviceAccount"]}
@@ -190,37 +182,32 @@ def _show(name: str, record: Record) -> Json:
     return show_operation(name, metadata, record, response)
 
 
-def _operation_name(call: Call) -> str:
-    return f"{place(call)}/operations/{call.params['operationsId']}"
-
-
-def _load_operation(cloud: Cloud, call: Call) -> Record:
-    return cloud.operations.load(
-        _OPERATIONS + _operation_name(call), missing(_operation_name(call))
-    )
+def _load_operation(cloud: Cloud, call: Call) -> tuple[str, Record]:
+    name = f"{place(call)}/operations/{call.params['operationsId']}"
+    return name, cloud.operations.load(_OPERATIONS + name, missing(name))
 
 
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Return the state of an operation."""
-    return _show(_operation_name(call), _load_operation(cloud, call))
+    """Return the state of an operation.
+
+    Those of nodes and of queued resources are in one collection.
+    """
+    return _show(*_load_operation(cloud, call))
 
 
 @API.method("projects.locations.operations.list", permission="tpu.operations.list")
 def list_operations(cloud: Cloud, call: Call) -> Json:
     """List a location's operations."""
     prefix = f"{_OPERATIONS}{place(call)}/operations/"
-    shown = [
-        _show(key.removeprefix(_OPERATIONS), record)
-        for key, record in cloud.operations.items(prefix)
-    ]
-    return page(call, "operations", shown)
+    found = cloud.operations.items(prefix)
+    return page(call, "operations", [_show(k.removeprefix(_OPERATIONS), r) for k, r in found])
 
 
 @API.method("projects.locations.operations.cancel", permission="tpu.operations.get")
 def cancel_operation(cloud: Cloud, call: Call) -> Json:
     """Refuse: operations on TPUs cannot be called off, and Google says so in their metadata."""
-    if not _load_operation(cloud, call)["done"]:
+    if not _load_operation(cloud, call)[1]["done"]:
         raise ApiError(501, "Cancellation of this operation is not supported.")
     return {}
 
@@ -228,13 +215,16 @@ def cancel_operation(cloud: Cloud, call: Call) -> Json:
 # Google names no permission for it, and has those to get and to list only: our own word.
 @API.method("projects.locations.operations.delete", permission="tpu.operations.get")
 def delete_operation(cloud: Cloud, call: Call) -> Json:
-    """Forget a finished operation."""
-    record = cloud.operations.get(_OPERATIONS + _operation_name(call))
+    """Forget a finished operation.
+
+    One that still runs must stay: its effect would be called off.
+    """
+    key = f"{_OPERATIONS}{place(call)}/operations/{call.params['operationsId']}"
+    record = cloud.operations.get(key)
     if record is None or not record["done"]:
-        raise ApiError(
-            404 if record is None else 400, f"'{_operation_name(call)}' is not a done operation"
-        )
-    cloud.operations.delete(_OPERATIONS + _operation_name(call))
+        name = key.removeprefix(_OPERATIONS)
+        raise ApiError(404 if record is None else 400, f"'{name}' is not a done operation")
+    cloud.operations.delete(key)
     return {}
 
 
@@ -274,13 +264,11 @@ def list_locations(cloud: Cloud, call: Call) -> Json:
 
 
 def _accelerator_types(call: Call) -> dict[str, Json]:
-    found = {}
-    for accelerator in catalog.in_zone(call.params["locationsId"]):
-        shown: Json = {"type": accelerator.name}
-        if call.method.version != "v1":
-            config = {"type": accelerator.type, "topology": accelerator.topology}
-            shown["acceleratorConfigs"] = [config]
-        found[accelerator.name] = shown
+    found: dict[str, Json] = {}
+    for one in catalog.in_zone(call.params["locationsId"]):
+        configs = [{"type": one.type, "topology": one.topology}]
+        newer = {} if call.method.version == "v1" else {"acceleratorConfigs": configs}
+        found[one.name] = {"type": one.name, **newer}
     return found
 
 
@@ -320,11 +308,15 @@ _serve("tensorflowVersions", lambda call: _versions(catalog.tensorflow_versions(
     "projects.locations.generateServiceIdentity", permission="tpu.locations.get", versions=V2
 )
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Name the account as which Cloud TPU acts in the project."""
+    """Name the account as which Cloud TPU acts in the project.
+
+    Classic nodes read their data as it, so users grant it rights on their buckets.
+    """
     place(call)
     return {"identity": {"email": service_identity(call.project)}}
 
 
+# Both are made when the API is enabled, before the first node: users grant them rights first.
 @service_enabled["tpu.googleapis.com"]
 def _add_accounts(cloud: Cloud, project: str) -> None:
     iam_policy.add_account(cloud, project, service_identity(project), "roles/tpu.serviceAgent")

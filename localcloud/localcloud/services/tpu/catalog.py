@@ -1,7 +1,5 @@
 """What Google offers: TPU types, their zones, runtime and TensorFlow versions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Checks a node before it is created: type, network, addresses, account, disks, quota, stock."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv4Network
 
@@ -11,13 +9,8 @@ from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import disks as compute_disks
+from localcloud.services.compute import networks
 from localcloud.services.compute.api import STORE, last, path_from, url_of
-from localcloud.services.compute.networks import (
-    ranges,
-    require_network,
-    require_subnetwork,
-    subnets,
-)
 from localcloud.services.compute.projects import default_service_account
 from localcloud.services.compute.resources import holders, in_use, load
 from localcloud.services.tpu import catalog
@@ -26,7 +19,6 @@ from localcloud.services.tpu.catalog import Accelerator
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_TAG = _NAME
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
@@ -46,7 +38,6 @@ _SCOPES = (
 # The size of a TPU VM's image.
 _SMALLEST_BOOT_GB = 100
 # Source: cloud.google.com/tpu/docs/internal-ip-blocks, "Manual IP address configuration".
-_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
 _AUTOMATIC = IPv4Network("10.240.0.0/12")
 _WRITE = "READ_WRITE"
 # Disks of these kinds attach to a single machine, unless their access mode says otherwise.
@@ -55,13 +46,16 @@ _UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
 _HOSTS = 16
 
 
+def wrong(what: str, value: str, why: str) -> ApiError:
+    """Return the 400 for a value, in the words that all of Cloud TPU uses."""
+    return invalid(f'Cloud TPU received an invalid {what}, "{value}"{why}')
+
+
 def require_name(name: str, what: str) -> None:
     """Refuse a name that breaks the TPU API's rules; `what` is the parameter, such as `nodeId`."""
     if not _NAME.fullmatch(name):
-        raise invalid(
-            f'Cloud TPU received an invalid {what}, "{name}". It must match {_NAME.pattern}: '
-            "lower-case letters, digits and hyphens, beginning with a letter, at most 63."
-        )
+        rule = "lower-case letters, digits and hyphens, beginning with a letter, at most 63."
+        raise wrong(what, name, f". It must match {_NAME.pattern}: {rule}")
 
 
 def accelerator(zone: str, body: Json) -> catalog.Accelerator:
@@ -73,20 +67,14 @@ def accelerator(zone: str, body: Json) -> catalog.Accelerator:
     config = body.get("acceleratorConfig")
     if config and body.get("acceleratorType"):
         raise invalid("Only one of accelerator_type and accelerator_config may be given.")
-    wanted = body.get("acceleratorType") or _DEFAULT_TYPE
-    for candidate in offered:
-        fits = (candidate.type, candidate.topology) == (
-            (config or {}).get("type"),
-            (config or {}).get("topology"),
-        )
-        if fits if config else candidate.name == wanted:
-            return candidate
-    asked = f"{config.get('type')} {config.get('topology')}" if config else wanted
+    asked = body.get("acceleratorType") or _DEFAULT_TYPE
+    if config:
+        asked = f"{config.get('type')} {config.get('topology')}"
+    for one in offered:
+        if asked == (f"{one.type} {one.topology}" if config else one.name):
+            return one
     known = ", ".join(one.name for one in offered)
-    raise invalid(
-        f'Cloud TPU received an invalid AcceleratorType, "{asked}" for zone "{zone}". Accepted '
-        f"values are {known}."
-    )
+    raise wrong("AcceleratorType", asked, f' for zone "{zone}". Accepted values are {known}.')
 
 
 def require_common(body: Json) -> None:
@@ -98,22 +86,18 @@ def require_common(body: Json) -> None:
         raise invalid(f"At most {_MOST_LABELS} labels are allowed, got {len(labels)}.")
     for key, value in labels.items():
         if not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise invalid(
-                f'Cloud TPU received an invalid label, "{key}": "{value}". Keys match '
-                f"{_LABEL.pattern}, values {_LABEL_VALUE.pattern}."
-            )
+            rules = f"Keys match {_LABEL.pattern}, values {_LABEL_VALUE.pattern}."
+            raise wrong("label", key, f': "{value}". {rules}')
     for tag in body.get("tags", []):
-        if not _TAG.fullmatch(tag):
-            raise invalid(f'Cloud TPU received an invalid tag, "{tag}". Tags match {_TAG.pattern}.')
+        if not _NAME.fullmatch(tag):
+            raise wrong("tag", tag, f". Tags match {_NAME.pattern}.")
 
 
 def require_runtime(version: str, accelerator: catalog.Accelerator) -> None:
     """Refuse a runtime version that does not exist or does not run on the type."""
     if version not in catalog.runtime_versions():
-        raise invalid(
-            f'Cloud TPU received an invalid RuntimeVersion, "{version}". Accepted values are '
-            f"{', '.join(catalog.runtime_versions())}."
-        )
+        known = ", ".join(catalog.runtime_versions())
+        raise wrong("RuntimeVersion", version, f". Accepted values are {known}.")
     if not catalog.runs_on(version, accelerator):
         raise invalid(f'RuntimeVersion "{version}" does not support {accelerator.name}.')
 
@@ -126,9 +110,11 @@ def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, st
             when Cloud TPU may not use those of a Shared VPC.
     """
     project = call.project
-    name, subnet_name = config.get("network", ""), config.get("subnetwork", "")
-    path = "" if subnet_name and not name else require_network(cloud, project, by_id(cloud, name))
-    subnet = require_subnetwork(cloud, project, zone, by_id(cloud, subnet_name), path)
+    name, subnet_name = (by_id(cloud, config.get(key, "")) for key in ("network", "subnetwork"))
+    # A subnetwork alone says which network it is in; without both it is the default one.
+    alone = subnet_name and not name
+    path = "" if alone else networks.require_network(cloud, project, name)
+    subnet = networks.require_subnetwork(cloud, project, zone, subnet_name, path)
     path = path or path_from(subnet["network"])
     _require_agent(cloud, project, path_from(subnet["selfLink"]))
     return config | {"network": path, "subnetwork": path_from(subnet["selfLink"])}, path
@@ -145,25 +131,15 @@ def _require_agent(cloud: Cloud, project: str, subnet: str) -> None:
     agent = network_agent(project)
     caller = Principal(f"serviceAccount:{agent}")
     if not access.has(cloud, caller, "compute.subnetworks.use", [subnet, host]):
-        raise ApiError(
-            403,
-            f"Required 'compute.subnetworks.use' permission for '{subnet}': grant "
-            f"roles/tpu.xpnAgent on {host} to {agent}.",
-        )
+        cure = f"grant roles/tpu.xpnAgent on {host} to {agent}."
+        raise ApiError(403, f"Required 'compute.subnetworks.use' permission for '{subnet}': {cure}")
 
 
 def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
-    """Refuse hosts for which a subnetwork has no addresses left.
-
-    Args:
-        subnet: path of the subnetwork.
-        hosts: how many addresses are wanted.
-
-    Raises:
-        ApiError: 400, as Google answers.
-    """
+    """Refuse hosts for which the subnetwork at path `subnet` has no addresses left; 400."""
+    # TPU VMs have addresses only once they boot, so the types of all stored nodes count.
     record = cloud.store.get(STORE, subnet) or {}
-    room = ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
+    room = networks.ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
     url = url_of(subnet)
     used = sum(
         catalog.accelerators()[node["acceleratorType"]].hosts
@@ -172,12 +148,11 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     )
     used += sum("/instances/" in user for user in cloud.store.mentioning(STORE, "projects/", url))
     if used + hosts > room:
-        raise ApiError(
-            400,
+        message = (
             f"IP space of '{subnet}' is exhausted: {hosts} addresses are wanted, {room - used} of "
-            f"{room} are free.",
-            reason="IP_SPACE_EXHAUSTED",
+            f"{room} are free."
         )
+        raise ApiError(400, message, reason="IP_SPACE_EXHAUSTED")
 
 
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
@@ -186,9 +161,8 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
     Raises ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
     """
     email = sent.get("email") or default_service_account(call.project)
-    problem = access.account_problem(cloud, email)
-    if problem:
-        raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
+    if problem := access.account_problem(cloud, email):
+        raise wrong("service account", email, f": {problem}.")
     if not access.may_act_as(cloud, call, email):
         raise ApiError(
             403,
@@ -199,15 +173,15 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
     scopes = sent.get("scope") or list(_SCOPES)
     for scope in scopes:
         if not is_scope(scope):
-            raise invalid(
-                f'Cloud TPU received an invalid scope, "{scope}". Scopes are URLs such as '
-                f"{CLOUD_PLATFORM}."
-            )
+            raise wrong("scope", scope, f". Scopes are URLs such as {CLOUD_PLATFORM}.")
     return {"email": email, "scope": list(dict.fromkeys([*scopes, _SCOPES[-1]]))}
 
 
 def by_id(cloud: Cloud, reference: str) -> str:
-    """Return a reference with the project's id in place of its number, which the TPU API shows."""
+    """Return a reference with the project's id in place of its number, which the TPU API shows.
+
+    So what a client has read can be sent again.
+    """
     match = re.fullmatch(r"projects/(\d+)/(.+)", reference)
     if match is None:
         return reference
@@ -224,7 +198,10 @@ def require_boot_disk(config: Json) -> None:
 
 
 def scheduling(config: Json) -> Json:
-    """Return a scheduling configuration whose tiers don't contradict each other."""
+    """Return a scheduling configuration whose tiers don't contradict each other.
+
+    Each tier has a quota and a price of its own.
+    """
     tiers = [tier for tier in ("preemptible", "spot", "reserved") if config.get(tier)]
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set in scheduling_config.")
@@ -248,38 +225,29 @@ def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted:
             if not any(candidate.overlaps(other) for other, _ in taken):
                 return str(candidate)
         raise ApiError(400, f"Network '{network}' has no free range for the node.")
-    block = _parse_range(wanted, accelerator)
+    try:
+        block = IPv4Network(wanted if "/" in wanted else f"{wanted}/{accelerator.prefix}")
+    except ValueError as error:
+        raise wrong("CIDR block", wanted, f": {error}.") from None
     if block.prefixlen > accelerator.prefix:
-        raise invalid(
-            f'Cloud TPU received an invalid CIDR block, "{wanted}": {accelerator.name} needs a '
-            f"range of at least /{accelerator.prefix}."
-        )
-    if not any(block.subnet_of(private) for private in _PRIVATE):
-        raise invalid(
-            f'Cloud TPU received an invalid CIDR block, "{wanted}": it must be within '
-            f"{', '.join(map(str, _PRIVATE))}."
-        )
+        needs = f"{accelerator.name} needs a range of at least /{accelerator.prefix}."
+        raise wrong("CIDR block", wanted, f": {needs}")
+    if not any(block.subnet_of(one) for one in networks.PRIVATE):
+        private = ", ".join(map(str, networks.PRIVATE))
+        raise wrong("CIDR block", wanted, f": it must be within {private}.")
     for other, holder in taken:
         if block.overlaps(other):
-            raise invalid(
-                f'Cloud TPU received an invalid CIDR block, "{wanted}": it conflicts with '
-                f"{other} of {holder}."
-            )
+            raise wrong("CIDR block", wanted, f": it conflicts with {other} of {holder}.")
     return str(block)
 
 
-def _parse_range(text: str, accelerator: Accelerator) -> IPv4Network:
-    try:
-        return IPv4Network(text if "/" in text else f"{text}/{accelerator.prefix}")
-    except ValueError as error:
-        raise invalid(f'Cloud TPU received an invalid CIDR block, "{text}": {error}.') from None
-
-
+# A classic node's block is routed into the network by a peering, so it must be free of subnetworks
+# and of other nodes. The names go into the refusal.
 def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
     found = [
         (block, f"subnetwork '{subnet['name']}'")
-        for subnet in subnets(cloud, network)
-        for block in ranges(subnet)
+        for subnet in networks.subnets(cloud, network)
+        for block in networks.ranges(subnet)
     ]
     found += [
         (IPv4Network(node["cidrBlock"]), f"TPU node '{node['name']}'")
@@ -316,20 +284,19 @@ def accepted_disks(
         ApiError: 404 for a disk that does not exist, 400 for one that the node cannot have.
     """
     if len(sent) > accelerator.disk_count:
-        raise invalid(
-            f"{accelerator.name} takes at most {accelerator.disk_count} data disks a host, got "
-            f"{len(sent)}."
-        )
-    paths = [
-        compute_disks.require_disk(cloud, call.project, disk.get("sourceDisk", "")) for disk in sent
-    ]
-    machines = accelerator.hosts * slices
+        most = f"at most {accelerator.disk_count} data disks a host"
+        raise invalid(f"{accelerator.name} takes {most}, got {len(sent)}.")
+    sources, machines = [disk.get("sourceDisk", "") for disk in sent], accelerator.hosts * slices
+    paths = [compute_disks.require_disk(cloud, call.project, source) for source in sources]
     for path, disk in zip(paths, sent, strict=True):
         if f"/zones/{zone}/" not in path:
             raise invalid(f"Disk '{path}' is not in zone {zone}.")
         if paths.count(path) > 1:
             raise invalid(f"Disk '{path}' is given more than once.")
-        _require_disk_kind(load(cloud, path), path, accelerator)
+        kind = last(load(cloud, path)["type"])
+        if kind not in accelerator.disks:
+            takes = ", ".join(accelerator.disks)
+            raise invalid(f"Disk '{path}' is a {kind}; {accelerator.name} takes {takes}.")
         if disk.get("mode", _WRITE) == _WRITE and machines > 1:
             raise invalid(
                 f"Disk '{path}' cannot be attached in READ_WRITE mode: there are {machines} TPU "
@@ -339,14 +306,7 @@ def accepted_disks(
     return [{"mode": _WRITE} | disk for disk in sent]
 
 
-def _require_disk_kind(record: Json, path: str, accelerator: Accelerator) -> None:
-    kind = last(record["type"])
-    if kind not in accelerator.disks:
-        raise invalid(
-            f"Disk '{path}' is a {kind}; {accelerator.name} takes {', '.join(accelerator.disks)}."
-        )
-
-
+# One writer or any number of readers, counting the hosts of this request, other TPUs and instances.
 def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node: str) -> None:
     record = load(cloud, path)
     others = [user for user in holders(cloud, path) if user != node]
@@ -355,32 +315,22 @@ def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node:
     for other in others:
         if _writes(cloud, other, path):
             raise in_use(path, other)
-    shared = machines > 1 or bool(others)
-    if (
-        shared
-        and last(record["type"]) in _UNSHARED
-        and record.get("accessMode") != "READ_ONLY_MANY"
-    ):
+    mode, shared = record.get("accessMode", "READ_WRITE_SINGLE"), machines > 1 or bool(others)
+    if shared and last(record["type"]) in _UNSHARED and mode != "READ_ONLY_MANY":
         raise invalid(
-            f"Disk '{path}' can be attached to one machine only: its access mode is "
-            f"{record.get('accessMode', 'READ_WRITE_SINGLE')}, not READ_ONLY_MANY."
+            f"Disk '{path}' can be attached to one machine only: its access mode is {mode}, not "
+            "READ_ONLY_MANY."
         )
 
 
 def _writes(cloud: Cloud, user: str, path: str) -> bool:
     """Return whether a node or an instance may write to a disk that it has."""
-    node = cloud.store.get(NODE, user)
-    if node is not None:
-        return any(
-            disk.get("mode", _WRITE) == _WRITE
-            for disk in node.get("dataDisks", [])
-            if last(disk["sourceDisk"]) == last(path)
-        )
-    instance = cloud.store.get(STORE, user) or {}
+    node, instance = cloud.store.get(NODE, user), cloud.store.get(STORE, user) or {}
+    # Both are in the disk's zone and project, where its name is its own.
+    attached = node.get("dataDisks", []) if node else instance.get("disks", [])
+    field = "sourceDisk" if node else "source"
     return any(
-        disk["mode"] == _WRITE
-        for disk in instance.get("disks", [])
-        if disk.get("source") == url_of(path)
+        disk.get("mode", _WRITE) == _WRITE for disk in attached if last(disk[field]) == last(path)
     )
 
 
@@ -391,7 +341,10 @@ def _writes(cloud: Cloud, user: str, path: str) -> bool:
 
 
 def preemptible(record: Record) -> bool:
-    """Return whether a node may be preempted."""
+    """Return whether a node may be preempted.
+
+    By any of three spellings: `preemptible`, `spot`, and the provisioning model of v2alpha1.
+    """
     scheduling = record.get("schedulingConfig", {})
     spot = scheduling.get("spot") or scheduling.get("provisioningModel") == "SPOT"
     return bool(scheduling.get("preemptible") or spot)
@@ -421,7 +374,11 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
 
 
 def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
-    """Return whether the zone has room for one more slice of this type."""
+    """Return whether the zone has room for one more slice of this type.
+
+    The setting is the only thing that takes room away, apart from the limit of hosts that this
+    machine can run.
+    """
     stockout = cloud.setting("stockout")
     out = [*stockout.get(zone, ()), *stockout.get("*", ())]
     return accelerator not in out and "*" not in out
@@ -432,21 +389,18 @@ def require_stock(cloud: Cloud, record: Record) -> None:
     zone = zone_of(record["name"])
     if not in_stock(cloud, zone, record["acceleratorType"]):
         raise stocked_out(zone)
-    if record.get("schedulingConfig", {}).get("reserved"):
-        _require_reservation(cloud, zone, record["acceleratorType"])
+    reserved = cloud.store.get(SETTING, "reservations")
+    # Without the setting every request finds its reservation.
+    held = None if reserved is None else reserved.get(zone, [])
+    wants = record.get("schedulingConfig", {}).get("reserved")
+    if wants and held is not None and record["acceleratorType"] not in held:
+        why = "Contact customer support to increase your reservation."
+        raise failed_precondition(f"Insufficient reserved capacity. {why}")
     hosts = catalog.accelerators()[record["acceleratorType"]].hosts
     free = free_hosts(cloud, besides=record["name"])
     if hosts > free:
         own = f"the local cloud has room for {free} more TPU hosts (setting tpu-hosts)"
         raise ApiError(429, f"{stocked_out(zone).message} [{own}]")
-
-
-def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
-    reserved = cloud.store.get(SETTING, "reservations")
-    if reserved is not None and accelerator not in reserved.get(zone, []):
-        raise failed_precondition(
-            "Insufficient reserved capacity. Contact customer support to increase your reservation."
-        )
 
 
 def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
@@ -481,7 +435,11 @@ def _quota_used(cloud: Cloud, project: str, zone: str, metric: str) -> int:
 
 
 def _held(record: Record) -> tuple[str, int]:
-    """Return the quota that a node counts against, and with how much."""
+    """Return the quota that a node counts against, and with how much.
+
+    Flex-start draws on the quota of preemptible TPUs
+    (docs.cloud.google.com/tpu/docs/request-using-flex-start).
+    """
     accelerator = catalog.accelerators()[record["acceleratorType"]]
     takes_spot = preemptible(record) or bool(record.get("_flexStart"))
     return accelerator.metric(preemptible=takes_spot), accelerator.size
@@ -493,10 +451,6 @@ def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiErro
         "subject": f"project:{projects.number(project)}",
         "description": f"Quota '{metric}' exhausted. Limit {limit} in zone {zone}",
     }
-    return ApiError(
-        429,
-        f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}.",
-        details=[
-            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
-        ],
-    )
+    failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    message = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}."
+    return ApiError(429, message, details=[failure])

@@ -4,8 +4,6 @@ The hosts' addresses in the TPU's network exist on paper: a TPU VM's are of its 
 classic node's of its own block. Clients reach all of them at `ADDRESS`.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import time
@@ -59,7 +57,7 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
     """
     chosen = _reserve_ports(cloud, record)
     for index in range(_count(record)):
-        _ready_file(cloud, record, index).unlink(missing_ok=True)
+        _file(cloud, record, index, "port").unlink(missing_ok=True)
         shut(cloud, record, index, False)
         cloud.machines.boot(spec(cloud, record, index, chosen))
     if serves(record):
@@ -68,12 +66,15 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
 
 
 def endpoints(cloud: Cloud, record: Record) -> list[Record]:
-    """Return where a node's hosts listen now: a restarted worker may have had to move."""
+    """Return where a node's hosts listen now: a restarted worker may have had to move.
+
+    The port that it had may be taken by a process that does not belong to the local cloud.
+    """
     known: list[Record] = record.get("networkEndpoints", [])
     if not serves(record):
         return known
     return [
-        endpoint | {"port": _read(_ready_file(cloud, record, index)) or endpoint["port"]}
+        endpoint | {"port": _read(_file(cloud, record, index, "port")) or endpoint["port"]}
         for index, endpoint in enumerate(known)
     ]
 
@@ -93,7 +94,10 @@ def is_deaf(cloud: Cloud, record: Record) -> bool:
 
 
 def halt(cloud: Cloud, record: Record) -> None:
-    """Stop all hosts; their files stay."""
+    """Stop all hosts; their files stay.
+
+    In parallel, since each may take its grace period.
+    """
     _each(record, cloud.machines.halt)
 
 
@@ -101,7 +105,7 @@ def remove(cloud: Cloud, record: Record) -> None:
     """Stop all hosts and delete their files."""
     _each(record, cloud.machines.remove)
     for index in range(_count(record)):
-        _ready_file(cloud, record, index).unlink(missing_ok=True)
+        _file(cloud, record, index, "port").unlink(missing_ok=True)
         shut(cloud, record, index, False)
 
 
@@ -111,19 +115,22 @@ def preempt(cloud: Cloud, record: Record) -> None:
 
 
 def update(cloud: Cloud, record: Record) -> None:
-    """Tell all hosts of changed metadata, tags or labels."""
+    """Tell all hosts of changed metadata, tags or labels.
+
+    Running guests see them at their metadata server.
+    """
     chosen = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
     for index in range(_count(record)):
         cloud.machines.update(spec(cloud, record, index, chosen))
 
 
 def shut(cloud: Cloud, record: Record, index: int, closed: bool) -> None:
-    """Close or open the port of a host's worker; one that serves already notices soon."""
-    gate = _gate_file(cloud, record, index)
-    if closed:
-        gate.touch()
-    else:
-        gate.unlink(missing_ok=True)
+    """Close or open the port of a host's worker; one that serves already notices soon.
+
+    The file is read by the worker: the local cloud cannot filter packets without being root.
+    """
+    gate = _file(cloud, record, index, "shut")
+    gate.touch() if closed else gate.unlink(missing_ok=True)
 
 
 def keys(record: Record) -> list[str]:
@@ -140,8 +147,8 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         str(_WORKER),
         f"--port={chosen[index]}",
         f"--devices={accelerator.devices}",
-        f"--ready={_ready_file(cloud, record, index)}",
-        f"--gate={_gate_file(cloud, record, index)}",
+        f"--ready={_file(cloud, record, index, 'port')}",
+        f"--gate={_file(cloud, record, index, 'shut')}",
     ]
     classic = isinstance(account, str)
     interface = {"ip": ADDRESS, "network": record["_network"], "accessConfigs": []}
@@ -164,6 +171,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
     )
 
 
+# What libraries in the guest read of the TPU; `tpu-env` alone has all of it, a line a value.
 def _attributes(record: Record, index: int) -> dict[str, str]:
     project, zone = project_of(record["name"]), zone_of(record["name"])
     # The address comes third on Google, behind two ids of the host.
@@ -178,8 +186,12 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
         "WORKER_ID": str(index),
         "WORKER_NETWORK_ENDPOINTS": endpoints,
         "ZONE": zone,
-        **_megascale(record),
     }
+    if "_slices" in record:
+        # What a slice of several learns of the others, as JAX and libtpu read it.
+        known["MEGASCALE_COORDINATOR_ADDRESS"] = ADDRESS
+        known["MEGASCALE_NUM_SLICES"] = str(record["_slices"])
+        known["MEGASCALE_SLICE_ID"] = str(record["_slice"])
     return {
         **record.get("metadata", {}),
         "accelerator-type": record["acceleratorType"],
@@ -187,17 +199,6 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
         "instance-id": last(record["name"]),
         "tpu-env": "".join(f"{name}: '{value}'\n" for name, value in known.items()),
         "worker-network-endpoints": endpoints,
-    }
-
-
-def _megascale(record: Record) -> dict[str, str]:
-    """Return what a slice of several learns of the others, as JAX and libtpu read it."""
-    if "_slices" not in record:
-        return {}
-    return {
-        "MEGASCALE_COORDINATOR_ADDRESS": ADDRESS,
-        "MEGASCALE_NUM_SLICES": str(record["_slices"]),
-        "MEGASCALE_SLICE_ID": str(record["_slice"]),
     }
 
 
@@ -237,7 +238,7 @@ def _endpoint(record: Record, port: int) -> Record:
 def _await(cloud: Cloud, record: Record, index: int) -> int:
     # Wait in real time, even with a virtual clock: a process has to start.
     deadline = time.monotonic() + _PATIENCE
-    ready = _ready_file(cloud, record, index)
+    ready = _file(cloud, record, index, "port")
     while time.monotonic() < deadline:
         port = _read(ready)
         if port:
@@ -257,12 +258,9 @@ def _read(ready: Path) -> int:
         return 0
 
 
-def _ready_file(cloud: Cloud, record: Record, index: int) -> Path:
-    return cloud.folder("tpu") / f"{record['id']}-{index}.port"
-
-
-def _gate_file(cloud: Cloud, record: Record, index: int) -> Path:
-    return cloud.folder("tpu") / f"{record['id']}-{index}.shut"
+def _file(cloud: Cloud, record: Record, index: int, kind: str) -> Path:
+    """Return the file in which a worker says its `port`, or is told to be `shut`."""
+    return cloud.folder("tpu") / f"{record['id']}-{index}.{kind}"
 
 
 def _count(record: Record) -> int:
@@ -282,6 +280,7 @@ def _choose_ports(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
         count: how many.
         wish: the ports that the hosts had before, in order.
     """
+    # Stopped nodes keep their ports: clients have them in their settings.
     taken = {
         endpoint["port"]
         for _, node in cloud.store.items(NODE)
@@ -302,6 +301,7 @@ def _free(port: int) -> bool:
     return _binds(socket.AF_INET, "", port)
 
 
+# The worker listens on both protocols at one socket, so the probe must not be IPv6 only.
 def _binds(family: socket.AddressFamily, wildcard: str, port: int) -> bool:
     try:
         with socket.socket(family) as probe:
@@ -338,8 +338,3 @@ def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:
         if subnet and "ipCidrRange" in subnet:
             return [addresses.reserve(cloud, subnet, record["name"]) for _ in range(count)]
     return []
-
-
-def release_addresses(cloud: Cloud, record: Record) -> None:
-    """Give a deleted node's addresses back."""
-    addresses.release(cloud, record["name"])

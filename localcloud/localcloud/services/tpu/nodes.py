@@ -3,30 +3,16 @@
 Version 1 also sees, stops and deletes TPU VMs.
 """
 
-from __future__ import annotations
-
 from localcloud.core import projects
 from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, Hook, cloud_started, machine_powered_off
+from localcloud.core.cloud import Cloud, Hook, machine_powered_off
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import resources
+from localcloud.services.compute import addresses, networks, resources
 from localcloud.services.compute.api import STORE, url_of
-from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import identity
 from localcloud.services.tpu import api, catalog, checks, hosts
-from localcloud.services.tpu.api import (
-    NODE,
-    NODES,
-    bad_state,
-    load,
-    node_name,
-    node_view,
-    place,
-    service_identity,
-    zone_of,
-)
+from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
 
 served: Hook[[Cloud], None] = Hook()
 """Runs when the hosts of a node serve."""
@@ -39,7 +25,6 @@ GONE = ("PREEMPTED", "TERMINATED")
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
 _DAY = 86400.0
 _V1 = ("v1",)
-_FIREWALL_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
 
 
 def new_name(cloud: Cloud, call: Call) -> str:
@@ -67,7 +52,11 @@ def require_new(cloud: Cloud, name: str) -> None:
 
 
 def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
-    """Store a new node, if its project's quota has room for it, and start its creation."""
+    """Store a new node, if its project's quota has room for it, and start its creation.
+
+    The name is checked a second time: another call may have taken it since, and only here the lock
+    is held.
+    """
     with cloud.store.locked():
         record = new(cloud, name, record)
         checks.require_quota(cloud, call.project, zone_of(name), [record])
@@ -84,13 +73,13 @@ def begin(
     Args:
         call: names the node.
         verb: of the effect and of the operation, such as `stop`.
-        states: those in which the node may be.
+        states: those in which the node may be; any but `transitional` if there are none.
         transitional: its state until the operation ends.
         fields: what changes at once.
     """
     name = node_name(call, cloud)
     record = load(cloud, NODE, name)
-    if record["state"] not in states:
+    if record["state"] == transitional or (states and record["state"] not in states):
         raise bad_state(verb, record["state"])
     cloud.store.put(NODE, name, record | {"state": transitional} | fields)
     return _start(cloud, call, verb, name)
@@ -98,7 +87,10 @@ def begin(
 
 @effect("tpu.node.create")
 def create(cloud: Cloud, name: str) -> Record:
-    """Boot a new node's hosts; a node that finds no room leaves nothing behind."""
+    """Boot a new node's hosts; a node that finds no room leaves nothing behind.
+
+    On Google, too, the operation fails with RESOURCE_EXHAUSTED, and no node of the name exists.
+    """
     record = load_present(cloud, name)
     try:
         hosts.require_tensorflow(record)
@@ -112,7 +104,7 @@ def create(cloud: Cloud, name: str) -> Record:
 def _view(cloud: Cloud, call: Call, record: Record) -> Json:
     if record["state"] == "READY":
         record["networkEndpoints"] = hosts.endpoints(cloud, record)
-    return node_view(record, call.method.version)
+    return api.node_view(record, call.method.version)
 
 
 @NODES.method("get")
@@ -132,13 +124,11 @@ def list_nodes(cloud: Cloud, call: Call) -> Json:
 
 @NODES.method("delete")
 def delete_node(cloud: Cloud, call: Call) -> Json:
-    """Delete a node, whatever its state."""
-    name = node_name(call, cloud)
-    record = load(cloud, NODE, name)
-    if record["state"] == "DELETING":
-        raise bad_state("delete", "DELETING")
-    cloud.store.put(NODE, name, record | {"state": "DELETING"})
-    return _start(cloud, call, "delete", name)
+    """Delete a node, whatever its state.
+
+    A preempted one holds quota and its name until then.
+    """
+    return begin(cloud, call, "delete", (), "DELETING")
 
 
 @effect("tpu.node.delete")
@@ -147,14 +137,17 @@ def delete(cloud: Cloud, name: str) -> None:
     record = cloud.store.get(NODE, name)
     if record is not None:
         hosts.remove(cloud, record)
-        hosts.release_addresses(cloud, record)
+        addresses.release(cloud, name)
         cloud.store.delete(NODE, name)
         deleted.run(cloud, record)
 
 
 @NODES.method("stop")
 def stop_node(cloud: Cloud, call: Call) -> Json:
-    """Stop a READY node; slices of several hosts cannot be stopped."""
+    """Stop a READY node; slices of several hosts cannot be stopped.
+
+    "This operation is only available with single TPU nodes" (the discovery document).
+    """
     record = load(cloud, NODE, node_name(call, cloud))
     if record["state"] == "READY" and len(hosts.keys(record)) > 1:
         raise ApiError(400, "Cloud TPU received a bad request. stop is not supported for TPU pods")
@@ -177,7 +170,10 @@ def start_node(cloud: Cloud, call: Call) -> Json:
 
 @effect("tpu.node.start")
 def start(cloud: Cloud, name: str) -> Record:
-    """Boot a stopped node's hosts, if the zone still has room."""
+    """Boot a stopped node's hosts, if the zone still has room.
+
+    Stopping gives capacity back, so a start can be stocked out as a creation can.
+    """
     record = load_present(cloud, name)
     try:
         checks.require_stock(cloud, record)
@@ -215,7 +211,10 @@ def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
 
 
 def set_state(cloud: Cloud, name: str, state: str) -> Record:
-    """Store a node's new state; only a READY one is healthy."""
+    """Store a node's new state; only a READY one is healthy.
+
+    Google shows no health in other states.
+    """
     with cloud.store.locked():
         record = load(cloud, NODE, name) | {"state": state}
         record["health"] = "HEALTHY" if state == "READY" else None
@@ -224,7 +223,11 @@ def set_state(cloud: Cloud, name: str, state: str) -> Record:
 
 
 def serve(cloud: Cloud, record: Record) -> Record:
-    """Boot a node's hosts; it is READY when they serve."""
+    """Boot a node's hosts; it is READY when they serve.
+
+    Booting takes seconds of real time, in which the node may be preempted or deleted: the state is
+    looked at again.
+    """
     name = record["name"]
     endpoints = hosts.boot(cloud, record)
     with cloud.store.locked():
@@ -249,26 +252,17 @@ def _with_run_limit(cloud: Cloud, record: Record) -> Record:
     with cloud.store.locked():
         record = load(cloud, NODE, record["name"]) | {"_started": cloud.clock.now()}
         cloud.store.put(NODE, record["name"], record)
-    _plan_end(cloud, record)
+    work = Work("tpu.node.end", {"name": record["name"], "since": record["_started"]}, _DAY)
+    cloud.operations.start(f"tpu-internal/end/{record['id']}/{record['_started']}", work)
     return record
 
 
-@cloud_started
-def _plan_ends_again(cloud: Cloud) -> None:
-    for _, record in cloud.store.items(NODE):
-        if "_started" in record:
-            _plan_end(cloud, record)
-
-
-def _plan_end(cloud: Cloud, record: Record) -> None:
-    name, started = record["name"], record["_started"]
-
-    def end() -> None:
-        current = cloud.store.get(NODE, name) or {}
-        if current.get("_started") == started and current["state"] in _SERVING:
-            preempt(cloud, name)
-
-    cloud.clock.at(started + _DAY, end)
+@effect("tpu.node.end")
+def _end(cloud: Cloud, name: str, since: float) -> None:
+    current = cloud.store.get(NODE, name) or {}
+    # One that was stopped and started has a day from then on.
+    if current.get("_started") == since and current["state"] in _SERVING:
+        preempt(cloud, name)
 
 
 def load_present(cloud: Cloud, name: str) -> Record:
@@ -287,10 +281,14 @@ def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
 
 @resources.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
-    """Return the nodes that keep a network, subnetwork or disk from being deleted."""
+    """Return the nodes that keep a network, subnetwork or disk from being deleted.
+
+    Compute Engine asks this hook: its own records do not know TPUs.
+    """
     return [name for name, record in cloud.store.items(NODE) if url_of(path) in record["_uses"]]
 
 
+# A host that shuts itself down ends the whole slice: the others have nothing to talk to.
 @machine_powered_off
 def _went_off(cloud: Cloud, key: str) -> None:
     name, separator, _ = key.partition("/hosts/")
@@ -314,7 +312,10 @@ def create_classic_node(cloud: Cloud, call: Call) -> Json:
 
 @NODES.method("reimage", versions=_V1)
 def reimage_node(cloud: Cloud, call: Call) -> Json:
-    """Install another TensorFlow version on a classic node."""
+    """Install another TensorFlow version on a classic node.
+
+    The hosts start with empty disks, as after a creation.
+    """
     name = node_name(call, cloud)
     version = call.body.get("tensorflowVersion", "")
     if "tensorflowVersion" not in load(cloud, NODE, name):
@@ -327,7 +328,7 @@ def reimage_node(cloud: Cloud, call: Call) -> Json:
 def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Record:
     body = call.body
     project = call.project
-    network = require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
+    network = networks.require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
     if not body.get("useServiceNetworking") and network.split("/")[1] != project:
         raise invalid("A Shared VPC's network needs use_service_networking.")
     record: Record = {
@@ -337,39 +338,42 @@ def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) 
         "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
         "tensorflowVersion": body["tensorflowVersion"],
         "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
-        "serviceAccount": service_identity(project),
+        "serviceAccount": api.service_identity(project),
         "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,
         "useServiceNetworking": body.get("useServiceNetworking") or None,
         "apiVersion": "V1",
         "_network": network,
         "_uses": [url_of(network)],
     }
-    if record["useServiceNetworking"]:
-        if body.get("cidrBlock"):
-            raise invalid("cidr_block and use_service_networking exclude each other.")
-    else:
-        wanted = body.get("cidrBlock", "")
+    wanted = body.get("cidrBlock", "")
+    if record["useServiceNetworking"] and wanted:
+        raise invalid("cidr_block and use_service_networking exclude each other.")
+    # Private services access brings a range of its own, which only Google knows.
+    if not record["useServiceNetworking"]:
         record["cidrBlock"] = checks.accepted_range(cloud, accelerator, network, wanted)
     return {key: value for key, value in record.items() if value is not None}
 
 
 def _require_version(version: str) -> None:
     if version not in catalog.tensorflow_versions():
-        raise invalid(
-            f'Cloud TPU received an invalid TensorFlowVersion, "{version}". Accepted values are '
-            f"{', '.join(catalog.tensorflow_versions())}."
-        )
+        known = ", ".join(catalog.tensorflow_versions())
+        raise checks.wrong("TensorFlowVersion", version, f". Accepted values are {known}.")
 
 
 # Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and
 # roles/tpu.xpnAgent); whether they do in a network of the project, no source says.
 
-_FIREWALL_RULE |= {
+_FIREWALL_RULE: Json = {
+    "priority": 1000,
+    "direction": "INGRESS",
+    "disabled": False,
     "sourceRanges": ["10.0.0.0/8"],
     "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}],
 }
 
 
+# It is a switch (setting `tpu-firewall`) for trying a network that cannot be deleted: such a rule
+# is no resource of the stack.
 @served
 def _add_rule(cloud: Cloud) -> None:
     if not cloud.setting("tpu-firewall").get("on"):
@@ -378,5 +382,5 @@ def _add_rule(cloud: Cloud) -> None:
         project, _, network = node["_network"].partition("/global/networks/")
         name = f"tpu-{network}"[:63].rstrip("-")
         path = f"{project}/global/firewalls/{name}"
-        rule = identity(cloud, "compute#firewall", path, name) | _FIREWALL_RULE
+        rule = resources.identity(cloud, "compute#firewall", path, name) | _FIREWALL_RULE
         cloud.store.put(STORE, path, rule | {"network": url_of(node["_network"])})

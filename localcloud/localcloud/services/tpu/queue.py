@@ -4,15 +4,12 @@ Source of the states: cloud.google.com/tpu/docs/queued-resources. A request wait
 has no room, until its time is up; once it is ACTIVE it never returns to the queue.
 """
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import inf
 
 from localcloud.core.call import Call, Json, page
-from localcloud.core.clock import rfc3339, seconds_of
+from localcloud.core.clock import optional_seconds_of, rfc3339
 from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Collection
@@ -36,19 +33,19 @@ DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
 # Seconds between two checks for capacity.
 _RETRY = {"none": 1.0, "real": 10.0}
 _DATA = {
-    "ACCEPTED": "acceptedData",
-    "PROVISIONING": "provisioningData",
-    "ACTIVE": "activeData",
-    "FAILED": "failedData",
-    "SUSPENDED": "suspendedData",
-    "DELETING": "deletingData",
+    state: f"{state.lower()}Data"
+    for state in ("ACCEPTED", "PROVISIONING", "ACTIVE", "FAILED", "SUSPENDED", "DELETING")
 }
 _LONGEST = 7 * 24 * 3600.0
 
 
 @_QUEUED.method("create", versions=V2)
 def create_queued_resource(cloud: Cloud, call: Call) -> Json:
-    """Queue a request for one or more TPU VMs."""
+    """Queue a request for one or more TPU VMs.
+
+    What is wrong with a node is refused here, at once; only capacity is waited for. Quota counts
+    from now on: a request in the queue holds its share.
+    """
     short = call.arg("queuedResourceId")
     checks.require_name(short, "queuedResourceId")
     name = f"{place(call, cloud)}/queuedResources/{short}"
@@ -99,22 +96,23 @@ def list_queued_resources(cloud: Cloud, call: Call) -> Json:
 
 @_QUEUED.method("delete", versions=V2)
 def delete_queued_resource(cloud: Cloud, call: Call) -> Json:
-    """Delete a queued resource; one that is in use only with `force`, along with its nodes."""
+    """Delete a queued resource; one that is in use only with `force`, along with its nodes.
+
+    Google refuses while nodes exist, lest a slip take a TPU that trains.
+    """
     name = _name(call, cloud)
     with cloud.store.locked():
         record = load(cloud, QUEUED, name)
-        state = state_of(record)
+        state, used = state_of(record), standing(cloud, record)
         if state == "DELETING":
             raise failed_precondition(f"'{name}' is being deleted already")
-        in_use = state not in DELETABLE and standing(cloud, record)
-        if in_use and not call.flag("force"):
+        if state not in DELETABLE and used and not call.flag("force"):
             raise failed_precondition(
                 f"Cannot delete queued resource '{name}' while it is in state {state} and its "
-                f"nodes exist ({', '.join(standing(cloud, record))}). Delete the nodes "
-                "first, or set force."
+                f"nodes exist ({', '.join(used)}). Delete the nodes first, or set force."
             )
-        set_state(cloud, name, "DELETING", initiator="USER")
-    seconds = cloud.seconds("tpu.delete") if standing(cloud, record) else 0.0
+        set_state(cloud, name, "DELETING", by="USER")
+    seconds = cloud.seconds("tpu.delete") if used else 0.0
     return _begin(cloud, call, "delete", name, seconds)
 
 
@@ -129,18 +127,20 @@ def _delete_queued(cloud: Cloud, name: str) -> Record | None:
 
 @_QUEUED.method("reset", versions=V2)
 def reset_queued_resource(cloud: Cloud, call: Call) -> Json:
-    """Take a queued resource's nodes away and put it back into the queue."""
+    """Take a queued resource's nodes away and put it back into the queue.
+
+    This is the way back for one that was SUSPENDED by a preemption, without another request.
+    """
     name = _name(call, cloud)
     record = load(cloud, QUEUED, name)
-    if state_of(record) not in ("ACTIVE", "SUSPENDED", "FAILED"):
-        state = state_of(record)
+    if (state := state_of(record)) not in ("ACTIVE", "SUSPENDED", "FAILED"):
         raise failed_precondition(f"Cannot reset queued resource '{name}' in state {state}")
     return _begin(cloud, call, "reset", name, cloud.seconds("tpu.delete"))
 
 
 @effect("tpu.queued.reset")
 def _reset_queued(cloud: Cloud, name: str) -> Record | None:
-    set_state(cloud, name, "ACCEPTED", initiator="USER")
+    set_state(cloud, name, "ACCEPTED", by="USER")
     remove_nodes(cloud, load(cloud, QUEUED, name))
     step(cloud, name)
     return cloud.store.get(QUEUED, name)
@@ -163,7 +163,12 @@ def _requested_nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
     for_a_while = _run_seconds(call.body)
     found: list[Record] = []
     for spec in specs:
-        _require_parent(cloud, call, spec.get("parent", ""))
+        parent = spec.get("parent", "")
+        if checks.by_id(cloud, parent) != place(call):
+            raise invalid(
+                f"Invalid node_spec.parent '{parent}': it must be the queued resource's own "
+                f"location, '{place(call)}'."
+            )
         body = spec.get("node", {})
         if scheduling:
             body = body | {"schedulingConfig": body.get("schedulingConfig", {}) | scheduling}
@@ -171,7 +176,13 @@ def _requested_nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
         record = vms.accepted(cloud, call, zone_of(name), body, len(names))
         record["queuedResource"] = name
         if for_a_while:
-            _require_flex_start(record)
+            kind = record["acceleratorType"]
+            # Google's words, in users' notes of 2026-08.
+            if not catalog.accelerators()[kind].flex_start:
+                raise invalid(
+                    "FLEX_START provisioning model is not supported for accelerator type "
+                    f'"{kind}" in location "{zone_of(name)}"'
+                )
             record["_flexStart"] = True
         if len(names) > 1:
             record |= {"multisliceNode": True, "_slices": len(names)}
@@ -182,14 +193,8 @@ def _requested_nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
     return found
 
 
-def _require_parent(cloud: Cloud, call: Call, parent: str) -> None:
-    if checks.by_id(cloud, parent) != place(call):
-        raise invalid(
-            f"Invalid node_spec.parent '{parent}': it must be the queued resource's own location, "
-            f"'{place(call)}'."
-        )
-
-
+# "It's an error to specify both node_id and multi_node_params" (the discovery document); v2 has the
+# latter as multislice_params. The last name is the longest, so it alone is checked.
 def _names(spec: Json) -> list[str]:
     several = spec.get("multiNodeParams") or spec.get("multisliceParams")
     if bool(several) == bool(spec.get("nodeId")):
@@ -205,6 +210,7 @@ def _names(spec: Json) -> list[str]:
 
 
 def _scheduling(body: Json) -> Json:
+    # The tiers of v2alpha1, and the provisioning model that replaced them.
     tiers = [tier for tier in _TIERS if tier in body]
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set.")
@@ -227,10 +233,13 @@ def _scheduling(body: Json) -> Json:
     return {"reserved": True} if guaranteed.get("reserved") or reservation else {}
 
 
+# An interval has an absolute or a relative begin and end; a later field of the policy wins over an
+# earlier one.
 def _interval(policy: Json, now: float) -> tuple[float, float | None]:
     interval = policy.get("validInterval", {})
-    after = _moment(policy.get("validAfterTime") or interval.get("startTime"))
-    until = _moment(policy.get("validUntilTime") or interval.get("endTime"))
+    begin = policy.get("validAfterTime") or interval.get("startTime")
+    end = policy.get("validUntilTime") or interval.get("endTime")
+    after, until = _moment(begin), _moment(end)
     if "validAfterDuration" in policy:
         after = now + _seconds(policy["validAfterDuration"])
     if "validUntilDuration" in policy:
@@ -248,31 +257,22 @@ def _seconds(text: str) -> float:
 
 
 def _moment(text: str | None) -> float | None:
-    if not text:
-        return None
     try:
-        return seconds_of(text)
+        return optional_seconds_of(text)
     except ValueError:
         raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
 
 
 def set_state(
-    cloud: Cloud,
-    name: str,
-    state: str,
-    *,
-    initiator: str = "SERVICE",
-    error: ApiError | None = None,
-) -> Record | None:
-    """Store the state of a queued resource; None when it is gone."""
+    cloud: Cloud, name: str, state: str, *, by: str = "SERVICE", error: ApiError | None = None
+) -> None:
+    """Store the state of a queued resource, unless it is gone; `by` is who has changed it."""
     with cloud.store.locked():
         record = cloud.store.get(QUEUED, name)
-        if record is None:
-            return None
-        data = {"error": error.rpc_status()} if error else {}
-        record["state"] = {"state": state, _DATA[state]: data, "stateInitiator": initiator}
-        cloud.store.put(QUEUED, name, record)
-        return record
+        if record is not None:
+            data = {"error": error.rpc_status()} if error else {}
+            record["state"] = {"state": state, _DATA[state]: data, "stateInitiator": by}
+            cloud.store.put(QUEUED, name, record)
 
 
 def state_of(record: Record) -> str:
@@ -281,14 +281,19 @@ def state_of(record: Record) -> str:
 
 
 def step(cloud: Cloud, name: str) -> None:
-    """Move a queued resource on: look for room, then provision."""
+    """Move a queued resource on: look for room, then provision.
+
+    It looks every few seconds, and not before `validAfter`; the last look is at `validUntil`, when
+    it fails.
+    """
     record = cloud.store.get(QUEUED, name)
     if record is None or state_of(record) not in (*WAITING, "PROVISIONING"):
         return
     if state_of(record) in WAITING:
         now = cloud.clock.now()
         if record["_until"] is not None and now >= record["_until"]:
-            set_state(cloud, name, "FAILED", error=_expired())
+            late = "The queued resource was not provisioned within its queueing policy's interval."
+            set_state(cloud, name, "FAILED", error=ApiError(400, late, status="DEADLINE_EXCEEDED"))
             return
         if now < record["_after"] or not _room(cloud, record):
             look = max(now + _RETRY[cloud.latency_profile], record["_after"])
@@ -300,12 +305,14 @@ def step(cloud: Cloud, name: str) -> None:
 
 @cloud_started
 def resume(cloud: Cloud) -> None:
-    """Resume requests that waited or were being provisioned when the emulator stopped."""
+    """Resume requests that waited or were being provisioned when the emulator stopped.
+
+    Their next step was an action of the clock, which a restart forgets; the state tells what it
+    was.
+    """
     for name, record in cloud.store.items(QUEUED):
         if state_of(record) in (*WAITING, "PROVISIONING"):
             cloud.clock.at(cloud.clock.now(), partial(step, cloud, name))
-        elif state_of(record) == "ACTIVE":
-            _plan_end(cloud, name)
 
 
 def remove_nodes(cloud: Cloud, record: Record) -> None:
@@ -320,6 +327,8 @@ def standing(cloud: Cloud, record: Record) -> list[str]:
     return [name for name in names if cloud.store.get(NODE, name) is not None]
 
 
+# Nodes are stored first, all at once, and booted later: no other request may take their names or
+# their share of the quota.
 def _create_nodes(cloud: Cloud, name: str) -> None:
     with cloud.store.locked():
         record = cloud.store.get(QUEUED, name)
@@ -341,6 +350,7 @@ def _activate(cloud: Cloud, name: str) -> None:
     current = cloud.store.get(QUEUED, name)
     if current is None or state_of(current) != "PROVISIONING":
         return
+    # All slices or none: those that came up would cost money and train nothing.
     if failed:
         for node in standing(cloud, record):
             if (cloud.store.get(NODE, node) or {}).get("state") not in nodes.GONE:
@@ -348,37 +358,33 @@ def _activate(cloud: Cloud, name: str) -> None:
         set_state(cloud, name, "FAILED", error=failed[0])
     else:
         set_state(cloud, name, "ACTIVE")
-        _plan_end(cloud, name)
+        if record["_seconds"] is not None:
+            created = record["createTime"]
+            work = Work("tpu.queued.end", {"name": name, "created": created}, record["_seconds"])
+            cloud.operations.start(f"tpu-internal/end/{name}/{created}", work)
 
 
-def _plan_end(cloud: Cloud, name: str) -> None:
-    """Schedule the end of a flex-start request."""
-    with cloud.store.locked():
-        record = cloud.store.get(QUEUED, name)
-        if record is None or record.get("_seconds") is None:
-            return
-        record.setdefault("_ends", cloud.clock.now() + record["_seconds"])
-        cloud.store.put(QUEUED, name, record)
-    cloud.clock.at(record["_ends"], partial(_end, cloud, name))
-
-
-def _end(cloud: Cloud, name: str) -> None:
+@effect("tpu.queued.end")
+def _end(cloud: Cloud, name: str, created: str) -> None:
     record = cloud.store.get(QUEUED, name)
     # Another request may have got the name since.
-    if record and state_of(record) == "ACTIVE" and record.get("_ends", inf) <= cloud.clock.now():
+    if record and record["createTime"] == created and state_of(record) == "ACTIVE":
         set_state(cloud, name, "SUSPENDED")
         remove_nodes(cloud, record)
 
 
 def _create_node(cloud: Cloud, name: str) -> ApiError | None:
+    # After a restart of the local cloud some may be READY already.
+    if (cloud.store.get(NODE, name) or {}).get("state") == "READY":
+        return None
     try:
-        if (cloud.store.get(NODE, name) or {}).get("state") != "READY":
-            nodes.create(cloud, name)
+        nodes.create(cloud, name)
     except ApiError as error:
         return error
     return None
 
 
+# One slice is of no use without the others: Google ends them, too, and the request is SUSPENDED.
 @nodes.preempted
 def _preempted(cloud: Cloud, node: Record) -> None:
     record = cloud.store.get(QUEUED, node.get("queuedResource", ""))
@@ -392,11 +398,12 @@ def _preempted(cloud: Cloud, node: Record) -> None:
             nodes.set_state(cloud, name, "TERMINATED")
 
 
+# A request without nodes asks for nothing any longer, but is there until it is deleted.
 @nodes.deleted
 def _node_deleted(cloud: Cloud, node: Record) -> None:
     record = cloud.store.get(QUEUED, node.get("queuedResource", ""))
     if record is not None and state_of(record) == "ACTIVE" and not standing(cloud, record):
-        set_state(cloud, record["name"], "SUSPENDED", initiator="USER")
+        set_state(cloud, record["name"], "SUSPENDED", by="USER")
 
 
 def _room(cloud: Cloud, record: Record) -> bool:
@@ -413,14 +420,6 @@ def _later(cloud: Cloud, what: str, action: partial[None]) -> None:
         cloud.clock.at(cloud.clock.now() + seconds, action)
     else:
         action()
-
-
-def _expired() -> ApiError:
-    return ApiError(
-        400,
-        "The queued resource was not provisioned within its queueing policy's interval.",
-        status="DEADLINE_EXCEEDED",
-    )
 
 
 # Flex-start. Source: docs.cloud.google.com/tpu/docs/request-using-flex-start: at most 7 days, v5e
@@ -448,13 +447,3 @@ def _run_seconds(request: Json) -> float | None:
             f"at most {_LONGEST:.0f}s."
         )
     return seconds
-
-
-def _require_flex_start(node: Record) -> None:
-    """Raise what Google answers (in users' notes of 2026-08) where it has no flex-start."""
-    name = node["acceleratorType"]
-    if not catalog.accelerators()[name].flex_start:
-        raise invalid(
-            f'FLEX_START provisioning model is not supported for accelerator type "{name}" in '
-            f'location "{zone_of(node["queuedResource"])}"'
-        )

@@ -1,7 +1,5 @@
 """Versions 2 and 2alpha1: TPU VMs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -9,7 +7,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
-from localcloud.services.compute.api import path_from, path_of, url_of
+from localcloud.services.compute.api import path_of, url_of
 from localcloud.services.compute.instances import guest_attributes
 from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
@@ -25,7 +23,10 @@ _KEPT = (
 
 @NODES.method("create", versions=V2)
 def create_node(cloud: Cloud, call: Call) -> Json:
-    """Create a TPU VM."""
+    """Create a TPU VM.
+
+    Checks come before the quota and the stock: a request that is wrong in itself says so.
+    """
     name = nodes.new_name(cloud, call)
     record = accepted(cloud, call, zone_of(name), call.body)
     return nodes.begin_create(cloud, call, name, record)
@@ -43,9 +44,8 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     checks.require_common(body)
     checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
     checks.require_boot_disk(body.get("bootDiskConfig", {}))
-    attached = checks.accepted_disks(
-        cloud, call, zone, accelerator, body.get("dataDisks", []), slices=slices
-    )
+    sent = body.get("dataDisks", [])
+    attached = checks.accepted_disks(cloud, call, zone, accelerator, sent, slices=slices)
     record: Record = {key: body[key] for key in _KEPT if body.get(key)}
     if attached:
         record["dataDisks"] = attached
@@ -59,10 +59,10 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         record["networkConfigs"] = [config for config, _ in completed]
     else:
         record["networkConfig"] = completed[0][0]
-    uses = _uses(call, completed, attached)
-    for url in uses:
-        if "/subnetworks/" in url:
-            checks.require_room(cloud, path_from(url), accelerator.hosts * slices)
+    used = [path for config, network in completed for path in (network, config["subnetwork"])]
+    # Refused here, before anything is stored: later it would be an operation that fails.
+    for config, _ in completed:
+        checks.require_room(cloud, config["subnetwork"], accelerator.hosts * slices)
     record.setdefault("shieldedInstanceConfig", {})
     return record | {
         "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}),
@@ -72,13 +72,8 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         "serviceAccount": checks.service_account(cloud, call, body.get("serviceAccount", {})),
         "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
         "_network": completed[0][1],
-        "_uses": uses,
+        "_uses": [*map(url_of, used), *_disk_urls(call.project, attached)],
     }
-
-
-def _uses(call: Call, networks: list[tuple[Json, str]], attached: list[Json]) -> list[str]:
-    used = [path for config, network in networks for path in (network, config["subnetwork"])]
-    return [url_of(path) for path in used] + _disk_urls(call.project, attached)
 
 
 def _disk_urls(project: str, attached: list[Json]) -> list[str]:
@@ -87,7 +82,10 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
 
 @NODES.method("patch", verb="update", versions=V2)
 def patch_node(cloud: Cloud, call: Call) -> Json:
-    """Change a TPU VM's description, labels, tags, metadata or data disks."""
+    """Change a TPU VM's description, labels, tags, metadata or data disks.
+
+    The disks are a list as a whole: what it leaves out is detached.
+    """
     name = node_name(call, cloud)
     fields = call.mask()
     wrong = [field for field in fields if field not in _CHANGEABLE]
@@ -126,7 +124,10 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
 
 @NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Return the guest attributes of some or all workers."""
+    """Return the guest attributes of some or all workers.
+
+    A path ends at a slash: `a/b` is not part of `a/bc`.
+    """
     record = load(cloud, NODE, node_name(call, cloud))
     wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
     query = call.body.get("queryPath", "").rstrip("/")
@@ -144,7 +145,10 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 @NODES.method("simulateMaintenanceEvent", versions=_ALPHA)
 @NODES.method("performMaintenance", versions=_ALPHA)
 def maintain_node(cloud: Cloud, call: Call) -> Json:
-    """Take a READY TPU VM's hosts down and up again, as maintenance does."""
+    """Take a READY TPU VM's hosts down and up again, as maintenance does.
+
+    Its name, addresses and disks stay, and it is READY again without the user's doing.
+    """
     name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] != "READY":

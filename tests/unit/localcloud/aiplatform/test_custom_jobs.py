@@ -213,7 +213,7 @@ def test_a_job_fails_where_its_region_has_no_room(
     assert (failed["state"], failed["error"]["code"]) == ("JOB_STATE_FAILED", 8)
 
 
-def test_who_submits_must_be_let_act_as_the_account(
+def test_the_submitter_of_a_job_must_be_allowed_to_act_as_its_account(
     api: Client, local_cloud: LocalCloud, machines: FakeMachines, clock: VirtualClock
 ) -> None:
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"

@@ -132,7 +132,9 @@ def test_a_budget_has_the_currency_of_its_account_and_no_other(api: Client, budg
     assert api.post(url, budget())["amount"]["specifiedAmount"]["currencyCode"] == "EUR"
 
 
-def test_only_who_may_see_a_billing_account_does(api: Client, account: str) -> None:
+def test_a_billing_account_is_shown_only_to_callers_with_permission(
+    api: Client, account: str
+) -> None:
     names = [one["name"] for one in api.get(f"{BILLING}/billingAccounts")["billingAccounts"]]
     assert (names[0], len(names)) == (account, 2)
     stranger = api.as_member("user:stranger@example.com")

@@ -212,7 +212,7 @@ def test_an_image_names_its_licence_and_a_zone_its_platforms(net: Client) -> Non
         ({"scheduling": {"maxRunDuration": {"seconds": "60"}}}, "scheduling.maxRunDuration"),
     ],
 )
-def test_what_an_instance_would_not_get_is_refused_by_name(
+def test_unsupported_fields_of_an_instance_are_refused_by_name(
     net: Client, fields: dict[str, Any], said: str
 ) -> None:
     body = machine("us-central1-b", name="vm")

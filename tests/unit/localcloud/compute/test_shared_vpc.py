@@ -45,5 +45,5 @@ def test_a_service_project_has_one_host_project_and_is_none_itself(google: Clien
     assert google.get(f"{SERVICE}/getXpnHost") == {}
 
 
-def test_who_may_set_it_up_needs_its_permissions(google: Client) -> None:
+def test_setting_up_a_shared_vpc_needs_its_permissions(google: Client) -> None:
     google.as_member("user:stranger@example.com").post(f"{HOST}/enableXpnHost", status=403)

@@ -15,7 +15,7 @@ from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, 
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
 
 
-def test_a_group_makes_as_many_instances_as_it_is_told_of_its_template(groups: Groups) -> None:
+def test_a_group_creates_its_target_size_from_its_template(groups: Groups) -> None:
     groups.insert(targetSize=2)
     first, second = groups.managed()
     assert first.startswith("g-")
@@ -59,7 +59,7 @@ def test_a_preempted_instance_comes_back_under_its_name(
     assert groups.managed()["vm"]["currentAction"] == "NONE"
 
 
-def test_an_instance_that_somebody_deletes_or_stops_comes_back(
+def test_a_group_recreates_an_instance_that_was_deleted_or_stopped(
     groups: Groups, clock: VirtualClock
 ) -> None:
     groups.insert()
@@ -93,7 +93,7 @@ def test_a_group_that_finds_no_room_says_why_and_asks_again(
     assert groups.api.get(f"{MANAGERS}/g/listErrors") == {}
 
 
-def test_a_group_takes_its_instances_along_and_gives_its_template_free(groups: Groups) -> None:
+def test_a_deleted_group_deletes_its_instances_and_frees_its_template(groups: Groups) -> None:
     groups.insert()
     groups.create("vm")
     url = f"{PROJECT}/global/instanceTemplates/t"
@@ -155,7 +155,7 @@ def test_an_action_that_was_still_to_come_is_done_after_a_restart(
     assert KEY + "vm" in machines.specs
 
 
-def test_what_the_local_cloud_does_not_emulate_is_refused(groups: Groups) -> None:
+def test_unsupported_requests_are_refused(groups: Groups) -> None:
     groups.insert(targetPools=["regions/us-central1/targetPools/p"], status=501)
     groups.insert(updatePolicy={"minimalAction": "REFRESH"}, status=501)
     groups.insert()
@@ -193,15 +193,6 @@ def test_a_template_is_found_by_its_name_and_its_number_and_is_never_changed(
         sourceInstanceTemplate="global/instanceTemplates/t",
     )
     assert groups.instance("by-itself")["status"] == "RUNNING"
-
-
-def test_the_plain_group_lists_what_the_managed_one_runs(groups: Groups) -> None:
-    groups.insert()
-    groups.create("vm")
-    plain = groups.api.get(groups.get()["instanceGroup"])
-    assert plain["size"] == 1
-    listed = groups.api.post(f"{ZONE}/instanceGroups/g/listInstances", {})["items"]
-    assert [item["status"] for item in listed] == ["RUNNING"]
 
 
 def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> None:

@@ -41,7 +41,7 @@ def test_an_instance_that_answers_is_left_alone(
     assert groups.instance("vm")["id"] == before
 
 
-def test_one_that_answers_wrongly_is_made_anew_after_enough_checks(
+def test_an_unhealthy_instance_is_recreated_after_enough_failed_checks(
     groups: Groups, page: Page, clock: VirtualClock, machines: FakeMachines
 ) -> None:
     heal(groups)
@@ -55,7 +55,7 @@ def test_one_that_answers_wrongly_is_made_anew_after_enough_checks(
     assert groups.instance("vm")["id"] != before
 
 
-def test_one_that_does_not_answer_yet_has_the_initial_delay(
+def test_failed_checks_are_ignored_during_the_initial_delay(
     groups: Groups, clock: VirtualClock
 ) -> None:
     heal(groups, delay=300)
@@ -68,7 +68,7 @@ def test_one_that_does_not_answer_yet_has_the_initial_delay(
     assert health_of(groups) == "UNKNOWN"
 
 
-def test_a_check_by_tcp_only_wants_somebody_to_listen(
+def test_a_tcp_health_check_passes_when_the_port_accepts_connections(
     groups: Groups, page: Page, clock: VirtualClock, machines: FakeMachines
 ) -> None:
     heal(groups, check={"name": "h", "type": "TCP", "tcpHealthCheck": {"port": 22}})
@@ -78,7 +78,7 @@ def test_a_check_by_tcp_only_wants_somebody_to_listen(
     assert health_of(groups) == "HEALTHY"
 
 
-def test_checks_go_on_after_a_restart_and_once_only(
+def test_health_checks_continue_once_after_a_restart(
     groups: Groups, clock: VirtualClock, local_cloud: LocalCloud
 ) -> None:
     heal(groups, delay=300)

@@ -114,7 +114,7 @@ def test_an_error_comes_with_its_status_and_its_details(channel: Channel, tpus: 
         tpus.get_node(name="nonsense")
 
 
-def test_who_may_not_is_refused_with_googles_reason(
+def test_callers_without_permission_get_googles_reason(
     module: Any, channel: Channel, machines: FakeMachines
 ) -> None:
     stranger = client(module, channel, member="user:stranger@example.com")
@@ -128,7 +128,7 @@ def test_who_may_not_is_refused_with_googles_reason(
     assert refused.value.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
-def test_what_every_version_shares_is_served_too(tpus: Any, module: Any) -> None:
+def test_methods_common_to_all_versions_are_served(tpus: Any, module: Any) -> None:
     operation = tpus.create_node(parent=PARENT, node_id="t", node=VM)
     asked = tpus.get_operation({"name": operation.operation.name})
     made = module.Node()

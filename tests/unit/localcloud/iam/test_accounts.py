@@ -126,7 +126,7 @@ def test_tokens_of_a_disabled_or_deleted_account_stop_working(
     robot.get(POLICY, status=401)
 
 
-def test_whoever_may_create_tokens_gets_one_that_ends(
+def test_a_token_creator_gets_a_token_that_expires(
     api: Client, account: dict[str, Any], clock: VirtualClock
 ) -> None:
     url = f"{CREDENTIALS}/{EMAIL}:generateAccessToken"
@@ -154,7 +154,7 @@ def test_a_lifetime_that_google_refuses_is_refused(
     api.post(f"{CREDENTIALS}/{EMAIL}:generateAccessToken", body, status=400)
 
 
-def test_keys_are_googles_alone(api: Client, account: dict[str, Any]) -> None:
+def test_service_accounts_have_only_googles_own_keys(api: Client, account: dict[str, Any]) -> None:
     error = api.post(f"{ACCOUNTS}/{EMAIL}/keys", {}, status=400)["error"]
     assert error["status"] == "FAILED_PRECONDITION"
     [key] = api.get(f"{ACCOUNTS}/{EMAIL}/keys")["keys"]

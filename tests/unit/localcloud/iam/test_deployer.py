@@ -64,7 +64,7 @@ def test_the_list_names_permissions_that_there_are(api: Client) -> None:
     become_deployer(api, sorted(names))
 
 
-def test_whoever_deploys_may_wait_for_what_was_begun_and_needs_the_permissions_for_it(
+def test_a_deployer_may_wait_for_operations_and_needs_permissions_to_start_them(
     api: Client, cloud: Cloud
 ) -> None:
     permissions = permissions_of(parse(STACK, "test"))

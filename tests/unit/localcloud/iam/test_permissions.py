@@ -35,13 +35,11 @@ def enabled_apis() -> tuple[str, ...]:
         *("billing.budgets.get", "resourcemanager.organizations.get"),
     ],
 )
-def test_what_google_does_not_have_or_not_for_projects_is_in_no_role(
-    api: Client, name: str
-) -> None:
+def test_custom_roles_cannot_have_permissions_that_projects_lack(api: Client, name: str) -> None:
     api.post(ROLES, {"roleId": "wrong", "role": {"includedPermissions": [name]}}, status=400)
 
 
-def test_a_permission_that_the_local_cloud_cannot_judge_is_taken_and_said(
+def test_a_permission_that_the_local_cloud_does_not_know_is_accepted_and_reported(
     api: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["compute.instances.suspend", "compute.autoscalers.get", "bigquery.tables.get"]
@@ -58,7 +56,7 @@ def refused(api: Client, address: str, *names: str) -> str:
     return str(error["message"])
 
 
-def test_nobody_is_tested_in_a_project_for_a_permission_that_it_cannot_have(api: Client) -> None:
+def test_permissions_that_no_project_can_have_are_not_tested_on_one(api: Client) -> None:
     for name in ("tpu.queuedResources.get", "billing.budgets.get", "resourcemanager.projects.list"):
         said = f"Permission {name} is not valid for this resource."
         assert refused(api, MANAGER, "tpu.nodes.get", name) == said
@@ -66,7 +64,7 @@ def test_nobody_is_tested_in_a_project_for_a_permission_that_it_cannot_have(api:
     assert api.post(f"{MANAGER}:testIamPermissions", body) == body
 
 
-def test_nor_for_one_of_another_service_at_what_has_a_policy_of_its_own(api: Client) -> None:
+def test_permissions_of_another_service_are_not_tested_on_a_resource(api: Client) -> None:
     email = api.post(f"{IAM}/serviceAccounts", {"accountId": "someone"})["email"]
     api.post(KMS, keyRingId="r")
     api.post(f"{KMS}/r/cryptoKeys", {"purpose": "ENCRYPT_DECRYPT"}, cryptoKeyId="k")
@@ -86,7 +84,7 @@ def test_nor_for_one_of_another_service_at_what_has_a_policy_of_its_own(api: Cli
         refused(api, address, right, "tpu.nodes.get")
 
 
-def test_nor_at_buckets_for_what_is_the_projects(api: Client) -> None:
+def test_permissions_of_projects_are_not_tested_on_buckets(api: Client) -> None:
     url = "storage.googleapis.com/storage/v1/b"
     api.post(url, {"name": "a-bucket-of-mine"}, project=PROJECT)
     tested = f"{url}/a-bucket-of-mine/iam/testPermissions"

@@ -245,7 +245,7 @@ def test_a_cpu_quota_counts_the_instances_that_run(
 
 
 @pytest.mark.server
-def test_what_a_client_leaves_empty_counts_as_not_sent(instances: Instances) -> None:
+def test_empty_fields_count_as_not_sent(instances: Instances) -> None:
     # As Google's Terraform provider sends the options that its user left out.
     sent = {
         "automaticRestart": True,

@@ -71,7 +71,7 @@ def test_a_stopped_instance_has_no_process_and_starts_again(
     until(lambda: output(instances).count("]: up") == 2)
 
 
-def test_a_reset_boots_again_without_asking(instances: Instances) -> None:
+def test_a_reset_reboots_without_a_clean_shutdown(instances: Instances) -> None:
     instances.insert(metadata=script(LOOP))
     ready(instances, "]: up")
     instances.post("reset")
@@ -101,7 +101,9 @@ def test_a_simulated_maintenance_event_preempts_a_spot_instance(instances: Insta
     assert instances.get()["status"] == "RUNNING"
 
 
-def test_a_preempted_instance_that_says_so_is_deleted(instances: Instances) -> None:
+def test_a_preempted_instance_is_deleted_if_its_termination_action_says_so(
+    instances: Instances,
+) -> None:
     instances.insert(scheduling=SPOT | {"instanceTerminationAction": "DELETE"})
     instances.post("simulateMaintenanceEvent")
     instances.get(status=404)
@@ -113,7 +115,7 @@ def test_an_ordinary_instance_does_not_notice_maintenance(instances: Instances) 
     assert instances.get()["status"] == "RUNNING"
 
 
-def test_what_the_guest_writes_down_can_be_read_outside(instances: Instances) -> None:
+def test_guest_attributes_can_be_read_from_outside(instances: Instances) -> None:
     write = (
         "url=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes\n"
         "curl -sS -X PUT -H Metadata-Flavor:Google --data 42 $url/training/step; echo done\n"

@@ -32,7 +32,7 @@ def text(plain: str) -> str:
     return base64.b64encode(plain.encode()).decode()
 
 
-def test_what_is_encrypted_with_a_key_is_decrypted_with_it_and_with_no_other(api: Client) -> None:
+def test_a_key_decrypts_only_what_it_encrypted(api: Client) -> None:
     api.post(KEYS, SYMMETRIC, cryptoKeyId="other")
     sealed = api.post(f"{KEY}:encrypt", {"plaintext": text("secret")})["ciphertext"]
     assert sealed != text("secret")
@@ -88,7 +88,7 @@ def test_a_key_rotates_by_itself_and_still_decrypts_what_older_versions_encrypte
     assert "rotationPeriod" not in api.patch(KEY, {}, updateMask=mask)
 
 
-def test_who_manages_keys_may_not_use_them_unless_a_policy_says_so(api: Client) -> None:
+def test_administrators_of_keys_may_use_them_only_if_a_policy_says_so(api: Client) -> None:
     url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
     policy = api.post(f"{url}:getIamPolicy")
     policy["bindings"].append({"role": "roles/cloudkms.admin", "members": ["user:a@example.com"]})
@@ -110,7 +110,7 @@ def test_who_manages_keys_may_not_use_them_unless_a_policy_says_so(api: Client) 
     assert admin.get(f"{RINGS}/ring:getIamPolicy") == {"etag": "ACAB"}
 
 
-def test_what_the_local_cloud_has_no_keys_for_is_said_so(api: Client) -> None:
+def test_kms_refuses_key_types_it_does_not_support(api: Client) -> None:
     api.post(KEYS, {"purpose": "ASYMMETRIC_SIGN"}, cryptoKeyId="sign", status=501)
     external = SYMMETRIC | {"versionTemplate": {"protectionLevel": "EXTERNAL"}}
     api.post(KEYS, external, cryptoKeyId="external", status=501)

@@ -100,7 +100,7 @@ def test_written_entries_are_listed(api: Client) -> None:
     assert entry["jsonPayload"] == {"subject": "a", "text": "a"}
 
 
-def test_who_may_not_write_is_refused(api: Client) -> None:
+def test_callers_without_permission_cannot_write_entries(api: Client) -> None:
     write(api.as_member(STRANGER), "a", status=403)
 
 

@@ -58,7 +58,7 @@ def test_an_entry_names_its_log_and_its_vm_and_when_the_line_was_written(
     }
 
 
-def test_whole_lines_come_in_the_order_of_time_or_the_other_way_round(api: Client) -> None:
+def test_lines_are_sorted_by_time_in_either_order(api: Client) -> None:
     bios = "SeaBIOS (version 1)"
     assert texts(api) == [bios, "one", "other", bios, "two"]
     assert texts(api, orderBy="timestamp desc") == ["two", bios, "other", "one", bios]
@@ -106,7 +106,7 @@ REFUSED = (
 )
 
 
-def test_what_no_filter_of_this_cloud_is_is_refused(api: Client) -> None:
+def test_unsupported_filters_are_refused(api: Client) -> None:
     for filter, status in REFUSED:
         listed(api, filter, status=status)
 

@@ -60,7 +60,7 @@ def test_user_and_token_are_described(api: Client, owner: str) -> None:
     assert 0 < int(new["expires_in"]) <= 30 * 86400
 
 
-def test_nobody_has_no_user_info(api: Client) -> None:
+def test_anonymous_callers_have_no_user_info(api: Client) -> None:
     nobody = api.as_member("")
     nobody.get("openidconnect.googleapis.com/v1/userinfo", status=401)
     error = nobody.get("oauth2.googleapis.com/tokeninfo", access_token="x", status=400)

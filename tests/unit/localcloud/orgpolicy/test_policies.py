@@ -57,7 +57,7 @@ def test_a_name_that_no_constraint_has_is_refused(api: Client) -> None:
     api.get(f"{POLICIES}/nothing:getEffectivePolicy", status=400)
 
 
-def test_a_stranger_may_not_read_them(api: Client) -> None:
+def test_strangers_may_not_read_policies(api: Client) -> None:
     effective = f"{POLICIES}/compute.requireOsLogin:getEffectivePolicy"
     manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
     policy = api.post(f"{manager}:getIamPolicy")

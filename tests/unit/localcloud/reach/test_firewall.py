@@ -39,7 +39,7 @@ def two(vm: Make) -> None:
     vm("b", "red")
 
 
-def test_what_no_rule_allows_does_not_come_in_and_everything_goes_out(reach: Ask) -> None:
+def test_without_rules_ingress_is_denied_and_egress_allowed(reach: Ask) -> None:
     answer = reach("a", "b:80")
     assert decided(answer, "egress") == ("allowed", "")
     assert decided(answer) == ("denied", "")

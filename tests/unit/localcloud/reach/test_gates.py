@@ -16,7 +16,7 @@ Rule = Callable[..., None]
 TPU = f"tpu.googleapis.com/v2/{PROJECT}/locations/{ZONE}"
 
 
-def test_a_port_is_shut_until_a_rule_lets_somebody_in(
+def test_a_port_is_shut_until_a_rule_admits_a_machine(
     google: Client, machines: FakeMachines, rule: Rule, vm: Make
 ) -> None:
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
@@ -52,7 +52,7 @@ def test_a_deleted_tpu_leaves_no_gate(google: Client, cloud: Cloud, machines: Fa
 
 
 @pytest.mark.parametrize(("deaf", "shut"), [([], False), (["*-pod-*"], True), (["*-se"], False)])
-def test_a_runtime_of_some_name_may_let_no_machine_in(
+def test_runtimes_named_by_the_grpc_setting_admit_no_machine(
     google: Client, cloud: Cloud, machines: FakeMachines, deaf: list[str], shut: bool
 ) -> None:
     cloud.store.put("setting", "grpc", {"deaf": deaf})

@@ -129,7 +129,7 @@ def test_the_internet_reaches_external_addresses_alone_and_googles_services_all(
         assert result(reach(service, "a:80")) == "UNREACHABLE"
 
 
-def test_a_wrong_end_is_named(reach: Ask, vm: Make) -> None:
+def test_an_unknown_or_malformed_end_is_named(reach: Ask, vm: Make) -> None:
     vm("a")
     for source, destination, said in (
         ("a", "b", "'b' is not NAME:PORT"),

@@ -44,7 +44,7 @@ def deployer(api: Client) -> Client:
     return api.as_member(MEMBER)
 
 
-def test_who_may_grant_one_role_grants_and_revokes_that_one_alone(
+def test_a_caller_limited_to_one_role_grants_and_revokes_only_that_role(
     api: Client, deployer: Client
 ) -> None:
     bind(deployer, ALLOWED, FRIEND)
@@ -75,7 +75,7 @@ def test_the_right_holds_for_policies_of_buckets_too(api: Client) -> None:
         deployer.put(f"{BUCKETS}/a-bucket/iam", {"bindings": more}, status=status)
 
 
-def test_a_service_that_does_not_tell_the_roles_refuses_whoever_is_bound_to_them(
+def test_a_grant_limited_to_roles_is_refused_where_the_service_names_none(
     api: Client,
 ) -> None:
     topic = f"pubsub.googleapis.com/v1/{PROJECT}/topics/alerts"
@@ -120,7 +120,7 @@ def test_a_false_condition_grants_nothing(api: Client) -> None:
     assert api.as_member(MEMBER).post(f"{URL}:testIamPermissions", body) == {}
 
 
-def test_whoever_reads_an_older_version_can_not_lose_the_condition(
+def test_reading_an_older_policy_version_cannot_drop_its_conditions(
     api: Client, deployer: Client
 ) -> None:
     shown = policy(api, 1)

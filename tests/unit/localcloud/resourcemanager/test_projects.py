@@ -24,7 +24,7 @@ def test_a_project_is_shown_by_id_and_by_number(api: Client) -> None:
     assert api.get(f"{V3}/{number}")["state"] == "ACTIVE"
 
 
-def test_an_unknown_project_looks_like_one_of_somebody_elses(api: Client) -> None:
+def test_an_unknown_project_looks_like_one_without_access(api: Client) -> None:
     answer = api.get(f"{V1}/no-such-project", status=403)
     assert answer["error"]["status"] == "PERMISSION_DENIED"
 
@@ -40,7 +40,7 @@ def test_lists_show_the_callers_projects_that_fit_the_filter(api: Client) -> Non
 
 
 @pytest.mark.parametrize(("url", "named"), [(V1, "name"), (V3, "displayName")])
-def test_a_new_project_belongs_to_who_made_it(api: Client, url: str, named: str) -> None:
+def test_a_new_project_is_owned_by_its_creator(api: Client, url: str, named: str) -> None:
     grace = api.as_member("user:grace@example.com")
     sent = {"projectId": "grace-sandbox", named: "Sandbox", "labels": {"a": "b"}}
     operation = grace.post(url, sent)

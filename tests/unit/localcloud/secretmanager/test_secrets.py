@@ -44,7 +44,7 @@ def test_the_latest_version_is_what_was_added_last(api: Client, secret: Json) ->
     assert "payload" not in api.get(f"{ONE}/versions/2")
 
 
-def test_who_may_read_a_secret_says_its_own_policy(api: Client, secret: Json) -> None:
+def test_a_secrets_own_policy_decides_who_may_read_it(api: Client, secret: Json) -> None:
     api.post(f"{ONE}:addVersion", payload(b"x"))
     api.post(SECRETS, AUTOMATIC, secretId="other")
     api.post(f"{SECRETS}/other:addVersion", payload(b"y"))
@@ -78,7 +78,7 @@ def test_secrets_and_versions_say_what_google_says_of_them(api: Client, secret: 
     assert said == f"Secret [projects/{number}/secrets/gone] not found."
 
 
-def test_what_google_refuses_is_refused(api: Client, secret: Json) -> None:
+def test_requests_that_google_refuses_are_refused(api: Client, secret: Json) -> None:
     api.post(SECRETS, AUTOMATIC, secretId="webhook", status=409)
     api.post(SECRETS, AUTOMATIC, secretId="no dots.", status=400)
     api.post(SECRETS, {}, secretId="bare", status=400)

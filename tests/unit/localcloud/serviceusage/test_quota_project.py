@@ -38,7 +38,7 @@ def refusal(client: Client) -> dict[str, Any]:
     return {"message": error["message"], "reason": error["details"][0]["reason"]}
 
 
-def test_its_api_must_be_enabled_there(api: Client, others: str) -> None:
+def test_the_api_must_be_enabled_in_the_quota_project(api: Client, others: str) -> None:
     api.session.headers["X-Goog-User-Project"] = others
     assert refusal(api)["reason"] == "SERVICE_DISABLED"
     enable = f"serviceusage.googleapis.com/v1/projects/{others}/services/tpu.googleapis.com:enable"
@@ -77,7 +77,7 @@ def person(api: Client, cloud: Cloud) -> Client:
     return client
 
 
-def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
+def test_a_client_based_api_refuses_users_without_a_quota_project(
     api: Client, person: Client, others: str
 ) -> None:
     api.as_member("").get(POLICY, status=401)
@@ -106,7 +106,9 @@ def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
     assert "has not been used in project" in theirs.get(POLICY, status=403)["error"]["message"]
 
 
-def test_whether_vertex_ai_asks_people_for_one_is_a_setting(person: Client, cloud: Cloud) -> None:
+def test_vertex_ai_requires_a_quota_project_if_the_setting_says_so(
+    person: Client, cloud: Cloud
+) -> None:
     assert person.get(JOBS) == {}
     faults.change_setting(cloud, "vertex-quota-project", {"on": True})
     assert "requires a quota project" in person.get(JOBS, status=403)["error"]["message"]

@@ -34,7 +34,7 @@ def test_a_tpus_quota_is_what_the_setting_says_and_unlimited_without(
     assert "tpu-v4s-preemptible" in found
 
 
-def test_other_apis_have_none_here_and_strangers_see_none(api: Client) -> None:
+def test_other_apis_have_no_quotas_and_strangers_see_none(api: Client) -> None:
     assert api.get(METRICS.format("compute.googleapis.com")) == {}
     url = METRICS.format("tpu.googleapis.com")
     api.as_member("user:stranger@example.com").get(url, status=403)

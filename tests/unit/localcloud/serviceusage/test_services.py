@@ -77,7 +77,7 @@ def test_the_identity_of_a_service_is_the_one_that_policies_name(api: Client) ->
     assert operation["response"]["@type"].endswith(".v1beta1.ServiceIdentity")
 
 
-def test_a_service_without_an_account_has_none(api: Client) -> None:
+def test_an_api_without_a_service_agent_has_no_identity(api: Client) -> None:
     operation = api.post(f"{BETA}/bigquery.googleapis.com:generateServiceIdentity")
     assert set(operation["response"]) == {"@type"}
     operation = api.post(f"{BETA}/sqladmin.googleapis.com:generateServiceIdentity")

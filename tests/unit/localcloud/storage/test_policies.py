@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import requests
 
+from localcloud.core import access
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.store import POLICY
@@ -32,7 +33,7 @@ def test_editors_and_viewers_of_the_project_have_their_rights(cloud: Cloud, api:
     uniform = {"uniformBucketLevelAccess": {"enabled": True}}
     bucket = Bucket(api, iamConfiguration=uniform)
     bucket.put("one", b"1")
-    project = iam_policy.read(cloud, f"projects/{DEFAULT_PROJECT}")
+    project = access.policy(cloud, f"projects/{DEFAULT_PROJECT}")
     project["bindings"] += [
         {"role": "roles/editor", "members": ["user:editor@example.com"]},
         {"role": "roles/viewer", "members": ["user:viewer@example.com"]},

@@ -191,7 +191,7 @@ def test_a_provider_of_more_than_googles_sizes_is_refused(
     api.patch(f"{url}/github", more, status=400, updateMask=",".join(more))
 
 
-def test_a_token_that_somebody_else_signed_is_refused(
+def test_a_token_signed_with_another_key_is_refused(
     exchange: Exchange, local_cloud: LocalCloud
 ) -> None:
     other = generate_private_key(65537, 2048).public_key().public_numbers()
@@ -214,9 +214,7 @@ def test_a_deleted_provider_exchanges_nothing_and_keeps_its_name(
     assert exchange().status_code == 200
 
 
-def test_a_provider_for_everybodys_issuer_needs_a_condition(
-    api: Client, exchange: Exchange
-) -> None:
+def test_a_provider_for_a_shared_issuer_needs_a_condition(api: Client, exchange: Exchange) -> None:
     url = f"{POOLS}/pipelines/providers"
     body = {**PROVIDER, "attributeCondition": ""}
     error = api.post(url, body, workloadIdentityPoolProviderId="open", status=400)["error"]
@@ -249,6 +247,6 @@ def test_conditions_are_evaluated(expression: str, value: object) -> None:
     "expression",
     ["size(assertion.sub) > 2", "__import__('os')", "a b", "has(assertion)", "has == 1"],
 )
-def test_what_is_not_understood_is_said_so(expression: str) -> None:
+def test_expressions_that_are_not_understood_are_named(expression: str) -> None:
     with pytest.raises(Exception, match="does not understand"):
         evaluate(expression, {"assertion": {"sub": "x"}})

@@ -93,7 +93,7 @@ def test_version_2_shows_the_same_node(tpu: Client) -> None:
     assert tpu.get(f"{V2}/nodes/t")["runtimeVersion"] == "2.12.1"
 
 
-def test_what_a_zone_has_is_listed(tpu: Client) -> None:
+def test_types_and_versions_of_a_zone_are_listed(tpu: Client) -> None:
     types = tpu.get(f"{V2}/acceleratorTypes")["acceleratorTypes"]
     assert {"v2-8", "v3-8", "v6e-8"} <= {one["type"] for one in types}
     assert "v4-8" not in {one["type"] for one in types}

@@ -183,7 +183,7 @@ def test_slices_of_one_request_are_told_of_each_other(tpu: Client, machines: Fak
         ({"serviceAccount": {"scope": ["cloud-platform"]}}, 'scope, "cloud-platform"'),
     ],
 )
-def test_a_machine_that_cannot_be_is_refused(tpu: Client, change: Json, said: str) -> None:
+def test_an_impossible_machine_is_refused(tpu: Client, change: Json, said: str) -> None:
     answer = tpu.post(nodes(), VM | change, nodeId="t", status=400)
     assert said in answer["error"]["message"]
 

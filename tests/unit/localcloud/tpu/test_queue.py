@@ -99,7 +99,7 @@ def test_several_slices_are_nodes_of_one_request(tpu: Client) -> None:
     assert (state(tpu), nodes_before) == ("ACTIVE", 2)
 
 
-def test_it_waits_while_the_zone_has_no_room(tpu: Client, cloud: Cloud) -> None:
+def test_a_request_waits_while_the_zone_has_no_room(tpu: Client, cloud: Cloud) -> None:
     cloud.store.put("setting", "stockout", {"us-central1-b": ["*"]})
     queue(tpu)
     cloud.clock.sleep(30)
@@ -110,7 +110,7 @@ def test_it_waits_while_the_zone_has_no_room(tpu: Client, cloud: Cloud) -> None:
     assert state(tpu) == "ACTIVE"
 
 
-def test_it_fails_when_its_time_is_up(tpu: Client, cloud: Cloud) -> None:
+def test_a_request_fails_when_its_interval_ends(tpu: Client, cloud: Cloud) -> None:
     cloud.store.put("setting", "stockout", {"us-central1-b": ["v2-8"]})
     queue(tpu, request(queueingPolicy={"validUntilDuration": "600s"}))
     cloud.clock.sleep(599)
@@ -120,7 +120,7 @@ def test_it_fails_when_its_time_is_up(tpu: Client, cloud: Cloud) -> None:
     tpu.delete(f"{ALPHA}/queuedResources/q")
 
 
-def test_it_does_not_begin_before_its_time(tpu: Client, cloud: Cloud) -> None:
+def test_a_request_is_not_provisioned_before_its_time(tpu: Client, cloud: Cloud) -> None:
     queue(tpu, request(queueingPolicy={"validAfterDuration": "60s"}))
     cloud.clock.sleep(59)
     assert state(tpu) == "ACCEPTED"
@@ -146,7 +146,7 @@ def test_reset_puts_it_back_into_the_queue(tpu: Client, cloud: Cloud) -> None:
     assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "READY"
 
 
-def test_it_goes_on_waiting_after_a_restart(
+def test_a_request_keeps_waiting_after_a_restart(
     local_cloud: LocalCloud, tpu: Client, machines: FakeMachines, clock: VirtualClock
 ) -> None:
     local_cloud.cloud.store.put("setting", "stockout", {"us-central1-b": ["*"]})
@@ -173,7 +173,7 @@ FLEX_PARENT = "projects/tpu-stack-local/locations/us-west4-a"
 FLEX = f"tpu.googleapis.com/v2alpha1/{FLEX_PARENT}"
 
 
-def test_one_for_a_while_is_deleted_when_its_time_is_over(
+def test_a_flex_start_request_is_deleted_when_its_duration_ends(
     local_cloud: LocalCloud, tpu: Client, clock: VirtualClock, machines: FakeMachines
 ) -> None:
     tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q")
@@ -195,7 +195,7 @@ def test_one_for_a_while_is_deleted_when_its_time_is_over(
     again.stop()
 
 
-def test_one_for_a_while_takes_preemptible_quota(tpu: Client, cloud: Cloud) -> None:
+def test_a_flex_start_request_counts_against_preemptible_quota(tpu: Client, cloud: Cloud) -> None:
     metric = "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI"
     cloud.store.put("setting", "quota", {metric: 2})
     answer = tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q", status=429)
@@ -217,7 +217,7 @@ def test_one_for_a_while_takes_preemptible_quota(tpu: Client, cloud: Cloud) -> N
         (request(provisioningModel="RESERVATION_BOUND"), "reservation_name is required"),
     ],
 )
-def test_one_for_a_while_that_google_does_not_have_is_refused(
+def test_flex_start_is_refused_where_google_does_not_offer_it(
     tpu: Client, body: Json, said: str
 ) -> None:
     parent = body["tpu"]["nodeSpec"][0]["parent"]

@@ -169,7 +169,7 @@ def test_only_this_machine_reaches_the_worker(running: Client) -> None:
     assert answers(port)
 
 
-def test_a_taken_port_is_left_to_its_owner_and_a_shut_one_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_taken_port_stays_with_its_owner_and_a_shut_one_admits_no_client(tmp_path: Path) -> None:
     worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/tpu_worker.py"
     with socket.create_server(("127.0.0.1", 0)) as owner:
         taken = owner.getsockname()[1]
