@@ -24,9 +24,8 @@ from localcloud.services.storage.api import (
     project_in_query,
     refuse_acl,
 )
-from localcloud.services.storage.content import Contents
 from localcloud.services.storage.records import Bucket, check_bucket_name
-from localcloud.services.storage.versions import check_storage_class
+from localcloud.services.storage.versions import Contents, check_storage_class
 
 _PAGE = 1000
 

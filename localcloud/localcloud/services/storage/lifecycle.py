@@ -12,9 +12,8 @@ from localcloud.core.call import Json
 from localcloud.core.clock import seconds_of
 from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.services.storage import records, uploads, versions
-from localcloud.services.storage.content import Contents
 from localcloud.services.storage.records import Bucket, Version
-from localcloud.services.storage.versions import STORAGE_CLASSES
+from localcloud.services.storage.versions import STORAGE_CLASSES, Contents
 
 log = logging.getLogger(__name__)
 _INTERVAL = 3600.0

@@ -25,15 +25,17 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.storage import api, records
 from localcloud.services.storage.api import API, HOSTS, Conditions, refuse_acl
-from localcloud.services.storage.content import (
+from localcloud.services.storage.versions import (
     CHUNK,
     Contents,
     Digest,
     Hashes,
+    Write,
     chunks_of,
     disk_errors,
+    hashes,
+    header_hashes,
 )
-from localcloud.services.storage.versions import Write, hashes, header_hashes
 
 
 @API.method("objects.insert")

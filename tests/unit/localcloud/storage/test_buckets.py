@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localcloud import admin
+from localcloud import app
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
@@ -140,10 +140,10 @@ def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
     bucket = Bucket(api, softDeletePolicy={"retentionDurationSeconds": "604800"})
     bucket.put("object", b"12345")
     bucket.put("object", b"123")
-    assert admin.soft_deleted_bytes(cloud) == 5
+    assert app.soft_deleted_bytes(cloud) == 5
     api.delete(f"{bucket.url}/o/object", status=204)
     api.delete(bucket.url, status=204)
-    assert admin.soft_deleted_bytes(cloud) == 8
+    assert app.soft_deleted_bytes(cloud) == 8
     (kept,) = api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")["items"]
     assert (kept["name"], "softDeleteTime" in kept) == (bucket.name, True)
     api.get(bucket.url, status=404)
@@ -151,7 +151,7 @@ def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
     again = Bucket(api)
     assert again.names(softDeleted="true") == []
     clock.advance(8 * 86400)
-    assert admin.soft_deleted_bytes(cloud) == 0
+    assert app.soft_deleted_bytes(cloud) == 0
     assert "items" not in api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")
 
 
