@@ -1,6 +1,4 @@
-"""Objects: metadata, lists, downloads and deletion, and reading and writing by the XML API."""
-
-from __future__ import annotations
+"""Objects: metadata, lists, downloads, deletion and copies; reading and writing by the XML API."""
 
 import base64
 import gzip
@@ -24,16 +22,9 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Collection
 from localcloud.services.storage import api, records, versions
-from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions, refuse_acl
+from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions
 from localcloud.services.storage.records import Version
-from localcloud.services.storage.versions import (
-    CHUNK,
-    Checksums,
-    Contents,
-    Write,
-    chunks_of,
-    header_hashes,
-)
+from localcloud.services.storage.versions import CHUNK, Checksums, Contents, Write
 
 _PAGE = 1000
 
@@ -42,12 +33,13 @@ _PAGE = 1000
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
-        version = find(cloud, call)
-        tag = records.object_etag(version)
-        if Conditions.of(call).check_read(version) or _has_tag(call, tag):
+        version = _find(cloud, call)
+        tag = records.etag(version.generation, version.metageneration)
+        known = call.request.headers.get("If-None-Match", "").strip('"')
+        if Conditions.of(call).check_read(version) or known == tag:
             return Response(304, headers={"ETag": tag})
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
-            return media(cloud, version, call.request, tag)
+            return _media(cloud, version, call.request, tag)
     return records.object_resource(version)
 
 
@@ -68,12 +60,13 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
         match_glob=call.arg("matchGlob"),
         include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
     )
-    after = decode_token(call.arg("pageToken"))
+    after = _decode_token(call.arg("pageToken"))
     items: list[Json] = []
     prefixes: list[str] = []
     last: Position | None = None
     with cloud.store.locked():
         for entry in wanted.entries(_keys(cloud, call, bucket, wanted.prefix), after):
+            # A page counts prefixes, too.
             if len(items) + len(prefixes) == limit:
                 break
             last = entry
@@ -83,14 +76,9 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
                 items.append(records.object_resource(_listed(cloud, call, bucket, entry)))
         else:
             last = None
-    page: Json = {"kind": "storage#objects"}
-    if items:
-        page["items"] = items
-    if prefixes:
-        page["prefixes"] = prefixes
-    if last is not None:
-        page["nextPageToken"] = encode_token(last)
-    return page
+    token = base64.urlsafe_b64encode(json.dumps(last).encode()).decode() if last else ""
+    page: Json = {"items": items, "prefixes": prefixes, "nextPageToken": token}
+    return {"kind": "storage#objects"} | {name: part for name, part in page.items() if part}
 
 
 @OBJECTS.method("patch", verb="update")
@@ -109,14 +97,14 @@ def _update(cloud: Cloud, call: Call) -> Json:
 def delete(cloud: Cloud, call: Call) -> None:
     """Delete an object, or one of its versions."""
     with cloud.store.locked():
-        version = find(cloud, call)
+        version = _find(cloud, call)
         Conditions.of(call).check(version)
         bucket = records.require_bucket(cloud, version.bucket)
         versions.protect(cloud, bucket, version)
         versions.delete(cloud, bucket, version, for_good=bool(call.arg("generation")))
 
 
-def find(cloud: Cloud, call: Call) -> Version:
+def _find(cloud: Cloud, call: Call) -> Version:
     """Return the version that a call names by bucket, object and, if sent, generation.
 
     A missing one is 404, or 403 where the caller may not learn that it is missing.
@@ -136,6 +124,7 @@ def find(cloud: Cloud, call: Call) -> Version:
 
 
 def _keys(cloud: Cloud, call: Call, bucket: str, prefix: str) -> list[tuple[str, int]]:
+    """Return the sorted names to list, each with its generation; 0 stands for the live one."""
     store = cloud.store
     if call.flag("softDeleted"):
         if call.flag("versions"):
@@ -152,7 +141,7 @@ def _split(keys: list[str]) -> list[tuple[str, int]]:
     return sorted(records.split_key(key) for key in keys)
 
 
-def _listed(cloud: Cloud, call: Call, bucket: str, entry: Position) -> Version:
+def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version:
     name, _, generation = entry
     if call.flag("softDeleted"):
         found = records.find_deleted(cloud, bucket, name, generation)
@@ -162,9 +151,9 @@ def _listed(cloud: Cloud, call: Call, bucket: str, entry: Position) -> Version:
 
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
-    refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
+    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     with cloud.store.locked():
-        version = find(cloud, call)
+        version = _find(cloud, call)
         Conditions.of(call).check(version)
         changed = replace(
             version,
@@ -176,14 +165,14 @@ def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
     return records.object_resource(changed)
 
 
-def _has_tag(call: Call, tag: str) -> bool:
-    return call.request.headers.get("If-None-Match", "").strip('"') == tag
-
-
 # Lists: prefixes, delimiters, offsets, globs and pages.
 
 Position = tuple[str, int, int]
-"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation."""
+"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation.
+
+A page token is the last position: whatever is written or deleted between two pages, no entry comes
+twice.
+"""
 
 
 @dataclass(frozen=True)
@@ -198,7 +187,7 @@ class Listing:
     include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
-        """Return the entries behind `after`; `keys` are all names and generations, sorted."""
+        """Yield the entries behind `after`; `keys` are all names and generations, sorted."""
         glob = compile_glob(self.match_glob) if self.match_glob else None
         first = max(self.prefix, self.start_offset, after[0] if after else "")
         seen = ""
@@ -223,13 +212,7 @@ class Listing:
             yield name, 1, generation
 
 
-def encode_token(position: Position) -> str:
-    """Return the page token for the entries behind `position`."""
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
-
-
-def decode_token(token: str) -> Position | None:
-    """Return the position in a page token, or None for no token."""
+def _decode_token(token: str) -> Position | None:
     if not token:
         return None
     try:
@@ -237,6 +220,9 @@ def decode_token(token: str) -> Position | None:
         return str(name), int(kind), int(generation)
     except (ValueError, TypeError):
         raise invalid(f"Invalid page token: {token}") from None
+
+
+_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
 
 
 @lru_cache(maxsize=64)
@@ -251,11 +237,8 @@ def compile_glob(glob: str) -> re.Pattern[str]:
     depth = 0
     parts: list[str] = []
     for token in tokens:
-        if token == "{":
-            depth += 1
-        elif token == "}":
-            depth -= 1
-        parts.append(_translate(token, depth))
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        parts.append("|" if token == "," and depth else _GLOB.get(token) or _literal(token))
     try:
         if depth:
             raise re.error("unbalanced braces")
@@ -264,12 +247,8 @@ def compile_glob(glob: str) -> re.Pattern[str]:
         raise invalid(f"Invalid glob pattern '{glob}': {error}.") from None
 
 
-def _translate(token: str, depth: int) -> str:
-    plain = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
-    if token in plain:
-        return plain[token]
-    if token == "," and depth:
-        return "|"
+def _literal(token: str) -> str:
+    """Return a set of characters, an escaped character or a plain one; no set has a slash."""
     if len(token) > 2 and token.startswith("["):
         inner = token[1:-1]
         inverted = inner[0] in "!^"
@@ -282,43 +261,49 @@ def _translate(token: str, depth: int) -> str:
 # Downloads: headers, ranges and decompression.
 
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+_FIELDS = {
+    "Cache-Control": "cacheControl",
+    "Content-Disposition": "contentDisposition",
+    "Content-Encoding": "contentEncoding",
+    "Content-Language": "contentLanguage",
+    "Content-Type": "contentType",
+}
 
 
-def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
+def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
     """Return the object's bytes, or the range of them that the request asks for.
 
     Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
     the reader.
     """
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
-    headers = media_headers(version, etag)
+    headers = _media_headers(version, etag)
     path = Contents(cloud).path(version.bucket, version.content)
     if _must_decompress(version, request):
+        # What only claims to be gzip is served as it is.
         with suppress(OSError, EOFError, zlib.error):
             return _decompressed(path, headers)
-    span = _span(request.headers.get("Range", ""), version.size)
+    asked = _RANGE.fullmatch(request.headers.get("Range", "").strip())
+    span = _span(asked, version.size)
     if span is None:
         message = b"The requested range cannot be satisfied."
         return Response(416, message, {"Content-Range": f"bytes */{version.size}"})
     start, length = span
-    status = 200
     # An answer to a range is partial even when it is the whole object.
-    if request.headers.get("Range") and _RANGE.fullmatch(request.headers["Range"].strip()):
-        status = 206
+    if asked:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{version.size}"
-    body: bytes | Iterator[bytes] = b""
-    if request.verb != "HEAD":
-        body = _pieces(path.open("rb"), start, length)
-    return Response(status, body, headers | {"Content-Length": str(length)}, length)
+    body = b"" if request.verb == "HEAD" else _pieces(path.open("rb"), start, length)
+    headers["Content-Length"] = str(length)
+    return Response(206 if asked else 200, body, headers, length)
 
 
-def media_headers(version: Version, etag: str) -> dict[str, str]:
-    """Return the headers that go with an object's bytes."""
+def _media_headers(version: Version, etag: str) -> dict[str, str]:
+    """Return the headers that go with an object's bytes, as both APIs send them."""
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
-    encoding = version.fields.get("contentEncoding")
-    content_type = version.fields.get("contentType") or "application/octet-stream"
+    fields = {"contentType": "application/octet-stream"} | {
+        k: v for k, v in version.fields.items() if v
+    }
     headers = {
-        "Content-Type": _header_value(content_type),
         "ETag": etag,
         "Last-Modified": formatdate(version.updated, usegmt=True),
         "Accept-Ranges": "bytes",
@@ -327,17 +312,10 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
         "x-goog-hash": hashes,
         "x-goog-storage-class": version.storage_class,
         "x-goog-stored-content-length": str(version.size),
-        "x-goog-stored-content-encoding": _header_value(encoding or "identity"),
+        "x-goog-stored-content-encoding": _header_value(fields.get("contentEncoding", "identity")),
     }
-    for field, header in (
-        ("cacheControl", "Cache-Control"),
-        ("contentDisposition", "Content-Disposition"),
-        ("contentEncoding", "Content-Encoding"),
-        ("contentLanguage", "Content-Language"),
-    ):
-        if version.fields.get(field):
-            headers[header] = _header_value(version.fields[field])
-    for key, value in version.fields.get("metadata", {}).items():
+    headers |= {name: _header_value(fields[key]) for name, key in _FIELDS.items() if key in fields}
+    for key, value in fields.get("metadata", {}).items():
         headers[f"x-goog-meta-{quote(key)}"] = _header_value(value)
     return headers
 
@@ -347,14 +325,14 @@ def _header_value(value: str) -> str:
     return quote(value, safe=f" {string.punctuation}")
 
 
-def md5_etag(version: Version) -> str:
+def _md5_etag(version: Version) -> str:
     """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
-    if version.md5 is None:
-        return f'"{version.generation}"'
-    return f'"{base64.b64decode(version.md5).hex()}"'
+    md5 = base64.b64decode(version.md5).hex() if version.md5 else str(version.generation)
+    return f'"{md5}"'
 
 
 def _must_decompress(version: Version, request: Request) -> bool:
+    """Decompressive transcoding: cloud.google.com/storage/docs/transcoding."""
     return (
         version.fields.get("contentEncoding") == "gzip"
         and "gzip" not in request.headers.get("Accept-Encoding", "")
@@ -363,7 +341,7 @@ def _must_decompress(version: Version, request: Request) -> bool:
 
 
 def _decompressed(path: Path, headers: dict[str, str]) -> Response:
-    """Decompress stored gzip for a caller who did not ask for it (decompressive transcoding)."""
+    """Decompress stored gzip for a caller who did not ask for it; ranges are ignored then."""
     del headers["Content-Encoding"]
     with gzip.open(path) as file:
         length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
@@ -371,20 +349,20 @@ def _decompressed(path: Path, headers: dict[str, str]) -> Response:
     return Response(200, _pieces(gzip.open(path), 0, length), headers, length)
 
 
-def _span(header: str, size: int) -> tuple[int, int] | None:
-    """Return start and length of the requested range; None when it is empty."""
-    found = _RANGE.fullmatch(header.strip())
-    if not found:
+def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
+    """Return start and length of the requested range; None when it is empty.
+
+    A header in another form asks for everything, as RFC 9110 (section 14.2) wants it.
+    """
+    if not asked:
         return 0, size
-    first, last, suffix = found.groups()
+    first, last, suffix = asked.groups()
     if suffix is not None:
         length = min(int(suffix), size)
         return (size - length, length) if length else None
     start = int(first)
     end = min(int(last), size - 1) if last else size - 1
-    if start >= size or end < start:
-        return None
-    return start, end - start + 1
+    return None if start >= size or end < start else (start, end - start + 1)
 
 
 def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
@@ -398,7 +376,8 @@ def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterato
             yield chunk
 
 
-# The XML API: GET, HEAD and PUT of an object. TensorFlow reads objects this way.
+# The XML API: GET, HEAD and PUT of an object (cloud.google.com/storage/docs/xml-api/overview).
+# TensorFlow reads and writes objects this way.
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
@@ -408,13 +387,6 @@ _CODES = {
     403: "AccessDenied",
     404: "NoSuchKey",
     412: "PreconditionFailed",
-}
-_FIELDS = {
-    "Content-Type": "contentType",
-    "Content-Encoding": "contentEncoding",
-    "Content-Disposition": "contentDisposition",
-    "Content-Language": "contentLanguage",
-    "Cache-Control": "cacheControl",
 }
 _META = "x-goog-meta-"
 Handler = Callable[[Cloud, Call], Response]
@@ -449,11 +421,11 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
-        version = find(cloud, call)
-        tag = md5_etag(version)
+        version = _find(cloud, call)
+        tag = _md5_etag(version)
         if call.request.headers.get("If-None-Match", "") == tag:
             return Response(304, headers={"ETag": tag})
-        return media(cloud, version, call.request, tag)
+        return _media(cloud, version, call.request, tag)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
@@ -461,12 +433,9 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
 def put_by_xml(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
     headers = call.request.headers
-    body = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
-    metadata = {
-        name[len(_META) :].lower(): value
-        for name, value in headers.items()
-        if name.lower().startswith(_META)
-    }
+    body: Json = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
+    own = {name.lower(): value for name, value in headers.items()}
+    metadata = {name[len(_META) :]: own[name] for name in own if name.startswith(_META)}
     write = Write(
         bucket=call.params["bucket"],
         name=call.params["object"],
@@ -476,10 +445,10 @@ def put_by_xml(cloud: Cloud, call: Call) -> Response:
             generation_match=_number(call, "x-goog-if-generation-match"),
             metageneration_match=_number(call, "x-goog-if-metageneration-match"),
         ),
-        hashes=header_hashes(call.request),
+        hashes=versions.header_hashes(call.request),
     )
-    version = write.take(cloud, chunks_of(call.request.stream))
-    answer = media_headers(version, md5_etag(version))
+    version = write.take(cloud, versions.chunks_of(call.request.stream))
+    answer = _media_headers(version, _md5_etag(version))
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
 
@@ -491,12 +460,10 @@ def _number(call: Call, header: str) -> int | None:
     return int(value) if value else None
 
 
-# --- Objects made of others: copy, rewrite, move, compose and restore.
+# Objects made of others: copy, rewrite, move, compose and restore.
 
 _SOURCES = 32
-_MOVED = Collection(
-    api.API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject")
-)
+_MOVED = Collection(API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject"))
 
 
 @DESTINATIONS.method("copy", verb="create")
@@ -521,24 +488,25 @@ def rewrite(cloud: Cloud, call: Call) -> Json:
 
 @_MOVED.method("move", verb="create")
 def move(cloud: Cloud, call: Call) -> Json:
-    """Rename an object within its bucket."""
-    bucket = call.params["bucket"]
+    """Rename an object within its bucket; a copy and a deletion that others see as one step."""
+    name = call.params["bucket"]
     if call.params["sourceObject"] == call.params["destinationObject"]:
         raise invalid("The source and the destination of a move must differ.")
     with cloud.store.locked():
-        source = _source(cloud, call, bucket)
-        api.require(cloud, call.principal, bucket, "storage.objects.delete", source.name)
-        versions.protect(cloud, records.require_bucket(cloud, bucket), source)
-        version = _copied(cloud, call, bucket)
-        versions.delete(cloud, records.require_bucket(cloud, bucket), source)
+        source = _source(cloud, call, name)
+        api.require(cloud, call.principal, name, "storage.objects.delete", source.name)
+        bucket = records.require_bucket(cloud, name)
+        versions.protect(cloud, bucket, source)
+        version = _copied(cloud, call, name)
+        versions.delete(cloud, bucket, source)
     return records.object_resource(version)
 
 
 @DESTINATIONS.method("compose", verb="create")
 def compose(cloud: Cloud, call: Call) -> Json:
-    """Join up to 32 objects of the same bucket into one."""
+    """Join up to 32 objects of a bucket into one (…/storage/docs/composite-objects)."""
     bucket = call.params["destinationBucket"]
-    refuse_acl(call, records.require_bucket(cloud, bucket))
+    api.refuse_acl(call, records.require_bucket(cloud, bucket))
     api.refuse_key_in_call(call)
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
@@ -550,33 +518,24 @@ def compose(cloud: Cloud, call: Call) -> Json:
         name = source.get("name") or ""
         api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     moves = call.body.get("deleteSourceObjects")
-    write = Write(
-        bucket=bucket,
-        name=call.params["destinationObject"],
-        principal=call.principal,
-        body=call.body.get("destination") or {},
-        conditions=Conditions.of(call),
-    )
+    body = call.body.get("destination") or {}
+    name, conditions = call.params["destinationObject"], Conditions.of(call)
+    write = Write(bucket, name, call.principal, body, conditions)
     write.check(cloud)
     contents = Contents(cloud)
     with contents.draft() as draft, ExitStack() as files:
         with cloud.store.locked():
             sources = [_component(cloud, bucket, source) for source in wanted]
-            streams = [
-                files.enter_context(contents.path(bucket, source.content).open("rb"))
-                for source in sources
-            ]
-        draft.fill(chunk for stream in streams for chunk in chunks_of(stream))
-        version = write.finish(
-            cloud,
-            draft.path,
-            # The MD5 of a composed object is unknown on Google, so clients must not count on it.
-            replace(draft.digest.result(), md5=None),
-            components=sum(source.components or 1 for source in sources),
-        )
+            paths = [contents.path(bucket, source.content) for source in sources]
+            streams = [files.enter_context(path.open("rb")) for path in paths]
+        draft.fill(chunk for stream in streams for chunk in versions.chunks_of(stream))
+        # The MD5 of a composed object is unknown on Google, so clients must not count on it.
+        checksums = replace(draft.digest.result(), md5=None)
+        components = sum(source.components or 1 for source in sources)
+        version = write.finish(cloud, draft.path, checksums, components=components)
     if moves:
-        for version_of in sources:
-            api.require(cloud, call.principal, bucket, "storage.objects.delete", version_of.name)
+        for component in sources:
+            api.require(cloud, call.principal, bucket, "storage.objects.delete", component.name)
         _delete(cloud, bucket, [source for source in sources if source.name != version.name])
     return records.object_resource(version)
 
@@ -597,7 +556,7 @@ def restore(cloud: Cloud, call: Call) -> Json:
 
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
-    refuse_acl(call, records.require_bucket(cloud, destination))
+    api.refuse_acl(call, records.require_bucket(cloud, destination))
     api.refuse_key_in_call(call)
     source_bucket = call.params.get("sourceBucket", destination)
     name = call.params["sourceObject"]
@@ -609,7 +568,10 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
 
 
 def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
+    """Return a write of the source's bytes, with its metadata unless the caller sends other.
+
+    Holds stay behind: they protect one object, not its copies.
+    """
     body = dict(call.body)
     if not versions.writable(body):
         held = ("temporaryHold", "eventBasedHold")
@@ -636,10 +598,8 @@ def _source(cloud: Cloud, call: Call, bucket: str) -> Version:
 
 
 def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
-    generation = source.get("generation")
-    found = records.require(
-        cloud, bucket, source.get("name") or "", int(generation) if generation else None
-    )
+    generation = int(source["generation"]) if source.get("generation") else None
+    found = records.require(cloud, bucket, source.get("name") or "", generation)
     expected = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
     Conditions(generation_match=int(expected) if expected is not None else None).check(found)
     api.check_readable(cloud, records.require_bucket(cloud, bucket), found)
