@@ -1,7 +1,5 @@
 """The command line: `localcloud`, `python -m localcloud` and `tpustack local`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -21,6 +19,7 @@ from localcloud.lifecycle import CommandError, ask, command_name, home_option
 from localcloud.scenario import Run, ScenarioError, read
 from localcloud.server import authority
 
+# What the proxy must not be asked for: it would ask itself.
 _LOCAL = "127.0.0.1,localhost,::1"
 _LOGS = {"cloud": "localcloud.log", "requests": "requests.log"}
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -51,14 +50,22 @@ for _command in lifecycle.COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
-    name = os.environ.get("LOCALCLOUD_PROG") or "localcloud"
+    name, output = os.environ.get("LOCALCLOUD_PROG") or "localcloud", sys.stdout
     try:
         code: int | None = cli.main(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except click.Abort:
         return 130
+    except (BrokenPipeError, SystemExit) as error:
+        # `… | head -1`: who reads has enough. Click swaps standard output then, and exits with 1.
+        if isinstance(error, SystemExit) and sys.stdout is output:
+            raise
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     return code or 0
 
 
@@ -102,30 +109,30 @@ def variables_of(
     file = str(_write_credentials(home, credentials))
     tls = home / "tls"
     bundle = authority.write_bundle(tls, (tls / "ca.pem").read_bytes(), environment)
-    about = credentials["access_token"], file, credentials["project"]
-    kept = authority.kept_variables(environment)
-    return _pointing(port, *about) | _trusting(str(bundle)) | kept
+    pointing = _pointing(port, credentials["access_token"], file, credentials["project"])
+    return pointing | _trusting(str(bundle)) | authority.kept_variables(environment)
+
+
+# The provider, gcloud and TensorFlow take a token, Google's libraries a file.
+_TOKENS = (
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "CLOUDSDK_AUTH_ACCESS_TOKEN",
+    "GOOGLE_AUTH_TOKEN_FOR_TESTING",
+)
+_PROJECTS = ("GOOGLE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
 def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
-    proxy = f"http://127.0.0.1:{port}"
     return {
-        # Every client: the proxy.
-        "HTTPS_PROXY": proxy,
-        "https_proxy": proxy,
-        "NO_PROXY": _LOCAL,
-        "no_proxy": _LOCAL,
-        # Who calls: the provider, gcloud, TensorFlow, and Google's Python and Go libraries.
-        "GOOGLE_OAUTH_ACCESS_TOKEN": token,
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
+        # Programs differ in which spelling they read.
+        **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), f"http://127.0.0.1:{port}"),
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), _LOCAL),
+        **dict.fromkeys(_TOKENS, token),
         "GOOGLE_APPLICATION_CREDENTIALS": file,
+        # TensorFlow asks a metadata server for project and zone, and without a check for Google.
         "NO_GCE_CHECK": "true",
-        # Where: the project; TensorFlow asks a metadata server, for the zone too.
         "GCE_METADATA_IP": f"127.0.0.1:{port}",
-        "GOOGLE_PROJECT": project,
-        "GOOGLE_CLOUD_PROJECT": project,
-        "CLOUDSDK_CORE_PROJECT": project,
+        **dict.fromkeys(_PROJECTS, project),
     }
 
 
@@ -308,8 +315,7 @@ def preempt(home: Path, name: str, after: float) -> None:
 @click.argument("types", nargs=-1, required=True)
 def stockout(home: Path, zone: str, types: tuple[str, ...]) -> None:
     """Let ZONE (* for all) have no TPU of TYPES, such as v2-8; * for all, none to lift it."""
-    listed = [] if types == ("none",) else list(types)
-    _set(home, "stockout", {zone: listed})
+    _set(home, "stockout", {zone: [] if types == ("none",) else list(types)})
 
 
 @faults.command()

@@ -108,3 +108,22 @@ def test_the_home_may_come_from_the_environment(started: Run, home: Path) -> Non
         check=False,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", ["--help", "faults add --help", "--version", "env --unset"])
+def test_a_closed_pipe_ends_a_command_without_an_error(arguments: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "localcloud", *arguments.split()],
+        env={**os.environ, "LOCALCLOUD_HOME": str(tmp_path)},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    complaints = [
+        line for line in done.stderr.splitlines() if "Traceback" in line or "rror" in line
+    ]
+    assert (done.returncode, complaints) == (0, [])
