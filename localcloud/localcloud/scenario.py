@@ -3,12 +3,12 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -26,6 +26,7 @@ Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 """(verb, name, what to send) -> the emulator's answer; raises CommandError."""
 Lift = Callable[[], object]
 """Ends what was put in force."""
+Result = TypeVar("Result")
 _LOOK = 0.25
 # So long an event waits for what it is to break: a machine that boots, a program that comes back.
 _PATIENCE = 60.0
@@ -385,27 +386,16 @@ class Run:
             if serial.lines:
                 continue
             # A machine that is missing may still come.
-            with self._unless_gone():
-                sent = {"machine": machine, "start": serial.start}
-                answer = self._ask("POST", "serial", sent)
+            sent = {"machine": machine, "start": serial.start}
+            answer = _unless_gone(None, partial(self._ask, "POST", "serial", sent))
+            if answer is not None:
                 serial.start = answer["next"]
                 *serial.lines, serial.rest = (serial.rest + answer["contents"]).split("\n")
 
-    @contextlib.contextmanager
-    def _unless_gone(self, planned: _Planned | None = None) -> Iterator[None]:
-        """Note an error of the emulator as the event's problem; it must still answer."""
-        try:
-            yield
-        except CommandError as error:
-            if error.exit_code == _NOT_RUNNING:
-                raise
-            if planned is not None:
-                planned.problem = str(error)
-
     def _put(self, planned: _Planned, now: float) -> None:
         event, planned.problem = planned.event, ""
-        with self._unless_gone(planned):
-            planned.lift = KINDS[event.kind].put(self._ask, event.value)
+        put = partial(KINDS[event.kind].put, self._ask, event.value)
+        planned.lift = _unless_gone(planned, put)
         if planned.lift is None:
             if planned.due is None or now >= planned.due + _PATIENCE:
                 self._fail(planned)
@@ -432,3 +422,15 @@ class Run:
 
     def _say(self, what: str, text: str) -> None:
         self._tell(round(self._time.monotonic() - self._began, 2), what, text)
+
+
+def _unless_gone(planned: _Planned | None, do: Callable[[], Result]) -> Result | None:
+    """Return what `do` returns, or None if the emulator refuses, and note that as the problem."""
+    try:
+        return do()
+    except CommandError as error:
+        if error.exit_code == _NOT_RUNNING:
+            raise
+        if planned is not None:
+            planned.problem = str(error)
+    return None

@@ -5,8 +5,6 @@ may be written as in the .proto file, and an enum as its number. Google's client
 send what the path names, and ask for numbers with `$alt=json;enum-encoding=int`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,7 +40,11 @@ def _check(document: Document, spec: Json, value: object, path: str, found: list
     if kind == "object":
         _check_object(document, spec, value, path, found)
     elif kind == "array":
-        _check_array(document, spec, value, path, found)
+        if not isinstance(value, list):
+            found.append(f"Invalid value at '{path}': expected a list, got {value!r}")
+            return
+        for index, item in enumerate(value):
+            _check(document, spec["items"], item, f"{path}[{index}]", found)
     elif kind != "any":
         _check_scalar(spec, kind, value, path, found)
 
@@ -66,16 +68,6 @@ def _check_object(
             found.append(
                 f'Invalid JSON payload received. Unknown name "{name}"{at}: Cannot find field.'
             )
-
-
-def _check_array(
-    document: Document, spec: Json, value: object, path: str, found: list[str]
-) -> None:
-    if not isinstance(value, list):
-        found.append(f"Invalid value at '{path}': expected a list, got {value!r}")
-        return
-    for index, item in enumerate(value):
-        _check(document, spec["items"], item, f"{path}[{index}]", found)
 
 
 def _check_scalar(spec: Json, kind: str, value: object, path: str, found: list[str]) -> None:
@@ -136,18 +128,13 @@ def _translated(document: Document, spec: Json, value: Any, at: str, translate: 
         inner = str(value.get("@type", "")).rpartition(".")[2]
         known = known or document.schemas.get(inner, {}).get("properties", {})
         at = inner or at
-        named = {
-            key if key in known else _usual_name(key, known): one for key, one in value.items()
-        }
-        return {
-            key: _translated(document, known.get(key, rest), one, f"{at}.{key}", translate)
-            for key, one in named.items()
-        }
+        translated = {}
+        for name, one in value.items():
+            key = camel(name) if name not in known and camel(name) in known else name
+            below = known.get(key, rest)
+            translated[key] = _translated(document, below, one, f"{at}.{key}", translate)
+        return translated
     return translate(at, spec["enum"], value) if "enum" in spec else value
-
-
-def _usual_name(key: str, known: Collection[str]) -> str:
-    return camel(key) if camel(key) in known else key
 
 
 def _numbers(at: str) -> dict[str, int]:
@@ -172,7 +159,10 @@ def _to_number(at: str, names: list[str], value: Any) -> Any:
 
 
 class _Tracked(dict[str, Any]):
-    """An object that knows which of its fields were read."""
+    """An object that knows which of its fields were read.
+
+    Every way to a value must pass here; dict's own C code calls none of these for the others.
+    """
 
     def __init__(self, fields: Iterable[tuple[str, Any]]) -> None:
         super().__init__(fields)
@@ -224,7 +214,7 @@ def tracked(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of JSON, which reads all of it."""
+    """Return a copy of JSON without what `tracked` added; that reads all of it."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value

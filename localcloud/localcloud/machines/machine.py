@@ -1,7 +1,5 @@
 """One machine that runs: its files and programs, its first process, its network."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -18,9 +16,10 @@ from types import MappingProxyType
 from typing import IO
 
 from localcloud.core.cloud import Cloud, MachineSpec
+from localcloud.machines import processes
 from localcloud.machines.metadata import MetadataServer
-from localcloud.machines.processes import descendants, kill_all, marked
 from localcloud.machines.unit import PORTS
+from localcloud.server.authority import BUNDLE_VARIABLES
 from localcloud.server.proxy import Answer, Listener
 
 log = logging.getLogger(__name__)
@@ -30,15 +29,8 @@ _ROOT = Path(__file__).parents[2]
 _COMMANDS = ("systemd-run", "systemctl", "shutdown", "poweroff", "halt", "reboot")
 # Programs of the host that would act on the host instead of the machine.
 _ABSENT = (
-    "apt",
-    "apt-get",
-    "dpkg",
-    "docker",
-    "journalctl",
-    "service",
-    "snap",
-    "tune2fs",
-    "update-rc.d",
+    *("apt", "apt-get", "dpkg", "docker", "journalctl"),
+    *("service", "snap", "tune2fs", "update-rc.d"),
 )
 # Those that would keep its users apart, of which it has one.
 _IN_VAIN = {
@@ -50,15 +42,6 @@ _IN_VAIN = {
 }
 _KEPT = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-_CA_VARIABLES = (
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "HTTPLIB2_CA_CERTS",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
-    "PIP_CERT",
-)
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,10 @@ class Network:
 
 
 class Machine:
-    """A machine from boot to halt.
+    """A machine from boot to halt: a process of this computer with a network of its own.
+
+    Its first process plays systemd (`supervisor`); it gets orders and sends events as JSON, a line
+    each, over pipes whose end tells either side that the other is gone.
 
     Args:
         cloud: the cloud.
@@ -102,7 +88,7 @@ class Machine:
         self._on_power = on_power
         self._halting = False
         # A killed emulator leaves processes behind where the kernel does not end orphans.
-        self._kill_leftovers()
+        processes.kill_all(self._marked)
         self._listener = _listen(port, network, self.metadata)
         with (folder / "supervisor.log").open("ab") as errors:
             self._process = subprocess.Popen(
@@ -125,7 +111,7 @@ class Machine:
     def processes(self) -> set[int]:
         """Return its processes, the first one included."""
         first = self._process.pid
-        return {first} | descendants(first) | self._marked()
+        return {first} | processes.descendants(first) | self._marked()
 
     def guests(self) -> set[int]:
         """Return the processes that do the machine's work."""
@@ -153,7 +139,7 @@ class Machine:
             log.error("%s does not halt; killing it", self.image.folder.name)
             self._process.kill()
             self._process.wait()
-        self._kill_leftovers()
+        processes.kill_all(self._marked)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 _not_none(pipe).close()
@@ -190,18 +176,15 @@ class Machine:
             self._on_power("poweroff")
 
     def _marked(self) -> set[int]:
-        return marked("LOCALCLOUD_MACHINE", str(self.image.folder))
-
-    def _kill_leftovers(self) -> None:
-        kill_all(self._marked)
+        return processes.marked("LOCALCLOUD_MACHINE", str(self.image.folder))
 
 
 def _listen(port: int, network: Network, metadata: MetadataServer) -> Listener:
-    direct = metadata.answer
+    """Listen at the port of the last boot, which clients outside may know, or at any free one."""
     try:
-        listener = Listener(port, tls=network.tls, apis=network.apis, direct=direct)
+        listener = Listener(port, tls=network.tls, apis=network.apis, direct=metadata.answer)
     except OSError:
-        listener = Listener(0, tls=network.tls, apis=network.apis, direct=direct)
+        listener = Listener(0, tls=network.tls, apis=network.apis, direct=metadata.answer)
     listener.start()
     return listener
 
@@ -263,7 +246,7 @@ class Image:
             "GCE_METADATA_ROOT": network,
             **dict.fromkeys(_PROXY_VARIABLES, f"http://{network}"),
             **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
-            **dict.fromkeys(_CA_VARIABLES, str(bundle)),
+            **dict.fromkeys(BUNDLE_VARIABLES, str(bundle)),
         }
 
     def _install(self, host: str) -> None:
@@ -275,10 +258,9 @@ class Image:
             self._program(name, script)
         self._program("hostname", f"echo {shlex.quote(host)}")
         for name in _COMMANDS:
-            call = f"from localcloud.machines.guest import command; command({name!r}, argv)"
-            self._program(name, python_call(call))
-        runner = "from localcloud.machines.guest import run_scripts; run_scripts(argv)"
-        self._program("google_metadata_script_runner", python_call(runner))
+            self._program(name, _guest_call(f"command({name!r}, sys.argv[1:])"))
+        runner = _guest_call("run_scripts(sys.argv[1:])")
+        self._program("google_metadata_script_runner", runner)
         for name in _ABSENT:
             message = f"{name}: not part of a local machine"
             self._program(name, f"echo {shlex.quote(message)} >&2\nexit 127")
@@ -289,23 +271,21 @@ class Image:
         path.chmod(0o755)
 
 
-def python_call(statements: str) -> str:
-    """Return a shell line that runs `…; main(…)` of this package with its arguments as `argv`.
-
-    Without `site`, which would double the time to start.
-    """
-    imports, _, call = statements.rpartition("; ")
-    program = (
-        f"import sys; sys.path.insert(0, {str(_ROOT)!r}); argv = sys.argv[1:]; "
-        f"{imports}; sys.exit({call})"
-    )
-    return f'exec {shlex.quote(sys.executable)} -S -c {shlex.quote(program)} "$@"'
+def _guest_call(call: str) -> str:
+    """Return a shell line that runs a call of the module `guest`."""
+    words = _python(f"from localcloud.machines import guest; sys.exit(guest.{call})")
+    return f'exec {shlex.join(words)} "$@"'
 
 
 def supervisor_command() -> list[str]:
     """Return the command line of a machine's first process."""
-    program = (
-        f"import sys; sys.path.insert(0, {str(_ROOT)!r}); "
-        "from localcloud.machines.supervisor import main; main()"
-    )
+    return _python("from localcloud.machines.supervisor import main; main()")
+
+
+def _python(statements: str) -> list[str]:
+    """Return a command line that runs code of this package.
+
+    Without `site`, which would double the time to start: scripts call these programs often.
+    """
+    program = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); {statements}"
     return [sys.executable, "-S", "-c", program]

@@ -4,10 +4,7 @@ Serial ports may also go to Cloud Logging, which keeps them for 30 days when the
 "View serial port output", cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
 """
 
-from __future__ import annotations
-
 import hashlib
-import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -23,13 +20,11 @@ from localcloud.core.store import Record
 from localcloud.machines import metadata
 from localcloud.machines.machine import Machine, Network
 
-log = logging.getLogger(__name__)
-
 MACHINE = "machine"
 """The store's kind of machines, by key."""
 # Seconds between the polite request and force, by the cloud's latency. Google gives a stopped VM
-# about 90 s and a preempted one 30 s. The setting `grace` (a record with `stop` and `preempt`)
-# overrides them.
+# about 90 s (cloud.google.com/compute/docs/instances/deleting-instance) and a preempted one 30 s
+# (…/instances/preemptible). The setting `grace`, with `stop` and `preempt`, overrides them.
 _GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
 _SUSPEND = 2.0
 _PIECE = 1 << 20
@@ -44,7 +39,8 @@ _SWITCH = "serial-port-logging-enable"
 class Machines:
     """The machines by key; see `MachineSpec`.
 
-    Halting must not hold the store's lock: the machine's processes still call APIs.
+    Each has a lock of its own, so that one which takes its time to halt holds up no other. Halting
+    must not hold the store's lock: the machine's processes still call APIs.
     """
 
     def __init__(self, cloud: Cloud, network: Network) -> None:
@@ -60,7 +56,8 @@ class Machines:
             self._halt(spec.key, self.grace("stop"))
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
-            begins = boot_moment(self._cloud, folder)
+            path = folder / SERIAL
+            begins = (path.stat().st_size if path.exists() else 0), self._cloud.clock.now()
             on_power = partial(self._in_background, spec.key)
             machine = Machine(self._cloud, spec, folder, self._network, record["port"], on_power)
             self._running[spec.key] = machine
@@ -72,7 +69,9 @@ class Machines:
         """Stop the machine: SIGTERM, after `grace` seconds SIGKILL; its folder stays."""
         with self._locked(key):
             self._halt(key, self.grace("stop") if grace is None else grace)
-            self._note_off(key)
+            record = self._record(key)
+            if record is not None:
+                self._cloud.store.put(MACHINE, key, record | {"running": False})
 
     def preempt(self, key: str) -> None:
         """Take the machine away as Google does: the metadata server says so, then it is halted.
@@ -90,9 +89,9 @@ class Machines:
             self._halt(key, self.grace("stop"))
             record = self._record(key)
             if record is not None:
-                keep_serial_log(self._cloud, record, self._folder(record))
+                _keep_serial_log(self._cloud, record, self._folder(record))
                 if keep_disk:
-                    (self._folder(record) / "serial.log").unlink(missing_ok=True)
+                    (self._folder(record) / SERIAL).unlink(missing_ok=True)
                 else:
                     shutil.rmtree(self._folder(record), ignore_errors=True)
                 self._cloud.store.delete(MACHINE, key)
@@ -119,7 +118,7 @@ class Machines:
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
         """Return serial port 1 from byte `start`, at most 1 MiB, and where to continue."""
         record = self._record(key)
-        path = self._folder(record) / "serial.log" if record else None
+        path = self._folder(record) / SERIAL if record else None
         if path is None or not path.exists():
             return "", start
         with path.open("rb") as file:
@@ -128,18 +127,20 @@ class Machines:
             start = file.tell()
             data = file.read(_PIECE)
         if len(data) == _PIECE:
+            # Not in the middle of a line, nor of a character.
             data = data[: data.rfind(b"\n") + 1] or data
         return data.decode("utf-8", "replace"), start + len(data)
 
     def serial_logs(self, project: str) -> list[SerialLog]:
         """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
-        found = self._cloud.store.items(MACHINE, f"projects/{project}/zones/")
-        present = [
-            serial_log(record, self._folder(record))
-            for _, record in found
-            if is_logged(self._cloud, record)
-        ]
-        return kept_serial_logs(self._cloud, project) + present
+        store, cloud = self._cloud.store, self._cloud
+        gone = (record for _, record in store.items(KEPT, f"projects/{project}/"))
+        found = [_log(each, each["boots"], _kept_path(cloud, each["number"])) for each in gone]
+        for _, record in store.items(MACHINE, f"projects/{project}/zones/"):
+            if _is_logged(cloud, record):
+                path = self._folder(record) / SERIAL
+                found.append(_log(record["spec"], record.get("boots", []), path))
+        return found
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""
@@ -163,10 +164,7 @@ class Machines:
 
     def processes(self) -> list[int]:
         """Return the processes of all machines."""
-        found: set[int] = set()
-        for machine in list(self._running.values()):
-            found |= machine.processes()
-        return sorted(found)
+        return sorted({pid for key in list(self._running) for pid in self.pids(key)})
 
     def pids(self, key: str) -> list[int]:
         """Return the processes of one machine; none when it is off."""
@@ -186,7 +184,7 @@ class Machines:
 
     def suspend_all(self) -> None:
         """End all processes as the emulator stops; `resume_all` boots the machines again."""
-        self._each(list(self._running), lambda key: self._suspend(key))
+        self._each(list(self._running), self._suspend)
 
     def resume_all(self) -> None:
         """Boot the machines that ran when the emulator stopped."""
@@ -212,16 +210,11 @@ class Machines:
             machine.halt(grace)
             del self._running[key]
 
-    def _note_off(self, key: str) -> None:
-        record = self._record(key)
-        if record is not None:
-            self._cloud.store.put(MACHINE, key, record | {"running": False})
-
     def _in_background(self, key: str, event: str) -> None:
         # In a thread of its own: the machine's thread must keep reading while it halts.
-        threading.Thread(target=self._by_itself, args=(key, event), daemon=True).start()
+        threading.Thread(target=self._power, args=(key, event), daemon=True).start()
 
-    def _by_itself(self, key: str, event: str) -> None:
+    def _power(self, key: str, event: str) -> None:
         record = self._record(key)
         if record is None:
             return
@@ -248,6 +241,7 @@ class Machines:
 
 
 def _folder_name(spec: MachineSpec) -> str:
+    """Return a folder's name, by the disk where there is one: it may outlive its machine."""
     return f"{spec.name}-{_digest(spec.disk or spec.key)}"
 
 
@@ -256,16 +250,11 @@ def _digest(text: str) -> str:
 
 
 def _tuples(spec: Record) -> Record:
+    """Return a spec as it was before it became JSON, which has no tuples."""
     return spec | {name: tuple(spec[name]) for name in ("scopes", "tags")}
 
 
-def boot_moment(cloud: Cloud, folder: Path) -> tuple[int, float]:
-    """Return where the output of a boot that is about to begin will be, and when it begins."""
-    path = folder / SERIAL
-    return (path.stat().st_size if path.exists() else 0), cloud.clock.now()
-
-
-def is_logged(cloud: Cloud, machine: Record) -> bool:
+def _is_logged(cloud: Cloud, machine: Record) -> bool:
     """Return whether metadata asks for it; the host of a TPU has no port that could be asked for.
 
     The local cloud looks when it is asked, not when a line is written.
@@ -276,27 +265,16 @@ def is_logged(cloud: Cloud, machine: Record) -> bool:
     return "/instances/" in spec["key"] and metadata.get(_SWITCH, "").upper() == "TRUE"
 
 
-def serial_log(machine: Record, folder: Path) -> SerialLog:
-    """Return the log of a machine that is there."""
-    return _log(machine["spec"], machine.get("boots", []), folder / SERIAL)
-
-
-def keep_serial_log(cloud: Cloud, machine: Record, folder: Path) -> None:
+def _keep_serial_log(cloud: Cloud, machine: Record, folder: Path) -> None:
     """Keep the log of a machine that is about to be deleted, if it is wanted."""
     _forget_old(cloud)
     source, spec = folder / SERIAL, machine["spec"]
-    if not is_logged(cloud, machine) or not source.exists():
+    if not _is_logged(cloud, machine) or not source.exists():
         return
     source.replace(_kept_path(cloud, spec["number"]))
     record = {name: spec[name] for name in ("project", "zone", "name", "number")}
     record |= {"boots": machine.get("boots", []), "ended": cloud.clock.now()}
     cloud.store.put(KEPT, f"{spec['key']}/{spec['number']}", record)
-
-
-def kept_serial_logs(cloud: Cloud, project: str) -> list[SerialLog]:
-    """Return the logs of a project's machines that are gone."""
-    found = cloud.store.items(KEPT, f"projects/{project}/")
-    return [_log(gone, gone["boots"], _kept_path(cloud, gone["number"])) for _, gone in found]
 
 
 def _forget_old(cloud: Cloud) -> None:
@@ -307,14 +285,9 @@ def _forget_old(cloud: Cloud) -> None:
 
 
 def _log(machine: Record, boots: list[Any], path: Path) -> SerialLog:
-    return SerialLog(
-        project=machine["project"],
-        zone=machine["zone"],
-        name=machine["name"],
-        number=machine["number"],
-        boots=tuple((begin, when) for begin, when in boots),
-        output=path.read_bytes() if path.exists() else b"",
-    )
+    named = {field: machine[field] for field in ("project", "zone", "name", "number")}
+    output = path.read_bytes() if path.exists() else b""
+    return SerialLog(**named, boots=tuple((begin, when) for begin, when in boots), output=output)
 
 
 def _kept_path(cloud: Cloud, number: int) -> Path:

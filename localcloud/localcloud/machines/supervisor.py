@@ -6,8 +6,6 @@ gone, however it went: everything is killed. Of systemd there is what start-up s
 `systemd-run`, `systemctl is-active`, `stop` and `poweroff`, `shutdown` and its like.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -24,16 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localcloud.machines import processes
-from localcloud.machines.processes import Loop
-from localcloud.machines.unit import (
-    Console,
-    Socket,
-    Unit,
-    UnitError,
-    UnitSpec,
-    forget_ports,
-    port_of,
-)
+from localcloud.machines import unit as systemd
+from localcloud.machines.unit import Unit, UnitError, UnitSpec
 
 _STARTUP = "google-startup-scripts.service"
 _SHUTDOWN = "google-shutdown-scripts.service"
@@ -42,8 +32,8 @@ _POLL = 0.02
 _IN, _OUT = 0, 1
 _CHUNK = 1 << 16
 _SOCKET = "control"
-_NO_SUCH_UNIT = 5
-_NOT_RUNNING = 3
+# Exit codes of systemctl: EXIT_NOTINSTALLED and EXIT_NOTRUNNING of the LSB.
+_NO_SUCH_UNIT, _NOT_RUNNING = 5, 3
 
 
 class System:
@@ -52,24 +42,24 @@ class System:
     Args:
         loop: the event loop.
         config: what the emulator says about this boot, see `Machine`.
-        emit: tells the emulator something.
+        emit: tells the emulator `booted`, or what the guest wants: `poweroff` or `reboot`.
     """
 
     def __init__(
-        self, loop: Loop, config: dict[str, Any], emit: Callable[[dict[str, str]], None]
+        self, loop: processes.Loop, config: dict[str, Any], emit: Callable[[str], None]
     ) -> None:
         self.loop = loop
         self.units: dict[str, Unit] = {}
-        self._sockets: dict[int, Socket] = {}
+        self._sockets: dict[int, systemd.Socket] = {}
         self._environment: dict[str, str] = config["environment"]
-        self._console = Console(Path(config["serial"]))
+        self._console = systemd.Console(Path(config["serial"]))
         self._halting = False
         self._config = config
-        self._emit = emit
+        self.emit = emit
 
     def boot(self) -> None:
         """Start the image's daemons and the start-up script."""
-        forget_ports()
+        systemd.forget_ports()
         self._console.firmware("UEFI: Attempting to start image.")
         self._console.kernel("Linux version 6.1.0-local-cloud-amd64")
         self._console.kernel(f"{self._config['name']} boots: {self._config['banner']}")
@@ -79,10 +69,10 @@ class System:
             spec.environment = self._config["daemon_environment"]
             self.add(spec).start()
         self._script(_STARTUP, "startup").start()
-        self._emit({"event": "booted"})
+        self.emit("booted")
 
     def add(self, spec: UnitSpec) -> Unit:
-        """Load a unit."""
+        """Load a unit; it takes the place of an ended one of its name."""
         unit = Unit(spec, self.loop, self._console, self._environment, self._config["root"])
         self.units[spec.name] = unit
         return unit
@@ -91,11 +81,7 @@ class System:
         """Let a unit have the connections to a port of the machine."""
         if port in self._sockets:
             raise UnitError(f"Failed to create listening socket ({port}): Address already in use")
-        self._sockets[port] = Socket(self.loop, port, unit)
-
-    def ask_power(self, mode: str) -> None:
-        """Tell the emulator that the guest wants to be off (`poweroff`) or on again (`reboot`)."""
-        self._emit({"event": mode})
+        self._sockets[port] = systemd.Socket(self.loop, port, unit)
 
     def halt(self, grace: float) -> None:
         """End everything: politely for `grace` seconds, then by force; then stop the loop."""
@@ -113,13 +99,9 @@ class System:
         processes.send(self._everything() - own, signal.SIGTERM)
         self._await_end(time.monotonic() + grace)
 
-    def kill(self) -> None:
-        """End everything at once."""
-        processes.kill_all(self._everything)
-
     def quit(self) -> NoReturn:
         """End everything and the supervisor at once."""
-        self.kill()
+        processes.kill_all(self._everything)
         os._exit(0)
 
     def _everything(self) -> set[int]:
@@ -133,7 +115,7 @@ class System:
         if left and time.monotonic() < deadline:
             self.loop.later(_POLL, lambda: self._await_end(deadline))
             return
-        self.kill()
+        processes.kill_all(self._everything)
         for unit in self.units.values():
             unit.drain()
         self._console.kernel("reboot: Power down")
@@ -212,7 +194,7 @@ def _systemd_run(system: System, reply: Reply, arguments: list[str]) -> None:
             raise UnitError(f"--setenv={pair}: NAME=VALUE is needed by the local machine")
     spec.directory = reply.cwd if parsed.same_dir else ""
     spec.collect = parsed.collect
-    listening = [port_of(assignment) for assignment in parsed.socket_property]
+    listening = [systemd.port_of(assignment) for assignment in parsed.socket_property]
     unit = system.add(spec)
     if listening:
         system.listen(listening[0], unit)
@@ -299,7 +281,7 @@ def _end(mode: str, system: System, reply: Reply, arguments: list[str]) -> None:
     """Answer the command, then tell the emulator, which halts the machine."""
     _Arguments(mode, "--force -f").parse_args(arguments)
     reply.done()
-    system.ask_power(mode)
+    system.emit(mode)
 
 
 _PROGRAMS: dict[str, Callable[[System, Reply, list[str]], None]] = {
@@ -331,9 +313,7 @@ class Control:
     def _accept(self) -> None:
         client, _ = self._socket.accept()
         client.setblocking(False)
-        received = bytearray()
-        read = partial(self._read, client, received)
-        self._system.loop.watch(client.fileno(), read)
+        self._system.loop.watch(client.fileno(), partial(self._read, client, bytearray()))
 
     def _read(self, client: socket.socket, received: bytearray) -> None:
         try:
@@ -358,7 +338,7 @@ class Control:
 
 
 class Orders:
-    """The emulator's orders to a running system."""
+    """The emulator's orders to a running system, JSON, one a line, on standard input."""
 
     def __init__(self, system: System, rest: bytes) -> None:
         self._system = system
@@ -387,18 +367,19 @@ class Orders:
 
 
 def main() -> None:
-    """Boot, serve, end."""
+    """Boot with the configuration on standard input, serve, end."""
+    # Then daemons that detach themselves stay below this process, and end with the machine.
     processes.adopt_orphans()
     received = b""
     while b"\n" not in received:
-        data = os.read(_IN, _CHUNK)
-        if not data:
+        if not (data := os.read(_IN, _CHUNK)):
             sys.exit(0)
         received += data
     line, _, rest = received.partition(b"\n")
     config = json.loads(line)
+    # Relative names of sockets and ports are short enough for every system.
     os.chdir(config["run"])
-    loop = Loop()
+    loop = processes.Loop()
     system = System(loop, config, _emit)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: loop.later(0, system.quit))
@@ -408,6 +389,6 @@ def main() -> None:
     loop.run()
 
 
-def _emit(event: dict[str, str]) -> None:
+def _emit(event: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(_OUT, json.dumps(event).encode() + b"\n")
+        os.write(_OUT, json.dumps({"event": event}).encode() + b"\n")
