@@ -20,8 +20,7 @@ from localcloud.core.clock import Clock, rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault, Latency, cloud_started
 from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
-from localcloud.machines.machine import Network
-from localcloud.machines.machines import Machines
+from localcloud.machines.machines import Machines, Network
 from localcloud.server.authority import Authority
 from localcloud.server.proxy import Listener
 from localcloud.services import all_apis, billing, federation, kms, monitoring, oauth2, reach

@@ -26,6 +26,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def _json_object(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, Any]:
+    """Return an argument that must be a JSON object; exit code 2 for anything else."""
     try:
         found = json.loads(value)
     except ValueError as error:
@@ -137,7 +138,10 @@ def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
 
 
 def _trusting(bundle: str) -> dict[str, str]:
-    """Return the variables by which each client finds the authorities."""
+    """Return the variables by which each client finds the authorities.
+
+    Each client looks in another one, and all get the same file.
+    """
     return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
 
 
@@ -154,7 +158,10 @@ def _export(name: str, value: str) -> str:
 
 
 def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
-    """Write a user's application default credentials, whose tokens the local cloud renews."""
+    """Write a user's application default credentials, whose tokens the local cloud renews.
+
+    The form is gcloud's (cloud.google.com/docs/authentication/application-default-credentials).
+    """
     path = home / "application_default_credentials.json"
     path.touch(mode=0o600)
     content = {
@@ -187,6 +194,7 @@ def logs(home: Path, source: str, follow: bool) -> None:
 
 
 def _pieces(path: Path) -> Iterator[str]:
+    """Yield what is new in a file, an empty text when nothing is; so does `_serial`."""
     path.touch()
     with path.open(encoding="utf-8", errors="replace") as file:
         while True:
@@ -256,11 +264,9 @@ def reach(home: Path, as_json: bool, source: str, destination: str, protocol: st
 
 def _reach_lines(answer: dict[str, Any]) -> str:
     verbs = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
+    verb = verbs.get(answer["result"], "may or may not reach")
     port = f" {answer['port']}" if answer["port"] else ""
-    head = (
-        f"{answer['source']} {verbs.get(answer['result'], 'may or may not reach')} "
-        f"{answer['destination']} by {answer['protocol']}{port}"
-    )
+    head = f"{answer['source']} {verb} {answer['destination']} by {answer['protocol']}{port}"
     return "\n".join([head, *(f"  {step}" for step in answer["steps"])])
 
 
@@ -344,7 +350,10 @@ def _set(home: Path, name: str, value: dict[str, Any]) -> None:
 
 
 def _breaks(what: str, text: str, *parameters: Any) -> None:
-    """Add a command that breaks the machine or object called NAME at once."""
+    """Add a command that breaks the machine or object called NAME at once.
+
+    What is broken at once has no state: no option lists it, and only what has an end can be lifted.
+    """
 
     def command(home: Path, name: str, off: bool | None = None, **more: str) -> None:
         lifted = {} if off is None else {"on": not off}
@@ -387,6 +396,7 @@ def run(home: Path, as_json: bool, file: Path, check: bool) -> int:
         line = json.dumps({"seconds": seconds, "what": what, "event": text})
         print(line if as_json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
 
+    # Told to end, it lifts what is in force, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     playing = Run(events, partial(ask, home), time, tell)
     playing.play()

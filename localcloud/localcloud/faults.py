@@ -77,6 +77,7 @@ def _kill(cloud: Cloud, name: str, sent: Json) -> None:
 
 
 def _fill_disk(cloud: Cloud, name: str, sent: Json) -> None:
+    """Let disks be full, or as before; what full means on this computer: `processes.fill_disk`."""
     for key in _running(cloud, name):
         cloud.machines.fill_disk(key, sent["on"])
 
@@ -134,7 +135,10 @@ def _named(known: list[str], pattern: str) -> list[str]:
 
 
 def _called(key: str, pattern: str) -> bool:
-    """Return whether a VM, a TPU or its host is meant, by its name or in full."""
+    """Return whether a VM, a TPU or its host is meant, by its name or in full.
+
+    A pattern is also compared with what is between slashes, so that `TPU` means all of its hosts.
+    """
     whole = key.partition(_HOSTS)[0]
     names = key, whole, whole.rpartition("/")[2]
     return f"/{pattern}/" in f"/{key}/" or any(fnmatchcase(name, pattern) for name in names)
@@ -151,6 +155,7 @@ def _versions(cloud: Cloud, pattern: str) -> list[records.Version]:
 
 
 def _runs(pid: int, pattern: str) -> bool:
+    """Return whether a process has a command line that the regular expression finds."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return re.search(pattern, b" ".join(words).decode(errors="replace")) is not None
@@ -158,6 +163,7 @@ def _runs(pid: int, pattern: str) -> bool:
 
 
 def _signal(pids: list[int], number: int) -> None:
+    # Each by its own id: units are sessions of their own, so that no group has them all.
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -207,6 +213,7 @@ def clear(cloud: Cloud) -> None:
 
 
 def _types_by_zone(value: Json) -> list[str]:
+    # `*` stands for all zones as a name, and for all types in a list.
     problems = []
     zones, accelerators = catalog.zones(), catalog.accelerators()
     for zone, types in value.items():

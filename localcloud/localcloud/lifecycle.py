@@ -134,6 +134,7 @@ def start(
         return
     if port is not None and not 0 <= port < 65536:
         raise CommandError(f"--port {port}: a port is 0 to 65535", exit_code=2)
+    # Tokens and keys are below the home folder.
     os.umask(_OWN_FILES)
     try:
         core.own(home)
@@ -144,6 +145,7 @@ def start(
     if foreground:
         _serve(home, port, latency, starter)
         return
+    # A session of its own: Ctrl-C in the shell that started it is not meant for it.
     command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
     command += ["--home", str(home), "--latency", latency, "--starter", str(os.getpid())]
     command += [] if port is None else ["--port", str(port)]
@@ -162,7 +164,10 @@ def start(
 
 
 def _who_gets_in() -> str:
-    """Return what holds on a machine with several users, and what does not."""
+    """Return what holds on a machine with several users, and what does not.
+
+    TPU workers listen by themselves, and know addresses, not users.
+    """
     others = (
         "other users of this machine are kept out, except from TPU workers"
         if proxy.knows_users()
@@ -230,6 +235,7 @@ def _last_port(home: Path) -> int:
 
 
 def _log_to(home: Path) -> None:
+    """Log requests to a file of their own, and problems to standard error, which `start` keeps."""
     requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
     requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("localcloud.requests")
@@ -282,6 +288,7 @@ def _stop(home: Path) -> None:
     if pid is None:
         print("the local cloud is not running")
         return
+    # Asked before it goes: afterwards nothing knows the machines' processes.
     processes = {pid}
     if running(home):
         processes |= {*ask(home, "GET", "status")["processes"]}

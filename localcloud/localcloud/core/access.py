@@ -51,7 +51,10 @@ def predefined_roles() -> dict[str, list[str]]:
 
 
 def policy(cloud: Cloud, resource: str) -> Record:
-    """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`."""
+    """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`.
+
+    The etag is the one that Google gives to a policy that was never set.
+    """
     return cloud.store.get(POLICY, resource) or {"etag": "ACAB", "bindings": []}
 
 
@@ -77,7 +80,10 @@ def _predefined_grants(role: str, permission: str) -> bool:
 
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
-    """Return whether a role has a permission."""
+    """Return whether a role has a permission.
+
+    Roles of Google's are known by patterns, custom ones list each permission.
+    """
     if role.startswith("roles/"):
         return _predefined_grants(role, permission)
     return permission in permissions(cloud, role)
@@ -335,7 +341,11 @@ def is_service_agent(email: str) -> bool:
 
 
 def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
-    """Return whether the caller may attach the account to a machine of the project in the path."""
+    """Return whether the caller may attach the account to a machine of the project in the path.
+
+    Without this permission whoever may create machines would have every account of the project
+    (cloud.google.com/iam/docs/service-accounts-actas).
+    """
     project = f"projects/{call.project}"
     resources = [f"{project}/serviceAccounts/{email}", project]
     return allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)

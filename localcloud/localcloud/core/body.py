@@ -24,7 +24,11 @@ _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def schema_problems(document: Document, schema: str, value: object) -> list[str]:
-    """Return what is wrong with `value` as a `schema`, a sentence each; empty when it is right."""
+    """Return what is wrong with `value` as a `schema`, a sentence each; empty when it is right.
+
+    A field that the document lacks is refused as Google refuses it: a typing error in a setting
+    must not pass for one that was heard.
+    """
     found: list[str] = []
     _check(document, {"$ref": schema}, value, "", found)
     return found
@@ -111,12 +115,17 @@ def usual_form(document: Document, schema: str, body: Json, bound: Collection[st
 
 
 def with_numbers(document: Document, schema: str, answer: Json) -> Json:
-    """Return an answer with enums as numbers."""
+    """Return an answer with enums as numbers.
+
+    Python clients of Google's newer kind ask for it: names that they do not know yet would be an
+    error for them.
+    """
     translated: Json = _translated(document, {"$ref": schema}, answer, "", _to_number)
     return translated
 
 
 def _translated(document: Document, spec: Json, value: Any, at: str, translate: Translate) -> Any:
+    """Return a value with its names in camel case and its enums translated; `at` is the schema's."""
     if "$ref" in spec:
         at, spec = spec["$ref"], document.schemas[spec["$ref"]]
     if isinstance(value, list):
@@ -143,6 +152,11 @@ def _numbers(at: str) -> dict[str, int]:
 
 
 def _to_name(at: str, names: list[str], value: Any) -> Any:
+    """Return the name of an enum's number.
+
+    Discovery documents have names in the order of their numbers, which mostly begin with 0; the
+    others are in data/enum-numbers.yaml.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     own = {number: name for name, number in _numbers(at).items()}
@@ -232,7 +246,10 @@ def reading(call: Call) -> Iterator[None]:
 
 
 def require_read() -> None:
-    """Refuse the call that is being handled when a field within its mask was not read."""
+    """Refuse the call that is being handled when a field within its mask was not read.
+
+    It comes before the first change of a record, so that a refused call has changed nothing.
+    """
     call = _CALL.get()
     if call is None or not call.body:
         return

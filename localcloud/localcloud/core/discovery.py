@@ -52,6 +52,11 @@ class Match:
 
 @dataclass(frozen=True)
 class _Template:
+    """A path: `flat` has a variable for each part, `named` one for the whole name (`{+name}`).
+
+    Handlers get the variables of both. `literal` counts the characters that are no variable.
+    """
+
     method: Method
     flat: re.Pattern[str]
     named: re.Pattern[str]
@@ -60,7 +65,11 @@ class _Template:
 
 
 class Document:
-    """One version of one API."""
+    """One version of one API.
+
+    What Google serves and does not document (fields, parameters) is added from
+    data/undocumented.yaml, each with its source.
+    """
 
     def __init__(self, api: str, version: str) -> None:
         self.api = api
@@ -123,6 +132,7 @@ class Document:
             literal = len(_VARIABLE.sub("", flat_path))
             template = _Template(method, _compile(flat_path), _compile(named), literal, upload)
             self._file(template, flat_path)
+        # Storage's clients read bytes at /download/, which is not among the paths.
         if raw.get("supportsMediaDownload") and raw.get("useMediaDownloadService"):
             download = "/download" + path
             pattern = _compile(download)

@@ -24,7 +24,11 @@ _SSH = re.compile(r"command/gcloud\.\S*\.(ssh|scp|start-iap-tunnel|connect-to-se
 
 
 class Dispatcher:
-    """Answers requests with the handlers of `apis`."""
+    """Answers requests with the handlers of `apis`.
+
+    It knows nothing of any API: methods and their forms are in the discovery documents, what they
+    do and who may is in the routes.
+    """
 
     def __init__(self, cloud: Cloud, apis: Sequence[Api]) -> None:
         self._cloud = cloud
@@ -96,6 +100,7 @@ class Dispatcher:
         params = projects.canonical(self._cloud, found.params)
         call = Call(request, method, params, caller, upload=found.upload)
         if route.project_of:
+            # Of these the project, and so what is checked, is known from the body alone.
             call.body = self._read_body(call)
             named = {"projectsId": route.project_of(call.body)}
             call.params |= projects.canonical(self._cloud, named)
@@ -159,6 +164,7 @@ class Dispatcher:
         return read
 
     def _respond(self, call: Call, result: Json | Response | None) -> Response:
+        # Bytes and redirects have no schema.
         if isinstance(result, Response):
             return result
         if result is None:
@@ -166,6 +172,7 @@ class Dispatcher:
         method = call.method
         if method.response:
             known = document(method.api, method.version)
+            # The emulator's own mistakes fail here, before a client trips over them.
             problems = forms.schema_problems(known, method.response, result)
             if problems:
                 raise ApiError(500, f"the local cloud's {method.id} answers wrongly: {problems}")
@@ -193,5 +200,8 @@ def _log_request(status: int | str, name: str, request: Request, started: float)
 
 
 def _unchecked(route: Route) -> bool:
-    """Return whether nothing asks a caller without a token for one before the body is looked at."""
+    """Return whether nothing asks a caller without a token for one before the body is looked at.
+
+    Those look after it themselves, once they know from the body what the call is about.
+    """
     return bool(route.project_of) or not (route.permission or route.anonymous)

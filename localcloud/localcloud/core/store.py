@@ -118,7 +118,11 @@ class Store:
         return [(key, json.loads(value)) for key, value in sorted(found)]
 
     def mentioning(self, kind: str, prefix: str, text: str) -> list[str]:
-        """Return the sorted keys of records below `prefix` with the string `text` as a value."""
+        """Return the sorted keys of records below `prefix` with the string `text` as a value.
+
+        A search in text is faster than parsing all records, and exact enough: names are whole
+        values.
+        """
         quoted = json.dumps(text)
         with self._lock:
             records = self._records.get(kind, {}).items()
@@ -236,6 +240,7 @@ class Operations:
                 self._clock.at(record["due"], partial(self._finish, key))
 
     def _finish(self, key: str) -> None:
+        # Deleted in between, or planned twice by a restart.
         record = self._store.get(_OPERATION, key)
         if record is None or record["done"]:
             return

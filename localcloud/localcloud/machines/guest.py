@@ -17,7 +17,11 @@ _STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=
 
 
 def command(program: str, arguments: list[str]) -> int:
-    """Send a command to the machine's supervisor, print its answer, return its exit code."""
+    """Send a command to the machine's supervisor, print its answer, return its exit code.
+
+    The program itself does nothing: units belong to the machine's first process, which also
+    outlives it.
+    """
     request = {
         "program": program,
         "arguments": arguments,

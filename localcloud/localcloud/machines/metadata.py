@@ -178,6 +178,7 @@ def _arg(request: Request, name: str) -> str:
 
 
 def _etag(node: Any) -> str:
+    # Of the value alone, so that a client which asks again with it waits for the next change.
     return hashlib.sha256(_as_json(node).encode()).hexdigest()[:16]
 
 
@@ -298,7 +299,10 @@ def _find(tree: Any, path: str) -> Any:
 
 
 def _is_folder(node: Any) -> bool:
-    """Return whether an entry has entries below it."""
+    """Return whether an entry has entries below it.
+
+    A request for one without the slash at its end is redirected, as by Google's server.
+    """
     if isinstance(node, list):
         return any(isinstance(item, dict) for item in node)
     return isinstance(node, dict)

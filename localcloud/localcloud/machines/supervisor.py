@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +66,7 @@ class System:
         self._console.kernel(f"{self._config['name']} boots: {self._config['banner']}")
         for name, command in self._config["daemons"].items():
             spec = UnitSpec(f"{name}.service", command, restart="always", restart_sec=1.0)
+            # Without an interval no number of restarts is too many: the image never gives up.
             spec.identifier, spec.console, spec.start_interval = name, True, 0.0
             spec.environment = self._config["daemon_environment"]
             self.add(spec).start()
@@ -85,6 +87,7 @@ class System:
 
     def halt(self, grace: float) -> None:
         """End everything: politely for `grace` seconds, then by force; then stop the loop."""
+        # The guest's own `poweroff` and the emulator's order may come at once.
         if self._halting:
             return
         self._halting = True
@@ -127,26 +130,27 @@ class System:
         return self.add(spec)
 
 
+@dataclass
 class Reply:
     """Answers one command of the guest, once, now or later.
 
-    Args:
+    Attributes:
         connection: to the command; closed with the answer.
         path: the caller's PATH.
         cwd: the caller's working directory.
     """
 
-    def __init__(self, connection: socket.socket, path: str, cwd: str) -> None:
-        self._connection = connection
-        self.path = path
-        self.cwd = cwd
+    connection: socket.socket
+    path: str
+    cwd: str
 
     def done(self, out: str = "", *, err: str = "", code: int = 0) -> None:
         """Let the command print `out` and `err` and exit with `code`."""
-        self._connection.settimeout(5)
+        # A caller that was stopped must not stop the machine.
+        self.connection.settimeout(5)
         with contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps({"out": out, "err": err, "code": code}).encode())
-        self._connection.close()
+            self.connection.sendall(json.dumps({"out": out, "err": err, "code": code}).encode())
+        self.connection.close()
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -182,6 +186,7 @@ def _systemd_run(system: System, reply: Reply, arguments: list[str]) -> None:
             f"Failed to start transient service unit: Unit {spec.name} was already loaded or has "
             "a fragment file."
         )
+    # By the caller's PATH, as systemd-run does; the machine's own programs come first there.
     executable = shutil.which(parsed.command[0], path=reply.path)
     if executable is None:
         raise UnitError(f"Failed to find executable {parsed.command[0]}: No such file or directory")
@@ -216,7 +221,10 @@ def _exit_code(unit: Unit) -> int:
 
 
 def _is_unloaded(unit: Unit) -> bool:
-    """Return whether a unit's name is free again; that of a failed one only with --collect."""
+    """Return whether a unit's name is free again; that of a failed one only with --collect.
+
+    systemd keeps a failed unit for people to look at.
+    """
     over = unit.state == "inactive" or (unit.state == "failed" and unit.spec.collect)
     return over and unit.listener is None
 
@@ -245,6 +253,7 @@ def _systemctl(system: System, reply: Reply, arguments: list[str]) -> None:
 
 
 def _stop(system: System, reply: Reply, names: list[str]) -> None:
+    """Stop units and answer when the last one is over."""
     if missing := [name for name in names if name not in system.units]:
         error = f"Failed to stop {missing[0]}: Unit {missing[0]} not loaded.\n"
         reply.done(err=error, code=_NO_SUCH_UNIT)
@@ -263,6 +272,7 @@ def _stop(system: System, reply: Reply, names: list[str]) -> None:
 
 
 def _full_name(name: str) -> str:
+    # As for systemd, a name without a suffix is a service's.
     if not name.endswith(".service") and "." in name:
         raise UnitError(f"{name}: the local machine has only services (.service)")
     return name if name.endswith(".service") else f"{name}.service"

@@ -58,7 +58,10 @@ Rule = dict[str, str]
 
 @dataclass
 class Reply:
-    """What is answered to a request; a body without trailers ends the answer."""
+    """What is answered to a request; a body without trailers ends the answer.
+
+    All of it is known before the first byte goes: no API here streams.
+    """
 
     headers: list[tuple[str, str]]
     body: bytes
@@ -184,6 +187,7 @@ class Http2:
 
 
 def _text(value: str | bytes) -> str:
+    # h2 gives text for some headers and bytes for others, by its version.
     return value if isinstance(value, str) else value.decode()
 
 
@@ -197,17 +201,17 @@ def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
     # An error of the call is in the trailers: for HTTP every call of gRPC succeeds.
     begin = [(":status", "200"), ("content-type", _TYPE)]
     try:
-        message = _message(host, headers, _unframed(body), apis)
+        try:
+            message = _message(host, headers, _unframed(body), apis)
+        except ApiError as error:
+            return Reply(begin, b"", _trailers(error))
         return Reply(begin, _PREFIX.pack(False, len(message)) + message, [("grpc-status", "0")])
     except ConnectionError:
         raise
-    except ApiError as error:
-        problem = error
     except Exception as error:
         log.exception("gRPC %s failed", headers.get(":path"))
         text = f"the local cloud failed: {type(error).__name__}: {error}"
-        problem = ApiError(500, text)
-    return Reply(begin, b"", _trailers(problem))
+        return Reply(begin, b"", _trailers(ApiError(500, text)))
 
 
 def _unframed(body: bytes) -> bytes:
@@ -235,6 +239,7 @@ def _message(host: str, headers: Headers, sent: bytes, apis: Answer) -> bytes:
 
 
 def _trailers(error: ApiError) -> Trailers:
+    """Return an error's code, its percent-encoded message, and all of it as a google.rpc.Status."""
     from google.protobuf.json_format import ParseDict
     from google.rpc import error_details_pb2, status_pb2
 

@@ -86,7 +86,11 @@ class Listener(ThreadingHTTPServer):
         self.server_close()
 
     def verify_request(self, request: object, client_address: tuple[str, int]) -> bool:
-        """Let in this user's processes alone, where the system says whose they are."""
+        """Let in this user's processes alone, where the system says whose they are.
+
+        Loopback is shared by all users of this computer, and the tokens of the cloud are theirs to
+        use if they get in.
+        """
         return may_enter(client_address, (str(self.server_address[0]), self.port))
 
     @staticmethod
@@ -259,7 +263,10 @@ class Connection(BaseHTTPRequestHandler):
 
 
 class LimitedBody:
-    """The next `length` bytes of a stream."""
+    """The next `length` bytes of a stream.
+
+    Without it a handler that reads on would take the next request of the connection for the body.
+    """
 
     def __init__(self, stream: io.BufferedIOBase, length: int) -> None:
         self._stream = stream
@@ -396,7 +403,10 @@ class Egress:
 
 
 def shuttle(left: socket.socket, right: socket.socket) -> None:
-    """Copy in both directions until both sides have sent everything."""
+    """Copy in both directions until both sides have sent everything.
+
+    A side that has sent everything may still receive: a half-closed connection stays open.
+    """
     for side in (left, right):
         side.settimeout(_IDLE_SECONDS)
     back = threading.Thread(target=_copy, args=(right, left), daemon=True)

@@ -31,6 +31,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
     wanted = call.sent(WRITABLE)
+    # US is Google's own default (cloud.google.com/storage/docs/locations).
     place, place_type = check_location(call.body.get("location") or "US", wanted)
     now = cloud.clock.now()
     settings = _complete(wanted, {}, now)
@@ -153,6 +154,7 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
 
 
 def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
+    """Change a bucket: a PATCH merges, a PUT sets what it leaves out back to its default."""
     body = call.sent(WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
@@ -236,6 +238,11 @@ def _complete(settings: Json, before: Json, now: float) -> Json:
 
 
 def _access_settings(settings: Json, before: Json, now: float) -> Json:
+    """Return who may open the bucket to the public, and whether policies alone decide.
+
+    Uniform access can be turned off for 90 days after it was turned on; `lockedTime` is their end
+    (cloud.google.com/storage/docs/uniform-bucket-level-access).
+    """
     iam = dict(settings.get("iamConfiguration") or {})
     # An old name of the same field, which clients still send.
     old_name = iam.pop("bucketPolicyOnly", None)
@@ -249,6 +256,7 @@ def _access_settings(settings: Json, before: Json, now: float) -> Json:
 
 
 def _soft_delete(settings: Json, before: Json, moment: str) -> None:
+    """Complete the policy; its time stays when the same duration is sent again."""
     wanted = settings.get("softDeletePolicy") or {}
     seconds = str(wanted.get("retentionDurationSeconds", _DEFAULT_SOFT_DELETE))
     was = before.get("softDeletePolicy", {})
@@ -260,7 +268,11 @@ def _soft_delete(settings: Json, before: Json, moment: str) -> None:
 
 
 def _note_times(settings: Json, before: Json, moment: str) -> None:
-    """Note since when a retention policy and autoclass are as they are."""
+    """Note since when a retention policy and autoclass are as they are.
+
+    Clients send back what they have read, times included: those are Google's to set, so what came
+    is replaced.
+    """
     retention = settings.get("retentionPolicy")
     if not retention or not int(retention.get("retentionPeriod") or 0):
         settings.pop("retentionPolicy", None)
@@ -372,6 +384,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
             raise ApiError(412, "The etag of the policy does not match: it has changed.")
+        # Version 3 is the one with conditions (cloud.google.com/iam/docs/policies#versions).
         conditional = any(binding.get("condition") for binding in bindings)
         _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
         return _policy_resource(name, _policy(cloud, name))
@@ -387,6 +400,7 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
 
 
 def _policy(cloud: Cloud, bucket: str) -> Record:
+    # The revision makes the etag: a policy that was never set has none yet.
     return {"revision": 0, **access.policy(cloud, _policy_key(bucket))}
 
 
@@ -424,6 +438,7 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
             "access prevention is enforced.",
         )
     if any(binding.get("condition") for binding in bindings) and not bucket.uniform_access:
+        # While access control lists count too, a condition could be passed by.
         raise ApiError(
             412, "Conditional role bindings take uniform bucket-level access on the bucket."
         )
@@ -433,7 +448,11 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
 
 
 def check_location(location: str, settings: Json) -> tuple[str, str]:
-    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`."""
+    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
+
+    Google shows locations in capitals, and takes them in any case. A configurable dual-region names
+    a continent and two of its regions.
+    """
     place = location.upper()
     wider: dict[str, list[str]] = data.load("storage-locations")
     chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []

@@ -45,6 +45,7 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
 
 @OBJECTS.method("list")
 def _list_objects(cloud: Cloud, call: Call) -> Json:
+    """Return a page of objects, and of the prefixes that stand for what is below a delimiter."""
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
@@ -83,6 +84,7 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
 
 @OBJECTS.method("patch", verb="update")
 def _patch(cloud: Cloud, call: Call) -> Json:
+    # A PATCH changes the fields that it names, a PUT leaves no other.
     changes = versions.writable(call.body)
     return _change(cloud, call, lambda fields: versions.patched(fields, changes))
 
@@ -151,6 +153,7 @@ def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version
 
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
+    # Metadata has a generation of its own, the metageneration; the bytes' stays.
     api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     with cloud.store.locked():
         version = _find(cloud, call)
@@ -190,6 +193,7 @@ class Listing:
         """Yield the entries behind `after`; `keys` are all names and generations, sorted."""
         glob = compile_glob(self.match_glob) if self.match_glob else None
         first = max(self.prefix, self.start_offset, after[0] if after else "")
+        # Names are sorted, so those below one prefix follow each other.
         seen = ""
         for name, generation in keys[bisect_left(keys, (first, -1)) :]:
             if not name.startswith(self.prefix) or (self.end_offset and name >= self.end_offset):
@@ -202,6 +206,7 @@ class Listing:
                     yield entry
 
     def _entries_of(self, name: str, generation: int) -> Iterator[Position]:
+        # A delimiter inside the prefix itself does not count.
         end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
         if end < 0:
             yield name, 1, generation
@@ -298,7 +303,11 @@ def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respo
 
 
 def _media_headers(version: Version, etag: str) -> dict[str, str]:
-    """Return the headers that go with an object's bytes, as both APIs send them."""
+    """Return the headers that go with an object's bytes, as both APIs send them.
+
+    x-goog-stored-… tell what is stored where the body is decompressed on its way
+    (cloud.google.com/storage/docs/xml-api/reference-headers).
+    """
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
     fields = {"contentType": "application/octet-stream"} | {
         k: v for k, v in version.fields.items() if v
@@ -343,6 +352,7 @@ def _must_decompress(version: Version, request: Request) -> bool:
 def _decompressed(path: Path, headers: dict[str, str]) -> Response:
     """Decompress stored gzip for a caller who did not ask for it; ranges are ignored then."""
     del headers["Content-Encoding"]
+    # Once to learn the length, which the header must say, and once to send.
     with gzip.open(path) as file:
         length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
     headers = headers | {"Warning": "214 UploadServer gunzipped", "Content-Length": str(length)}
@@ -366,6 +376,7 @@ def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
 
 
 def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
+    # The file is read while the client takes it: an object of any size needs one chunk of memory.
     with file:
         file.seek(start)
         while length > 0:
@@ -473,7 +484,10 @@ def _copy(cloud: Cloud, call: Call) -> Json:
 
 @DESTINATIONS.method("rewrite", verb="create")
 def rewrite(cloud: Cloud, call: Call) -> Json:
-    """Copy an object, always in one call, so there is never a token."""
+    """Copy an object, always in one call, so there is never a token.
+
+    Google splits long copies over calls and gives a token for the next; a copy here is a link.
+    """
     if call.arg("rewriteToken"):
         raise invalid(f"Invalid rewrite token: {call.arg('rewriteToken')}")
     version = _copied(cloud, call, call.params["destinationBucket"])
@@ -528,6 +542,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
             sources = [_component(cloud, bucket, source) for source in wanted]
             paths = [contents.path(bucket, source.content) for source in sources]
             streams = [files.enter_context(path.open("rb")) for path in paths]
+        # Outside the lock: the files are open, so nothing that is deleted now can disturb.
         draft.fill(chunk for stream in streams for chunk in versions.chunks_of(stream))
         # The MD5 of a composed object is unknown on Google, so clients must not count on it.
         checksums = replace(draft.digest.result(), md5=None)
@@ -542,7 +557,11 @@ def compose(cloud: Cloud, call: Call) -> Json:
 
 @OBJECTS.method("restore")
 def restore(cloud: Cloud, call: Call) -> Json:
-    """Restore a soft-deleted version as a new generation."""
+    """Restore a soft-deleted version as a new generation.
+
+    Its bytes, metadata and storage class come back; the soft-deleted version stays until its time
+    is over.
+    """
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
     if generation is None:

@@ -183,6 +183,7 @@ def _require_session(cloud: Cloud, upload: str) -> Record:
 
 
 def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Response:
+    # Whoever opened the session counts as the writer, whoever sends the bytes.
     path = Contents(cloud).upload_path(upload)
     content = ContentRange.of(call.request, record["total"])
     digest = None if content.first is None else _append(path, call.request.stream, content)
@@ -208,7 +209,10 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
 
 
 def _append(path: Path, stream: Stream, content: "ContentRange") -> Digest | None:
-    """Write the request's bytes; return their digest if nothing came before them."""
+    """Write the request's bytes; return their digest if nothing came before them.
+
+    Google keeps what came before a connection broke; so does this, and cuts it to whole quanta.
+    """
     first = position = content.first or 0
     size = path.stat().st_size
     if first > size:
@@ -299,7 +303,10 @@ class ContentRange:
         return cls(first, last, total)
 
     def complete(self, size: int) -> bool:
-        """Return whether an upload with `size` bytes so far has all of them."""
+        """Return whether an upload with `size` bytes so far has all of them.
+
+        A client that does not know the total at first says it with its last request.
+        """
         return self.whole or (self.total is not None and size >= self.total)
 
     def check_length(self, length: int) -> None:
