@@ -218,12 +218,12 @@ def _types_by_zone(value: Json) -> list[str]:
     zones, accelerators = catalog.zones(), catalog.accelerators()
     for zone, types in value.items():
         if zone not in ("*", *zones):
-            problems.append(f"{zone!r} is no zone with TPUs ({', '.join(zones)})")
+            problems.append(f"{zone!r} is not a zone with TPUs ({', '.join(zones)})")
         if not isinstance(types, list):
             problems.append(f"the value of {zone} must be a list of accelerator types, or ['*']")
             continue
         unknown = [name for name in types if name != "*" and name not in accelerators]
-        problems += [f"{name!r} is no accelerator type" for name in unknown]
+        problems += [f"{name!r} is not an accelerator type" for name in unknown]
     return problems
 
 
@@ -232,7 +232,9 @@ def _limits(value: Json) -> list[str]:
     known = {each.metric(preemptible=preemptible) for each in accelerators for preemptible in spot}
     known |= aiplatform.quota_metrics()
     listed = ", ".join(sorted(known))
-    wrong = [f"{each!r} is no TPU quota, those are {listed}" for each in value if each not in known]
+    wrong = [
+        f"{each!r} is not a TPU quota, those are {listed}" for each in value if each not in known
+    ]
     return wrong + _whole(value)
 
 
@@ -262,7 +264,7 @@ def _on(value: Json) -> list[str]:
 
 def _zones(value: Json) -> list[str]:
     known = ("*", *compute_catalog.zones())
-    return [f"{zone!r} is no zone" for zone in value.get("zones", []) if zone not in known]
+    return [f"{zone!r} is not a zone" for zone in value.get("zones", []) if zone not in known]
 
 
 def _moments(value: Json) -> list[str]:

@@ -130,7 +130,7 @@ def _time(value: Any, *, zero: bool) -> list[str]:
     try:
         number = _seconds(value)
     except ValueError:
-        return [f"{value!r} is no time; write seconds, or 90s, 5m, 2h"]
+        return [f"{value!r} is not a time; write seconds, or 90s, 5m, 2h"]
     if number < 0 or (number == 0 and not zero):
         return [f"{value!r} is not {'0 or more' if zero else 'above 0'}"]
     return [f"{value!r} is later than a week"] if number > LATEST else []
@@ -147,7 +147,7 @@ def _check_pattern(name: str, text: str) -> list[str]:
     try:
         re.compile(text)
     except re.error as error:
-        return [f"{name}: {text!r} is no regular expression: {error}"]
+        return [f"{name}: {text!r} is not a regular expression: {error}"]
     return []
 
 
@@ -222,7 +222,7 @@ def _fields(value: Any, wanted: Mapping[str, type], least: set[str]) -> list[str
         # A bool is an int to isinstance, but not here.
         good = (float, int) if wanted[name] is float else (wanted[name],)
         if type(value[name]) not in good:
-            found.append(f"{name}: {value[name]!r} is no {wanted[name].__name__}")
+            found.append(f"{name}: {value[name]!r} is not of type {wanted[name].__name__}")
     return sorted(found)
 
 

@@ -94,7 +94,7 @@ def allowed(
 ) -> bool:
     """Return what `has` returns, and record it for `localcloud permissions`."""
     if permission not in known_permissions():
-        raise LookupError(f"{permission} is no permission of Google's")
+        raise LookupError(f"{permission} is not a permission of Google's")
     granted = has(cloud, principal, permission, resources, about)
     with cloud.store.locked():
         cloud.asked.setdefault(principal.member, {})[permission] = granted
@@ -343,7 +343,7 @@ def is_service_agent(email: str) -> bool:
 def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
     """Return whether the caller may attach the account to a machine of the project in the path.
 
-    Without this permission whoever may create machines would have every account of the project
+    Otherwise everyone who may create machines could use every account of the project
     (cloud.google.com/iam/docs/service-accounts-actas).
     """
     project = f"projects/{call.project}"

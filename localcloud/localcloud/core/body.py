@@ -125,7 +125,7 @@ def with_numbers(document: Document, schema: str, answer: Json) -> Json:
 
 
 def _translated(document: Document, spec: Json, value: Any, at: str, translate: Translate) -> Any:
-    """Return a value with its names in camel case and its enums translated; `at` is the schema's."""
+    """Return a value with names in camel case and enums translated; `at` names its schema."""
     if "$ref" in spec:
         at, spec = spec["$ref"], document.schemas[spec["$ref"]]
     if isinstance(value, list):
@@ -280,13 +280,13 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     kept_only = {*refused.get("*", ()), *refused.get(spec.get("id", ""), ())} & known.keys()
     for name, one in dict.items(value):
         below = known.get(name, rest)
-        here = f"{at}.{name}" if at else name
+        path = f"{at}.{name}" if at else name
         if below.get("readOnly") or not _says(one, below.get("default")):
             continue
         if name not in value.seen or name in kept_only:
-            yield here
+            yield path
         else:
-            yield from _unread(document, below, one, here)
+            yield from _unread(document, below, one, path)
 
 
 def _says(value: Any, default: Any = None) -> bool:

@@ -22,7 +22,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 Mask = dict[str, "Mask"]
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _SCOPES = "https://www.googleapis.com/auth/"
-# A scope that is no URL of that form.
+# A scope that is not a URL of that form.
 _MAIL = "https://mail.google.com/"
 _TOKEN_PREFIX = "ya29.local-"
 _EXPECTED = (
@@ -134,7 +134,7 @@ class Call:
     def number(self, name: str) -> int | None:
         """Return an integer query parameter, or None when it was not sent.
 
-        Raises ApiError: 400 when it is no integer.
+        Raises ApiError: 400 when it is not an integer.
         """
         value = self.arg(name)
         if not value:

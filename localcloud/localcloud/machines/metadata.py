@@ -125,7 +125,7 @@ class MetadataServer:
         last = _arg(request, "last_etag") or _etag(node)
         limit = _arg(request, "timeout_sec")
         if limit and not limit.isdigit():
-            raise ApiError(400, f"timeout_sec={limit} is no number of seconds")
+            raise ApiError(400, f"timeout_sec={limit} is not a number of seconds")
         deadline = time.monotonic() + (float(limit) if limit else float("inf"))
         with self._changed:
             node = self._node(path)

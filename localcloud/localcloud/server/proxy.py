@@ -218,7 +218,7 @@ class Connection(BaseHTTPRequestHandler):
             return ChunkedBody(self.rfile), -1
         announced = self.headers.get("Content-Length", "0").strip()
         if not announced.isdecimal():
-            raise ValueError(f"Content-Length {announced!r} is no number of bytes")
+            raise ValueError(f"Content-Length {announced!r} is not a number of bytes")
         length = int(announced)
         return LimitedBody(self.rfile, length), length
 
@@ -313,7 +313,7 @@ class ChunkedBody:
         try:
             self._left = int(line, 16)
         except ValueError:
-            raise ConnectionError(f"{line!r} is no chunk size") from None
+            raise ConnectionError(f"{line!r} is not a chunk size") from None
         if self._left == 0:
             self._ended = True
             while self._stream.readline().strip():

@@ -183,7 +183,7 @@ def _require_session(cloud: Cloud, upload: str) -> Record:
 
 
 def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Response:
-    # Whoever opened the session counts as the writer, whoever sends the bytes.
+    # The one who opened the session counts as the writer: its URL may be handed on.
     path = Contents(cloud).upload_path(upload)
     content = ContentRange.of(call.request, record["total"])
     digest = None if content.first is None else _append(path, call.request.stream, content)

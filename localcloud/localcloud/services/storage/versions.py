@@ -264,7 +264,7 @@ class Write:
         live = records.find(cloud, self.bucket, self.name)
         self.conditions.check(live)
         if live is not None:
-            # Google asks whoever replaces an object for the permission to delete it, too.
+            # Replacing takes the permission to delete, too, as on Google.
             self._require(cloud, "storage.objects.delete")
             protect(cloud, bucket, live)
         return bucket

@@ -70,7 +70,7 @@ def test_processes_are_killed_by_their_command_line(cloud: Cloud, guest: Guest) 
         faults.put(cloud, "kill", {"name": "m", "process": "no such"})
 
 
-def test_a_machine_that_is_off_or_unknown_can_not_be_broken(cloud: Cloud, guest: Guest) -> None:
+def test_only_running_machines_can_be_broken(cloud: Cloud, guest: Guest) -> None:
     key = guest.boot(spec("true"))
     with pytest.raises(ApiError, match="no machine is called other"):
         faults.put(cloud, "hang", {"name": "other", "on": True})

@@ -53,7 +53,7 @@ def test_a_full_disk_is_a_clear_error(
     bucket.put("x", b"1")
 
 
-def test_a_reader_gets_the_whole_object_though_it_is_deleted_meanwhile(bucket: Bucket) -> None:
+def test_a_deletion_does_not_interrupt_a_reader(bucket: Bucket) -> None:
     data = os.urandom(8 << 20)
     bucket.put("x", data)
     answer = bucket.api.session.get(f"{HOST}/{bucket.name}/x", stream=True, timeout=30)
