@@ -1,7 +1,5 @@
 """The command line: `localcloud`, `python -m localcloud` and `tpustack local`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -21,12 +19,14 @@ from localcloud.lifecycle import CommandError, ask, command_name, home_option
 from localcloud.scenario import Run, ScenarioError, read
 from localcloud.server import authority
 
+# What the proxy must not be asked for: it would ask itself.
 _LOCAL = "127.0.0.1,localhost,::1"
 _LOGS = {"cloud": "localcloud.log", "requests": "requests.log"}
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _json_object(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, Any]:
+    """Return an argument that must be a JSON object; exit code 2 for anything else."""
     try:
         found = json.loads(value)
     except ValueError as error:
@@ -51,14 +51,22 @@ for _command in lifecycle.COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
-    name = os.environ.get("LOCALCLOUD_PROG") or "localcloud"
+    name, output = os.environ.get("LOCALCLOUD_PROG") or "localcloud", sys.stdout
     try:
         code: int | None = cli.main(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except click.Abort:
         return 130
+    except (BrokenPipeError, SystemExit) as error:
+        # `… | head -1`: who reads has enough. Click swaps standard output then, and exits with 1.
+        if isinstance(error, SystemExit) and sys.stdout is output:
+            raise
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     return code or 0
 
 
@@ -102,35 +110,38 @@ def variables_of(
     file = str(_write_credentials(home, credentials))
     tls = home / "tls"
     bundle = authority.write_bundle(tls, (tls / "ca.pem").read_bytes(), environment)
-    about = credentials["access_token"], file, credentials["project"]
-    kept = authority.kept_variables(environment)
-    return _pointing(port, *about) | _trusting(str(bundle)) | kept
+    pointing = _pointing(port, credentials["access_token"], file, credentials["project"])
+    return pointing | _trusting(str(bundle)) | authority.kept_variables(environment)
+
+
+# The provider, gcloud and TensorFlow take a token, Google's libraries a file.
+_TOKENS = (
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "CLOUDSDK_AUTH_ACCESS_TOKEN",
+    "GOOGLE_AUTH_TOKEN_FOR_TESTING",
+)
+_PROJECTS = ("GOOGLE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
 def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
-    proxy = f"http://127.0.0.1:{port}"
     return {
-        # Every client: the proxy.
-        "HTTPS_PROXY": proxy,
-        "https_proxy": proxy,
-        "NO_PROXY": _LOCAL,
-        "no_proxy": _LOCAL,
-        # Who calls: the provider, gcloud, TensorFlow, and Google's Python and Go libraries.
-        "GOOGLE_OAUTH_ACCESS_TOKEN": token,
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
+        # Programs differ in which spelling they read.
+        **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), f"http://127.0.0.1:{port}"),
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), _LOCAL),
+        **dict.fromkeys(_TOKENS, token),
         "GOOGLE_APPLICATION_CREDENTIALS": file,
+        # TensorFlow asks a metadata server for project and zone, and without a check for Google.
         "NO_GCE_CHECK": "true",
-        # Where: the project; TensorFlow asks a metadata server, for the zone too.
         "GCE_METADATA_IP": f"127.0.0.1:{port}",
-        "GOOGLE_PROJECT": project,
-        "GOOGLE_CLOUD_PROJECT": project,
-        "CLOUDSDK_CORE_PROJECT": project,
+        **dict.fromkeys(_PROJECTS, project),
     }
 
 
 def _trusting(bundle: str) -> dict[str, str]:
-    """Return the variables by which each client finds the authorities."""
+    """Return the variables by which each client finds the authorities.
+
+    Each client looks in another one, and all get the same file.
+    """
     return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
 
 
@@ -147,7 +158,10 @@ def _export(name: str, value: str) -> str:
 
 
 def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
-    """Write a user's application default credentials, whose tokens the local cloud renews."""
+    """Write a user's application default credentials, whose tokens the local cloud renews.
+
+    The form is gcloud's (cloud.google.com/docs/authentication/application-default-credentials).
+    """
     path = home / "application_default_credentials.json"
     path.touch(mode=0o600)
     content = {
@@ -180,6 +194,7 @@ def logs(home: Path, source: str, follow: bool) -> None:
 
 
 def _pieces(path: Path) -> Iterator[str]:
+    """Yield what is new in a file, an empty text when nothing is; so does `_serial`."""
     path.touch()
     with path.open(encoding="utf-8", errors="replace") as file:
         while True:
@@ -249,11 +264,9 @@ def reach(home: Path, as_json: bool, source: str, destination: str, protocol: st
 
 def _reach_lines(answer: dict[str, Any]) -> str:
     verbs = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
+    verb = verbs.get(answer["result"], "may or may not reach")
     port = f" {answer['port']}" if answer["port"] else ""
-    head = (
-        f"{answer['source']} {verbs.get(answer['result'], 'may or may not reach')} "
-        f"{answer['destination']} by {answer['protocol']}{port}"
-    )
+    head = f"{answer['source']} {verb} {answer['destination']} by {answer['protocol']}{port}"
     return "\n".join([head, *(f"  {step}" for step in answer["steps"])])
 
 
@@ -308,8 +321,7 @@ def preempt(home: Path, name: str, after: float) -> None:
 @click.argument("types", nargs=-1, required=True)
 def stockout(home: Path, zone: str, types: tuple[str, ...]) -> None:
     """Let ZONE (* for all) have no TPU of TYPES, such as v2-8; * for all, none to lift it."""
-    listed = [] if types == ("none",) else list(types)
-    _set(home, "stockout", {zone: listed})
+    _set(home, "stockout", {zone: [] if types == ("none",) else list(types)})
 
 
 @faults.command()
@@ -338,7 +350,10 @@ def _set(home: Path, name: str, value: dict[str, Any]) -> None:
 
 
 def _breaks(what: str, text: str, *parameters: Any) -> None:
-    """Add a command that breaks the machine or object called NAME at once."""
+    """Add a command that breaks the machine or object called NAME at once.
+
+    What is broken at once has no state: no option lists it, and only what has an end can be lifted.
+    """
 
     def command(home: Path, name: str, off: bool | None = None, **more: str) -> None:
         lifted = {} if off is None else {"on": not off}
@@ -381,6 +396,7 @@ def run(home: Path, as_json: bool, file: Path, check: bool) -> int:
         line = json.dumps({"seconds": seconds, "what": what, "event": text})
         print(line if as_json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
 
+    # Told to end, it lifts what is in force, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     playing = Run(events, partial(ask, home), time, tell)
     playing.play()

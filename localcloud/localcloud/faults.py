@@ -5,8 +5,6 @@ any text. Scarcity and refusals are settings: records of the store's kind `setti
 and read by the modules that they concern.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -19,13 +17,11 @@ from pathlib import Path
 from localcloud.core.call import TOKENS, Json
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services import aiplatform as training_pools
+from localcloud.services import aiplatform, federation
 from localcloud.services.compute import catalog as compute_catalog
 from localcloud.services.compute import instances
-from localcloud.services.federation import ISSUERS
 from localcloud.services.storage import records, versions
-from localcloud.services.tpu import catalog as tpu_catalog
-from localcloud.services.tpu import hosts, nodes
+from localcloud.services.tpu import catalog, hosts, nodes
 from localcloud.services.tpu.api import NODE
 
 _HOSTS = "/hosts/"
@@ -44,40 +40,49 @@ def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
     return [partial(instances.preempt, cloud, key) for key in vms]
 
 
-def die(cloud: Cloud, name: str) -> None:
+def put(cloud: Cloud, what: str, sent: Json) -> None:
+    """Break what `sent` names; 400 naming all that can be broken for an unknown `what`."""
+    if what not in _BREAKABLE:
+        raise invalid(f"{what!r} can't be broken; {', '.join(_BREAKABLE)} can")
+    _BREAKABLE[what](cloud, sent["name"], sent)
+
+
+def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
+    for action in preemptions(cloud, name):
+        action()
+
+
+def _die(cloud: Cloud, name: str, sent: Json) -> None:
     """Let TPUs be dead while the API keeps saying READY, as in tensorflow/tpu#609."""
     for key in _named(cloud.store.keys(NODE), name):
         hosts.halt(cloud, nodes.load_present(cloud, key))
 
 
-def hang(cloud: Cloud, name: str, on: bool) -> None:
+def _hang(cloud: Cloud, name: str, sent: Json) -> None:
     """Let machines or TPUs stand still, as a kernel that hangs does, or continue.
 
     A client's connection is taken and never answered.
     """
     for key in _running(cloud, name):
-        _signal(cloud.machines.guests(key), signal.SIGSTOP if on else signal.SIGCONT)
+        _signal(cloud.machines.guests(key), signal.SIGSTOP if sent["on"] else signal.SIGCONT)
 
 
-def kill(cloud: Cloud, name: str, pattern: str) -> None:
-    """Kill the processes of machines whose command line the regular expression finds.
-
-    Raises ApiError: 400 when none runs there.
-    """
-    keys = _running(cloud, name)
+def _kill(cloud: Cloud, name: str, sent: Json) -> None:
+    """Kill processes whose command line the regular expression finds; 400 where none runs."""
+    keys, pattern = _running(cloud, name), sent["process"]
     found = [pid for key in keys for pid in cloud.machines.guests(key) if _runs(pid, pattern)]
     if not found:
         raise invalid(f"no process of {name} has a command line with {pattern!r}")
     _signal(found, signal.SIGKILL)
 
 
-def fill_disk(cloud: Cloud, name: str, on: bool) -> None:
-    """Let the disk of machines be full, or as before."""
+def _fill_disk(cloud: Cloud, name: str, sent: Json) -> None:
+    """Let disks be full, or as before; what full means on this computer: `processes.fill_disk`."""
     for key in _running(cloud, name):
-        cloud.machines.fill_disk(key, on)
+        cloud.machines.fill_disk(key, sent["on"])
 
 
-def expire_tokens(cloud: Cloud, name: str) -> None:
+def _expire_tokens(cloud: Cloud, name: str, sent: Json) -> None:
     """Let all tokens be expired that machines have got by now; new ones are good."""
     change_setting(cloud, TOKENS, dict.fromkeys(_running(cloud, name), cloud.clock.now()))
 
@@ -87,27 +92,25 @@ def objects(cloud: Cloud, pattern: str) -> list[str]:
     return [f"{version.bucket}/{version.name}" for version in _versions(cloud, pattern)]
 
 
-def delete_objects(cloud: Cloud, pattern: str) -> None:
+def _delete_objects(cloud: Cloud, name: str, sent: Json) -> None:
     """Delete live objects, as a user does by mistake; 400 when none fits."""
     with cloud.store.locked():
-        found = _versions(cloud, pattern)
+        found = _versions(cloud, name)
         for version in found:
             versions.delete(cloud, records.require_bucket(cloud, version.bucket), version)
     if not found:
-        raise invalid(f"no object is called {pattern}")
+        raise invalid(f"no object is called {name}")
 
 
-def handlers(cloud: Cloud) -> dict[str, Callable[[Json], object]]:
-    """Return what can be broken, by name; each takes what was sent."""
-    return {
-        "preempt": lambda sent: [action() for action in preemptions(cloud, sent["name"])],
-        "dead": lambda sent: die(cloud, sent["name"]),
-        "hang": lambda sent: hang(cloud, sent["name"], sent["on"]),
-        "kill": lambda sent: kill(cloud, sent["name"], sent["process"]),
-        "full-disk": lambda sent: fill_disk(cloud, sent["name"], sent["on"]),
-        "expire-tokens": lambda sent: expire_tokens(cloud, sent["name"]),
-        "delete-objects": lambda sent: delete_objects(cloud, sent["name"]),
-    }
+_BREAKABLE: dict[str, Callable[[Cloud, str, Json], None]] = {
+    "preempt": _preempt,
+    "dead": _die,
+    "hang": _hang,
+    "kill": _kill,
+    "full-disk": _fill_disk,
+    "expire-tokens": _expire_tokens,
+    "delete-objects": _delete_objects,
+}
 
 
 def require_machines(cloud: Cloud, pattern: str) -> list[str]:
@@ -132,7 +135,10 @@ def _named(known: list[str], pattern: str) -> list[str]:
 
 
 def _called(key: str, pattern: str) -> bool:
-    """Return whether a VM, a TPU or its host is meant, by its name or in full."""
+    """Return whether a VM, a TPU or its host is meant, by its name or in full.
+
+    A pattern is also compared with what is between slashes, so that `TPU` means all of its hosts.
+    """
     whole = key.partition(_HOSTS)[0]
     names = key, whole, whole.rpartition("/")[2]
     return f"/{pattern}/" in f"/{key}/" or any(fnmatchcase(name, pattern) for name in names)
@@ -149,6 +155,7 @@ def _versions(cloud: Cloud, pattern: str) -> list[records.Version]:
 
 
 def _runs(pid: int, pattern: str) -> bool:
+    """Return whether a process has a command line that the regular expression finds."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return re.search(pattern, b" ".join(words).decode(errors="replace")) is not None
@@ -156,9 +163,13 @@ def _runs(pid: int, pattern: str) -> bool:
 
 
 def _signal(pids: list[int], number: int) -> None:
+    # Each by its own id: units are sessions of their own, so that no group has them all.
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+# Settings: they last until they are taken back, also over a restart of the emulator.
 
 
 def all_settings(cloud: Cloud) -> dict[str, Json]:
@@ -194,37 +205,37 @@ def forget_setting(cloud: Cloud, name: str, part: str) -> None:
             cloud.store.delete(SETTING, name)
 
 
-def clear_settings(cloud: Cloud) -> None:
-    """Take all settings back."""
+def clear(cloud: Cloud) -> None:
+    """Lift all calls' faults and take all settings back; what is broken at once stays broken."""
+    cloud.faults.clear()
     for name in cloud.store.keys(SETTING):
         cloud.store.delete(SETTING, name)
 
 
 def _types_by_zone(value: Json) -> list[str]:
+    # `*` stands for all zones as a name, and for all types in a list.
     problems = []
+    zones, accelerators = catalog.zones(), catalog.accelerators()
     for zone, types in value.items():
-        if zone not in ("*", *tpu_catalog.zones()):
-            problems.append(f"{zone!r} is no zone with TPUs ({', '.join(tpu_catalog.zones())})")
+        if zone not in ("*", *zones):
+            problems.append(f"{zone!r} is not a zone with TPUs ({', '.join(zones)})")
         if not isinstance(types, list):
             problems.append(f"the value of {zone} must be a list of accelerator types, or ['*']")
             continue
-        unknown = [name for name in types if name != "*" and name not in tpu_catalog.accelerators()]
-        problems += [f"{name!r} is no accelerator type" for name in unknown]
+        unknown = [name for name in types if name != "*" and name not in accelerators]
+        problems += [f"{name!r} is not an accelerator type" for name in unknown]
     return problems
 
 
 def _limits(value: Json) -> list[str]:
-    known = {
-        accelerator.metric(preemptible=preemptible)
-        for accelerator in tpu_catalog.accelerators().values()
-        for preemptible in (False, True)
-    }
-    known |= training_pools.quota_metrics()
-    return [
-        f"{metric!r} is no TPU quota, those are {', '.join(sorted(known))}"
-        for metric in value
-        if metric not in known
-    ] + _whole(value)
+    accelerators, spot = catalog.accelerators().values(), (False, True)
+    known = {each.metric(preemptible=preemptible) for each in accelerators for preemptible in spot}
+    known |= aiplatform.quota_metrics()
+    listed = ", ".join(sorted(known))
+    wrong = [
+        f"{each!r} is not a TPU quota, those are {listed}" for each in value if each not in known
+    ]
+    return wrong + _whole(value)
 
 
 def _whole(value: Json) -> list[str]:
@@ -235,34 +246,25 @@ def _whole(value: Json) -> list[str]:
     ]
 
 
-def _only(*names: str) -> Check:
-    def check(value: Json) -> list[str]:
-        return [f"unknown {name!r}, known: {', '.join(names)}" for name in value.keys() - {*names}]
+def _only(*names: str, check: Check = lambda value: []) -> Check:
+    """Return a check of the parts' names, and of their values by `check`."""
 
-    return check
+    def checked(value: Json) -> list[str]:
+        known = ", ".join(names)
+        unknown = value.keys() - {*names}
+        return [f"unknown {name!r}, known: {known}" for name in unknown] + check(value)
+
+    return checked
 
 
-def _switch(value: Json) -> list[str]:
-    problems = _only("on")(value)
-    if not isinstance(value.get("on", False), bool):
-        problems.append(f"on must be true or false, not {value['on']!r}")
-    return problems
+def _on(value: Json) -> list[str]:
+    on = value.get("on", False)
+    return [] if isinstance(on, bool) else [f"on must be true or false, not {on!r}"]
 
 
 def _zones(value: Json) -> list[str]:
-    problems = _only("zones")(value)
-    zones = value.get("zones", [])
-    known = compute_catalog.zones()
-    problems += [f"{zone!r} is no zone" for zone in zones if zone != "*" and zone not in known]
-    return problems
-
-
-def _cpus(value: Json) -> list[str]:
-    return _only("CPUS")(value) + _whole(value.get("CPUS", {}))
-
-
-def _grace_seconds(value: Json) -> list[str]:
-    return _only("stop", "preempt")(value) + _whole(value)
+    known = ("*", *compute_catalog.zones())
+    return [f"{zone!r} is not a zone" for zone in value.get("zones", []) if zone not in known]
 
 
 def _moments(value: Json) -> list[str]:
@@ -273,10 +275,6 @@ def _moments(value: Json) -> list[str]:
     ]
 
 
-def _hosts(value: Json) -> list[str]:
-    return _only("limit")(value) + _whole(value)
-
-
 def _issuers(value: Json) -> list[str]:
     return [
         f"the value of {issuer} must be a JSON Web Key Set, an object with `keys`"
@@ -285,19 +283,22 @@ def _issuers(value: Json) -> list[str]:
     ]
 
 
+_switch = _only("on", check=_on)
+# By name: what is wrong with a value. Settings about which reports disagree, or that no source
+# shows, are switches, so that a test can run either way; the README says which.
 _CHECKS: dict[str, Check] = {
     "ai-zones": _switch,
-    "compute.quota": _cpus,
-    "compute.stockout": _zones,
+    "compute.quota": _only("CPUS", check=lambda value: _whole(value.get("CPUS", {}))),
+    "compute.stockout": _only("zones", check=_zones),
     "deny-tpu-nodes": _switch,
-    "grace": _grace_seconds,
+    "grace": _only("stop", "preempt", check=_whole),
     "grpc": _only("deaf"),
-    ISSUERS: _issuers,
+    federation.ISSUERS: _issuers,
     "quota": _limits,
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,
     TOKENS: _moments,
     "tpu-firewall": _switch,
-    "tpu-hosts": _hosts,
+    "tpu-hosts": _only("limit", check=_whole),
     "vertex-quota-project": _switch,
 }

@@ -3,8 +3,6 @@
 The commands `start`, `status`, `stop` and `reset` are here, and what all commands need.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import http.client
@@ -23,7 +21,7 @@ from typing import IO, Any
 
 import click
 
-from localcloud.core.cloud import Latency, NotOwnError, admin_key, own
+from localcloud.core import cloud as core
 from localcloud.server import proxy
 
 _START_SECONDS = 60.0
@@ -32,15 +30,10 @@ _KILL_SECONDS = 10.0
 _LOG_BYTES = 50 << 20
 _NOT_RUNNING = 3
 _OWN_FILES = 0o077
+# What `reset` removes.
 _STATE = (
-    "state.sqlite",
-    "state.sqlite-shm",
-    "state.sqlite-wal",
-    "localcloud.log",
-    "requests.log",
-    "machines",
-    "objects",
-    "tpu",
+    *("state.sqlite", "state.sqlite-shm", "state.sqlite-wal", "localcloud.log", "requests.log"),
+    *("machines", "objects", "tpu"),
 )
 
 
@@ -56,16 +49,12 @@ class CommandError(click.ClickException):
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
-def _absolute(ctx: click.Context, param: click.Parameter, home: Path) -> Path:
-    return home.expanduser().absolute()
-
-
 home_option = click.option(
     "--home",
     type=click.Path(path_type=Path),
     default=".localcloud",
     envvar="LOCALCLOUD_HOME",
-    callback=_absolute,
+    callback=lambda ctx, param, home: home.expanduser().absolute(),
     help="Folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here).",
 )
 
@@ -103,24 +92,24 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
     if known is None:
         raise CommandError(
             f"the local cloud of {home} is not running; start it with `{command_name()} start`",
-            exit_code=3,
+            exit_code=_NOT_RUNNING,
         )
-    return _request(home, known["port"], verb, name, body or {})
+    try:
+        return _request(home, known["port"], verb, name, body or {})
+    except OSError as error:
+        raise CommandError(f"the local cloud of {home} does not answer: {error}") from None
 
 
 def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    key = admin_key((home / "secret").read_bytes())
+    key = core.admin_key((home / "secret").read_bytes())
     headers = {"Local-Cloud": key, "Content-Type": "application/json"}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
+    with contextlib.closing(connection):
         connection.request(verb, f"/_local/v1/{name}", json.dumps(body), headers)
         response = connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
-    finally:
-        connection.close()
     if response.status >= 400:
-        code = 2 if response.status in (400, 404) else 1
-        raise CommandError(answer["error"]["message"], code)
+        raise CommandError(answer["error"]["message"], 2 if response.status in (400, 404) else 1)
     return answer
 
 
@@ -136,7 +125,7 @@ def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) 
 @click.option("--foreground", is_flag=True, help="Run here until Ctrl-C.")
 @click.option("--starter", type=int, hidden=True)
 def start(
-    home: Path, port: int | None, latency: Latency, foreground: bool, starter: int | None
+    home: Path, port: int | None, latency: core.Latency, foreground: bool, starter: int | None
 ) -> None:
     """Start it, in the background."""
     known = running(home)
@@ -145,21 +134,21 @@ def start(
         return
     if port is not None and not 0 <= port < 65536:
         raise CommandError(f"--port {port}: a port is 0 to 65535", exit_code=2)
+    # Tokens and keys are below the home folder.
     os.umask(_OWN_FILES)
     try:
-        own(home)
+        core.own(home)
     except OSError as error:
         raise CommandError(f"--home {home}: {error.strerror}", exit_code=2) from None
-    except NotOwnError as error:
+    except core.NotOwnError as error:
         raise CommandError(f"--home {error}", exit_code=2) from None
     if foreground:
         _serve(home, port, latency, starter)
         return
+    # A session of its own: Ctrl-C in the shell that started it is not meant for it.
     command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
-    command += ["--home", str(home), "--latency", latency]
-    command += ["--starter", str(os.getpid())]
-    if port is not None:
-        command += ["--port", str(port)]
+    command += ["--home", str(home), "--latency", latency, "--starter", str(os.getpid())]
+    command += [] if port is None else ["--port", str(port)]
     with (home / "localcloud.log").open("ab") as log:
         offset = log.tell()
         process = subprocess.Popen(
@@ -175,7 +164,10 @@ def start(
 
 
 def _who_gets_in() -> str:
-    """Return what holds on a machine with several users, and what does not."""
+    """Return what holds on a machine with several users, and what does not.
+
+    TPU workers listen by themselves, and know addresses, not users.
+    """
     others = (
         "other users of this machine are kept out, except from TPU workers"
         if proxy.knows_users()
@@ -186,6 +178,7 @@ def _who_gets_in() -> str:
 
 
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
+    """Return what `running` does; CommandError with the last line of the log if it ends before."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None and lock_holder(home) is None:
@@ -203,10 +196,11 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
     raise CommandError(f"the local cloud did not answer within {_START_SECONDS:.0f} s")
 
 
-def _serve(home: Path, port: int | None, latency: Latency, starter: int | None) -> None:
+def _serve(home: Path, port: int | None, latency: core.Latency, starter: int | None) -> None:
+    # Imported late: all APIs take a second to load, which only the server needs.
     from localcloud.app import LocalCloud
 
-    held = take_lock(home)
+    held = _take_lock(home)
     _log_to(home)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -221,10 +215,9 @@ def _serve(home: Path, port: int | None, latency: Latency, starter: int | None) 
         # The process that started it was killed, and may have found nothing to stop.
         raise CommandError("the command that started it has ended")
     cloud.start()
-    known = {"pid": os.getpid(), "port": cloud.listener.port}
     # Replaced in one step: other commands may read it at any moment.
     part = run_file(home).with_suffix(".part")
-    part.write_text(json.dumps(known), encoding="utf-8")
+    part.write_text(json.dumps({"pid": os.getpid(), "port": cloud.listener.port}), encoding="utf-8")
     part.replace(run_file(home))
     print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
     print(_who_gets_in(), flush=True)
@@ -242,16 +235,15 @@ def _last_port(home: Path) -> int:
 
 
 def _log_to(home: Path) -> None:
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Log requests to a file of their own, and problems to standard error, which `start` keeps."""
     requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
     requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("localcloud.requests")
     logger.addHandler(requests)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    problems = logging.StreamHandler(sys.stderr)
-    problems.setFormatter(plain)
-    logging.basicConfig(level=logging.INFO, handlers=[problems])
+    plain = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=plain, stream=sys.stderr)
 
 
 @click.command()
@@ -266,16 +258,20 @@ def status(home: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found, indent=2))
         return 0
-    print(f"listens on    127.0.0.1:{found['port']} (pid {found['pid']})")
-    print(f"state         {found['home']}")
-    print(f"project       {found['project']}")
-    print(f"latency       {found['latency']}")
     resources = ", ".join(f"{count} {kind}" for kind, count in found["resources"].items())
-    print(f"resources     {resources or 'none'}")
-    print(f"faults        {found['faults']}")
-    print(f"bad calls     {found['problems']} (see `logs`)")
+    rows = {
+        "listens on": f"127.0.0.1:{found['port']} (pid {found['pid']})",
+        "state": found["home"],
+        "project": found["project"],
+        "latency": found["latency"],
+        "resources": resources or "none",
+        "faults": found["faults"],
+        "bad calls": f"{found['problems']} (see `logs`)",
+    }
+    for name, value in rows.items():
+        print(f"{name:14}{value}")
     for key, machine in found["machines"].items():
-        pids = ", ".join(str(pid) for pid in machine["pids"])
+        pids = ", ".join(map(str, machine["pids"]))
         print(f"machine       {key}: {f'running (pids {pids})' if machine['running'] else 'off'}")
     return 0
 
@@ -292,6 +288,7 @@ def _stop(home: Path) -> None:
     if pid is None:
         print("the local cloud is not running")
         return
+    # Asked before it goes: afterwards nothing knows the machines' processes.
     processes = {pid}
     if running(home):
         processes |= {*ask(home, "GET", "status")["processes"]}
@@ -346,10 +343,14 @@ def _alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         # A zombie has ended, though its exit code was not collected yet.
         return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return not stat.parent.parent.joinpath("self").exists()
+    # Without /proc, as on macOS, it is alive because the signal found it.
+    return not Path("/proc/self").exists()
 
 
-def take_lock(home: Path) -> IO[str]:
+# The lock is the kernel's: it goes with the process, however that ends, so that it says who runs.
+
+
+def _take_lock(home: Path) -> IO[str]:
     """Hold the home's lock until the file is closed or the process ends.
 
     Raises CommandError: when another emulator holds it.

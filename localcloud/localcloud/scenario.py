@@ -1,16 +1,14 @@
 """Scenario files: what goes wrong when. Read, check all of it, then play it event by event."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import yaml
 
@@ -18,6 +16,7 @@ from localcloud import faults
 from localcloud.core.cloud import Fault
 from localcloud.lifecycle import CommandError
 
+# A week: a longer time is a mistake in the unit.
 LATEST = 7 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # As in Compose files: such keys are for other programs that read the file.
@@ -27,11 +26,12 @@ Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 """(verb, name, what to send) -> the emulator's answer; raises CommandError."""
 Lift = Callable[[], object]
 """Ends what was put in force."""
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
-_FAULT = {field.name: _TYPES[str(field.type)] for field in fields(Fault)}
+Result = TypeVar("Result")
 _LOOK = 0.25
 # So long an event waits for what it is to break: a machine that boots, a program that comes back.
 _PATIENCE = 60.0
+# The exit code of a command that the emulator does not answer; then a scenario has no meaning.
+_NOT_RUNNING = 3
 
 
 class ScenarioError(Exception):
@@ -79,54 +79,30 @@ def read(path: Path) -> list[Event]:
         raise ScenarioError(f"{path}: expected a list under `events`")
     own = (name for name in content if not str(name).startswith(_OTHERS))
     wrong = [f"unknown {name!r}; there is `events`" for name in own if name != "events"]
-    events = []
     for number, raw in enumerate(content["events"], 1):
-        event, problems = _event(raw)
-        wrong += [f"event {number}: {problem}" for problem in problems]
-        events += [event] if event else []
+        wrong += [f"event {number}: {problem}" for problem in _problems(raw)]
     if wrong:
         raise ScenarioError("\n".join(f"{path}: {problem}" for problem in wrong))
-    return events
+    return [_event(raw) for raw in content["events"]]
 
 
-def _event(raw: Any) -> tuple[Event | None, list[str]]:
-    if not isinstance(raw, dict):
-        return None, [f"expected a time and a fault, not {raw!r}"]
-    wrong = _check_times(raw)
-    kinds = [str(name) for name in raw if name not in _TIMES]
-    wrong += [_unknown_kind(name) for name in kinds if name not in KINDS]
-    if len(kinds) != 1:
-        wrong.append(f"expected one fault, found {', '.join(kinds) or 'none'}")
-    if wrong or kinds[0] not in KINDS:
-        return None, wrong + _values(raw)
-    [name] = kinds
-    if wrong := _values(raw):
-        return None, wrong
-    when = raw.get("when", {})
-    start, lasts = raw.get("at", raw.get("after", 0)), raw.get("for")
-    serial = (when["serial"], when["says"]) if "serial" in when else None
-    event = Event(
-        kind=name,
-        value=raw[name],
-        at=seconds(start),
-        lasts=None if lasts is None else seconds(lasts),
-        serial=serial,
+def _event(raw: dict[str, Any]) -> Event:
+    [kind] = raw.keys() - {*_TIMES}
+    when, lasts = raw.get("when", {}), raw.get("for")
+    return Event(
+        kind=kind,
+        value=raw[kind],
+        at=_seconds(raw.get("at", raw.get("after", 0))),
+        lasts=None if lasts is None else _seconds(lasts),
+        serial=(when["serial"], when["says"]) if "serial" in when else None,
         found=when.get("object"),
     )
-    return event, []
 
 
-def _values(raw: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the values of known faults."""
-    found = []
-    for name in raw.keys() & KINDS.keys():
-        found += [f"{name}: {problem}" for problem in KINDS[name].check(raw[name])]
-        if "for" in raw and not KINDS[name].lasts:
-            found.append(f"for: {name} happens at once and has no end")
-    return found
-
-
-def _check_times(raw: dict[str, Any]) -> list[str]:
+def _problems(raw: Any) -> list[str]:
+    """Return what is wrong with an event, also with several of its parts at once."""
+    if not isinstance(raw, dict):
+        return [f"expected a time and a fault, not {raw!r}"]
     wrong = []
     if ("at" in raw) == ("when" in raw):
         wrong.append("expected either `at` or `when`")
@@ -135,33 +111,47 @@ def _check_times(raw: dict[str, Any]) -> list[str]:
     for name in ("at", "after", "for"):
         if name in raw:
             wrong += [f"{name}: {problem}" for problem in _time(raw[name], zero=name != "for")]
-    return wrong + (_check_when(raw["when"]) if "when" in raw else [])
+    if "when" in raw:
+        wrong += _check_when(raw["when"])
+    kinds = [str(name) for name in raw if name not in _TIMES]
+    if len(kinds) != 1:
+        wrong.append(f"expected one fault, found {', '.join(kinds) or 'none'}")
+    for name in kinds:
+        if name not in KINDS:
+            wrong.append(_unknown_kind(name))
+            continue
+        wrong += [f"{name}: {problem}" for problem in KINDS[name].check(raw[name])]
+        if "for" in raw and not KINDS[name].lasts:
+            wrong.append(f"for: {name} happens at once and has no end")
+    return wrong
 
 
 def _time(value: Any, *, zero: bool) -> list[str]:
     try:
-        number = seconds(value)
+        number = _seconds(value)
     except ValueError:
-        return [f"{value!r} is no time; write seconds, or 90s, 5m, 2h"]
+        return [f"{value!r} is not a time; write seconds, or 90s, 5m, 2h"]
     if number < 0 or (number == 0 and not zero):
         return [f"{value!r} is not {'0 or more' if zero else 'above 0'}"]
     return [f"{value!r} is later than a week"] if number > LATEST else []
 
 
 def _check_when(when: Any) -> list[str]:
-    names = {"serial", "says"}, {"object"}
     texts = isinstance(when, dict) and all(isinstance(text, str) for text in when.values())
-    if not texts or set(when) not in names:
+    if not texts or set(when) not in ({"serial", "says"}, {"object"}):
         return [f"when: expected `serial` and `says`, or `object`, each a text, not {when!r}"]
-    if "says" in when:
-        try:
-            re.compile(when["says"])
-        except re.error as error:
-            return [f"says: {when['says']!r} is no regular expression: {error}"]
+    return _check_pattern("says", when.get("says", ""))
+
+
+def _check_pattern(name: str, text: str) -> list[str]:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return [f"{name}: {text!r} is not a regular expression: {error}"]
     return []
 
 
-def seconds(value: Any) -> float:
+def _seconds(value: Any) -> float:
     """Return the seconds that a time such as 90, `90s`, `5m` or `2h` stands for.
 
     Raises:
@@ -209,24 +199,34 @@ def _nothing() -> None:
     """Do nothing: what happens at once can't be taken back."""
 
 
-def _break(ask: Ask, value: Any, what: str, *, both: bool = False) -> Lift:
-    ask("POST", "break", {"what": what, "name": value, "on": True})
-    if not both:
-        return _nothing
-    return lambda: ask("POST", "break", {"what": what, "name": value, "on": False})
+def _breaks(what: str, *, lasts: bool = False) -> Kind:
+    """Return the fault that breaks a machine or an object by its name."""
+
+    def put(ask: Ask, value: Any) -> Lift:
+        def switch(on: bool) -> object:
+            return ask("POST", "break", {"what": what, "name": value, "on": on})
+
+        switch(True)
+        return partial(switch, False) if lasts else _nothing
+
+    return Kind(_check_text, put, lasts)
 
 
-def _fields(value: Any, wanted: dict[str, type], least: set[str]) -> list[str]:
+def _fields(value: Any, wanted: Mapping[str, type], least: set[str]) -> list[str]:
     """Return what is wrong with a mapping's names and types."""
     if not isinstance(value, dict):
         return [f"expected {', '.join(sorted(least))}, not {value!r}"]
     found = [f"unknown {name!r}, known: {', '.join(wanted)}" for name in value.keys() - wanted]
     found += [f"{name} is missing" for name in sorted(least - value.keys())]
     for name in sorted(value.keys() & wanted):
+        # A bool is an int to isinstance, but not here.
         good = (float, int) if wanted[name] is float else (wanted[name],)
         if type(value[name]) not in good:
-            found.append(f"{name}: {value[name]!r} is no {wanted[name].__name__}")
+            found.append(f"{name}: {value[name]!r} is not of type {wanted[name].__name__}")
     return sorted(found)
+
+
+_FAULT: dict[str, type] = {name: type(value) for name, value in asdict(Fault("")).items()}
 
 
 def _check_error(value: Any) -> list[str]:
@@ -236,9 +236,8 @@ def _check_error(value: Any) -> list[str]:
 
 def _check_slow(value: Any) -> list[str]:
     known = {name: kind for name, kind in _FAULT.items() if name != "carried_out"}
-    if found := _fields(value, {**known, "seconds": float}, {"method", "seconds"}):
-        return found
-    return _check_seconds(value["seconds"])
+    found = _fields(value, {**known, "seconds": float}, {"method", "seconds"})
+    return found or _check_seconds(value["seconds"])
 
 
 def _put_error(ask: Ask, value: Any) -> Lift:
@@ -252,18 +251,17 @@ def _put_slow(ask: Ask, value: Any) -> Lift:
 
 
 def _check_kill(value: Any) -> list[str]:
-    if found := _fields(value, {"machine": str, "process": str}, {"machine", "process"}):
-        return found
-    try:
-        re.compile(value["process"])
-    except re.error as error:
-        return [f"process: {value['process']!r} is no regular expression: {error}"]
-    return []
+    found = _fields(value, {"machine": str, "process": str}, {"machine", "process"})
+    return found or _check_pattern("process", value["process"])
 
 
 def _put_kill(ask: Ask, value: Any) -> Lift:
-    sent = {"what": "kill", "name": value["machine"], "process": value["process"]}
-    ask("POST", "break", sent)
+    ask("POST", "break", {"what": "kill", "name": value["machine"], "process": value["process"]})
+    return _nothing
+
+
+def _put_clock(ask: Ask, value: Any) -> Lift:
+    ask("POST", "forward", {"seconds": value})
     return _nothing
 
 
@@ -281,35 +279,20 @@ def _setting(name: str, key: str, part: str, kind: type) -> Kind:
     return Kind(check, put, lasts=True)
 
 
-def _put_clock(ask: Ask, value: Any) -> Lift:
-    ask("POST", "forward", {"seconds": value})
-    return _nothing
-
-
 KINDS = {
-    "preempt": Kind(_check_text, partial(_break, what="preempt")),
-    "dead": Kind(_check_text, partial(_break, what="dead")),
-    "hang": Kind(_check_text, partial(_break, what="hang", both=True), lasts=True),
+    "preempt": _breaks("preempt"),
+    "dead": _breaks("dead"),
+    "hang": _breaks("hang", lasts=True),
     "kill": Kind(_check_kill, _put_kill),
-    "full-disk": Kind(_check_text, partial(_break, what="full-disk", both=True), lasts=True),
+    "full-disk": _breaks("full-disk", lasts=True),
     "error": Kind(_check_error, _put_error, lasts=True),
     "slow": Kind(_check_slow, _put_slow, lasts=True),
     "stockout": _setting("stockout", "zone", "types", list),
     "quota": _setting("quota", "metric", "limit", int),
-    "expire-tokens": Kind(_check_text, partial(_break, what="expire-tokens")),
+    "expire-tokens": _breaks("expire-tokens"),
     "clock": Kind(_check_seconds, _put_clock),
-    "delete-objects": Kind(_check_text, partial(_break, what="delete-objects")),
+    "delete-objects": _breaks("delete-objects"),
 }
-
-
-class Time(Protocol):
-    """What a scenario needs of the module `time`."""
-
-    def monotonic(self) -> float:
-        """Return seconds that only grow."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
 
 
 @dataclass
@@ -337,20 +320,16 @@ class Run:
     Args:
         events: what goes wrong.
         ask: calls the emulator.
-        time: the module `time`, or a test's.
+        time: the module `time`, or a test's with its `monotonic` and `sleep`.
         tell: gets each happening: seconds since the start, what (`happens`, `ends`, `fails`,
             `never`), and the event with what there is to say.
     """
 
     def __init__(
-        self,
-        events: list[Event],
-        ask: Ask,
-        time: Time,
-        tell: Callable[[float, str, str], None],
+        self, events: list[Event], ask: Ask, time: Any, tell: Callable[[float, str, str], None]
     ) -> None:
         self._ask, self._time, self._tell = ask, time, tell
-        self._began = time.monotonic()
+        self._began: float = time.monotonic()
         self._planned = [_Planned(event) for event in events]
         self._serials: dict[str, _Serial] = {}
         self.failed = 0
@@ -363,7 +342,11 @@ class Run:
                 self.look()
                 self._time.sleep(_LOOK)
         finally:
-            self._end()
+            for planned in self._planned:
+                if planned.lift is not None and not planned.done:
+                    self._lift(planned)
+                elif not planned.done:
+                    self._fail(planned)
 
     def look(self) -> None:
         """Do what is due now."""
@@ -384,6 +367,7 @@ class Run:
             serial.lines.clear()
 
     def _moment(self, event: Event, now: float) -> float | None:
+        """Return when the time of an event begins to count, or None while it must wait."""
         if event.serial is not None:
             machine, text = event.serial
             matched = any(re.search(text, line) for line in self._serials[machine].lines)
@@ -393,33 +377,26 @@ class Run:
         return self._began
 
     def _listen(self) -> None:
-        """Read on at every serial port that an event waits for."""
+        """Read on at every serial port that an event waits for, once however many wait."""
         for planned in self._planned:
             if planned.event.serial is None or planned.due is not None or planned.done:
                 continue
             machine = planned.event.serial[0]
             serial = self._serials.setdefault(machine, _Serial())
-            if not serial.lines:
-                self._read(machine, serial)
-
-    def _read(self, machine: str, serial: _Serial) -> None:
-        try:
-            answer = self._ask("POST", "serial", {"machine": machine, "start": serial.start})
-        except CommandError as error:
-            if error.exit_code == 3:
-                raise
-            return  # It isn't there yet.
-        serial.start = answer["next"]
-        *serial.lines, serial.rest = (serial.rest + answer["contents"]).split("\n")
+            if serial.lines:
+                continue
+            # A machine that is missing may still come.
+            sent = {"machine": machine, "start": serial.start}
+            answer = _unless_gone(None, partial(self._ask, "POST", "serial", sent))
+            if answer is not None:
+                serial.start = answer["next"]
+                *serial.lines, serial.rest = (serial.rest + answer["contents"]).split("\n")
 
     def _put(self, planned: _Planned, now: float) -> None:
-        event = planned.event
-        try:
-            planned.lift = KINDS[event.kind].put(self._ask, event.value)
-        except CommandError as error:
-            if error.exit_code == 3:
-                raise
-            planned.problem = str(error)
+        event, planned.problem = planned.event, ""
+        put = partial(KINDS[event.kind].put, self._ask, event.value)
+        planned.lift = _unless_gone(planned, put)
+        if planned.lift is None:
             if planned.due is None or now >= planned.due + _PATIENCE:
                 self._fail(planned)
             return
@@ -443,14 +420,17 @@ class Run:
         planned.done = True
         self._say("ends", str(planned.event))
 
-    def _end(self) -> None:
-        for planned in self._planned:
-            if planned.done:
-                continue
-            if planned.lift is not None:
-                self._lift(planned)
-            else:
-                self._fail(planned)
-
     def _say(self, what: str, text: str) -> None:
         self._tell(round(self._time.monotonic() - self._began, 2), what, text)
+
+
+def _unless_gone(planned: _Planned | None, do: Callable[[], Result]) -> Result | None:
+    """Return what `do` returns, or None if the emulator refuses, and note that as the problem."""
+    try:
+        return do()
+    except CommandError as error:
+        if error.exit_code == _NOT_RUNNING:
+            raise
+        if planned is not None:
+            planned.problem = str(error)
+    return None

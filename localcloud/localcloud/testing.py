@@ -1,7 +1,6 @@
 """A small client for tests against the local cloud: JSON in, JSON out, the status checked."""
 
-from __future__ import annotations
-
+from functools import partialmethod
 from typing import Any
 
 import requests
@@ -38,17 +37,13 @@ def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> r
 def machine(zone: str | None = None, **fields: Any) -> Json:
     """Return the plainest machine, as an instance of `zone` or, without one, for a template."""
 
-    def path(kind: str, name: str) -> str:
-        return f"zones/{zone}/{kind}/{name}" if zone else name
-
-    image = "projects/debian-cloud/global/images/family/debian-12"
     disk = {
-        "sourceImage": image,
+        "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
         "diskSizeGb": "50",
-        "diskType": path("diskTypes", "pd-balanced"),
+        "diskType": f"zones/{zone}/diskTypes/pd-balanced" if zone else "pd-balanced",
     }
     return {
-        "machineType": path("machineTypes", "n1-standard-2"),
+        "machineType": f"zones/{zone}/machineTypes/n1-standard-2" if zone else "n1-standard-2",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
         "networkInterfaces": [{"network": "global/networks/default"}],
     } | fields
@@ -67,7 +62,7 @@ class Client:
         self.local_cloud = local_cloud
         self.session = session(local_cloud, member, *scopes)
 
-    def as_member(self, member: str, *scopes: str) -> Client:
+    def as_member(self, member: str, *scopes: str) -> "Client":
         """Return a client of the same cloud for another member."""
         return Client(self.local_cloud, member, *scopes)
 
@@ -96,22 +91,8 @@ class Client:
         answer: Json = response.json() if response.content else {}
         return answer
 
-    def get(self, url: str, *, status: int = 200, **query: Any) -> Json:
-        """GET, see `call`."""
-        return self.call("GET", url, status=status, **query)
-
-    def post(self, url: str, body: Json | None = None, *, status: int = 200, **query: Any) -> Json:
-        """POST, see `call`."""
-        return self.call("POST", url, body, status=status, **query)
-
-    def put(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
-        """PUT, see `call`."""
-        return self.call("PUT", url, body, status=status, **query)
-
-    def patch(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
-        """PATCH, see `call`."""
-        return self.call("PATCH", url, body, status=status, **query)
-
-    def delete(self, url: str, *, status: int = 200, **query: Any) -> Json:
-        """DELETE, see `call`."""
-        return self.call("DELETE", url, status=status, **query)
+    get = partialmethod(call, "GET")
+    post = partialmethod(call, "POST")
+    put = partialmethod(call, "PUT")
+    patch = partialmethod(call, "PATCH")
+    delete = partialmethod(call, "DELETE")

@@ -18,8 +18,7 @@ import pytest
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.parse import load_stack_file
-from localcloud.admin import resource_names, soft_deleted_bytes
-from localcloud.app import LocalCloud
+from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud

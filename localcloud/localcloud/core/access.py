@@ -1,12 +1,11 @@
 """Who may do what: roles, permissions, policies, the scopes of tokens, service accounts."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from localcloud import data
@@ -16,6 +15,9 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info
 from localcloud.core.store import POLICY, Record
 
+Names = Sequence[str]
+Attributes = Mapping[str, Any]
+_NONE: Attributes = MappingProxyType({})
 CUSTOM_ROLE = "role"
 QUOTA_PROJECT = "X-Goog-User-Project"
 """Header with the project whose quota a call takes."""
@@ -49,7 +51,10 @@ def predefined_roles() -> dict[str, list[str]]:
 
 
 def policy(cloud: Cloud, resource: str) -> Record:
-    """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`."""
+    """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`.
+
+    The etag is the one that Google gives to a policy that was never set.
+    """
     return cloud.store.get(POLICY, resource) or {"etag": "ACAB", "bindings": []}
 
 
@@ -75,34 +80,29 @@ def _predefined_grants(role: str, permission: str) -> bool:
 
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
-    """Return whether a role has a permission."""
+    """Return whether a role has a permission.
+
+    Roles of Google's are known by patterns, custom ones list each permission.
+    """
     if role.startswith("roles/"):
         return _predefined_grants(role, permission)
     return permission in permissions(cloud, role)
 
 
 def allowed(
-    cloud: Cloud,
-    principal: Principal,
-    permission: str,
-    resources: Sequence[str],
-    attributes: Mapping[str, Any] | None = None,
+    cloud: Cloud, principal: Principal, permission: str, resources: Names, about: Attributes = _NONE
 ) -> bool:
     """Return what `has` returns, and record it for `localcloud permissions`."""
     if permission not in known_permissions():
-        raise LookupError(f"{permission} is no permission of Google's")
-    granted = has(cloud, principal, permission, resources, attributes)
+        raise LookupError(f"{permission} is not a permission of Google's")
+    granted = has(cloud, principal, permission, resources, about)
     with cloud.store.locked():
         cloud.asked.setdefault(principal.member, {})[permission] = granted
     return granted
 
 
 def has(
-    cloud: Cloud,
-    principal: Principal,
-    permission: str,
-    resources: Sequence[str],
-    attributes: Mapping[str, Any] | None = None,
+    cloud: Cloud, principal: Principal, permission: str, resources: Names, about: Attributes = _NONE
 ) -> bool:
     """Return whether a policy on one of `resources` grants `permission` to `principal`.
 
@@ -110,7 +110,7 @@ def has(
         principal: who calls.
         permission: what the call takes.
         resources: what is accessed, and what it is in: whose policies count.
-        attributes: the call's own, which conditions read with `api.getAttribute`.
+        about: the call's own attributes, which conditions read with `api.getAttribute`.
     """
     members = members_of(principal)
     for resource in resources:
@@ -120,23 +120,26 @@ def has(
                 continue
             if not grants(cloud, binding["role"], permission):
                 continue
-            if _holds(binding, permission, attributes or {}, resources[0]):
+            if _holds(binding, permission, about, resources[0]):
                 return True
     return False
 
 
-def _holds(binding: Record, permission: str, attributes: Mapping[str, Any], accessed: str) -> bool:
+def _holds(binding: Record, permission: str, about: Attributes, accessed: str) -> bool:
     condition = binding.get("condition")
     if not condition:
         return True
     if conditions.is_unheard(condition["expression"], permission):
         return False
-    names = {"api": attributes, **conditions.resource(accessed)}
+    names = {"api": about, **conditions.resource(accessed)}
     return bool(conditions.evaluate(condition["expression"], names))
 
 
 def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -> bool:
-    """Return whether the caller has the role in a project that one of `named` stands for."""
+    """Return whether the caller has the role in a project that one of `named` stands for.
+
+    Only buckets have such members: cloud.google.com/storage/docs/access-control/iam#convenience.
+    """
     for member in named:
         kind, _, project = member.partition(":")
         role = _PROJECT_ROLES.get(kind)
@@ -147,23 +150,16 @@ def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -
 
 
 def require(
-    cloud: Cloud,
-    principal: Principal,
-    permission: str,
-    resources: Sequence[str],
-    attributes: Mapping[str, Any] | None = None,
+    cloud: Cloud, principal: Principal, permission: str, resources: Names, about: Attributes = _NONE
 ) -> None:
     """Raise the 403 that Google answers when `permission` is missing on all of `resources`."""
-    if allowed(cloud, principal, permission, resources, attributes):
+    if allowed(cloud, principal, permission, resources, about):
         return
     resource = resources[0] if resources else "the resource"
     # Google's words leave out the API in the names of some:
     # github.com/hashicorp/terraform-provider-google/issues/11789.
     permission = permission.replace("iam.googleapis.com/", "iam.")
-    domain = "iam.googleapis.com"
-    details = [
-        error_info("IAM_PERMISSION_DENIED", domain, permission=permission, resource=resource)
-    ]
+    who, details = principal.email or "anonymous caller", []
     if resource.startswith("buckets/"):
         kind = "object" if "/objects/" in resource else "bucket"
         message = (
@@ -171,19 +167,23 @@ def require(
             f"Google Cloud Storage {kind}. Permission '{permission}' denied on resource (or it "
             "may not exist)."
         )
-        details = []
     elif permission.startswith("resourcemanager."):
-        message, details = "The caller does not have permission", []
+        message = "The caller does not have permission"
     else:
         message = (
-            f"Permission '{permission}' denied on resource '//{resource}' for "
-            f"{principal.email or 'anonymous caller'} (or it may not exist)."
+            f"Permission '{permission}' denied on resource '//{resource}' for {who} (or it may not "
+            "exist)."
         )
+        named = {"permission": permission, "resource": resource}
+        details = [error_info("IAM_PERMISSION_DENIED", "iam.googleapis.com", **named)]
     raise ApiError(401 if principal is ANONYMOUS else 403, message, details=details)
 
 
 def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> None:
-    """Raise the 403 that Google answers when the token has none of the method's scopes."""
+    """Raise the 403 that Google answers when the token has none of the method's scopes.
+
+    Scopes narrow what a VM's token can do, whatever roles its account has.
+    """
     if principal is ANONYMOUS or not scopes or CLOUD_PLATFORM in principal.scopes:
         return
     if scopes.isdisjoint(principal.scopes):
@@ -283,7 +283,10 @@ def _no_project(project: str, service: str) -> ApiError:
 
 @lru_cache(maxsize=1)
 def known_permissions() -> frozenset[str]:
-    """Return the permissions of the resource types that are known in full."""
+    """Return the permissions of the resource types that are known in full.
+
+    They are those of Google's reference, cloud.google.com/iam/docs/permissions-reference.
+    """
     types: dict[str, list[str]] = data.load("permissions")["types"]
     return frozenset(f"{kind}.{verb}" for kind, verbs in types.items() for verb in verbs)
 
@@ -296,9 +299,8 @@ def is_testable(name: str, service: str = _PROJECT_SERVICE) -> bool:
     above = data.load("permissions")["above"].get(service, ())
     if any(fnmatchcase(name, pattern) for pattern in above):
         return False
-    return (service == _PROJECT_SERVICE or name.startswith(f"{service}.")) and _permission_exists(
-        name
-    )
+    own = service == _PROJECT_SERVICE or name.startswith(f"{service}.")
+    return own and _permission_exists(name)
 
 
 def _permission_exists(name: str) -> bool:
@@ -339,7 +341,11 @@ def is_service_agent(email: str) -> bool:
 
 
 def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
-    """Return whether the caller may attach the account to a machine of the project in the path."""
+    """Return whether the caller may attach the account to a machine of the project in the path.
+
+    Otherwise everyone who may create machines could use every account of the project
+    (cloud.google.com/iam/docs/service-accounts-actas).
+    """
     project = f"projects/{call.project}"
     resources = [f"{project}/serviceAccounts/{email}", project]
     return allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)

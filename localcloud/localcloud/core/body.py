@@ -5,8 +5,6 @@ may be written as in the .proto file, and an enum as its number. Google's client
 send what the path names, and ask for numbers with `$alt=json;enum-encoding=int`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,7 +24,11 @@ _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def schema_problems(document: Document, schema: str, value: object) -> list[str]:
-    """Return what is wrong with `value` as a `schema`, a sentence each; empty when it is right."""
+    """Return what is wrong with `value` as a `schema`, a sentence each; empty when it is right.
+
+    A field that the document lacks is refused as Google refuses it: a typing error in a setting
+    must not pass for one that was heard.
+    """
     found: list[str] = []
     _check(document, {"$ref": schema}, value, "", found)
     return found
@@ -42,7 +44,11 @@ def _check(document: Document, spec: Json, value: object, path: str, found: list
     if kind == "object":
         _check_object(document, spec, value, path, found)
     elif kind == "array":
-        _check_array(document, spec, value, path, found)
+        if not isinstance(value, list):
+            found.append(f"Invalid value at '{path}': expected a list, got {value!r}")
+            return
+        for index, item in enumerate(value):
+            _check(document, spec["items"], item, f"{path}[{index}]", found)
     elif kind != "any":
         _check_scalar(spec, kind, value, path, found)
 
@@ -66,16 +72,6 @@ def _check_object(
             found.append(
                 f'Invalid JSON payload received. Unknown name "{name}"{at}: Cannot find field.'
             )
-
-
-def _check_array(
-    document: Document, spec: Json, value: object, path: str, found: list[str]
-) -> None:
-    if not isinstance(value, list):
-        found.append(f"Invalid value at '{path}': expected a list, got {value!r}")
-        return
-    for index, item in enumerate(value):
-        _check(document, spec["items"], item, f"{path}[{index}]", found)
 
 
 def _check_scalar(spec: Json, kind: str, value: object, path: str, found: list[str]) -> None:
@@ -119,12 +115,17 @@ def usual_form(document: Document, schema: str, body: Json, bound: Collection[st
 
 
 def with_numbers(document: Document, schema: str, answer: Json) -> Json:
-    """Return an answer with enums as numbers."""
+    """Return an answer with enums as numbers.
+
+    Python clients of Google's newer kind ask for it: names that they do not know yet would be an
+    error for them.
+    """
     translated: Json = _translated(document, {"$ref": schema}, answer, "", _to_number)
     return translated
 
 
 def _translated(document: Document, spec: Json, value: Any, at: str, translate: Translate) -> Any:
+    """Return a value with names in camel case and enums translated; `at` names its schema."""
     if "$ref" in spec:
         at, spec = spec["$ref"], document.schemas[spec["$ref"]]
     if isinstance(value, list):
@@ -136,18 +137,13 @@ def _translated(document: Document, spec: Json, value: Any, at: str, translate: 
         inner = str(value.get("@type", "")).rpartition(".")[2]
         known = known or document.schemas.get(inner, {}).get("properties", {})
         at = inner or at
-        named = {
-            key if key in known else _usual_name(key, known): one for key, one in value.items()
-        }
-        return {
-            key: _translated(document, known.get(key, rest), one, f"{at}.{key}", translate)
-            for key, one in named.items()
-        }
+        translated = {}
+        for name, one in value.items():
+            key = camel(name) if name not in known and camel(name) in known else name
+            below = known.get(key, rest)
+            translated[key] = _translated(document, below, one, f"{at}.{key}", translate)
+        return translated
     return translate(at, spec["enum"], value) if "enum" in spec else value
-
-
-def _usual_name(key: str, known: Collection[str]) -> str:
-    return camel(key) if camel(key) in known else key
 
 
 def _numbers(at: str) -> dict[str, int]:
@@ -156,6 +152,11 @@ def _numbers(at: str) -> dict[str, int]:
 
 
 def _to_name(at: str, names: list[str], value: Any) -> Any:
+    """Return the name of an enum's number.
+
+    Discovery documents have names in the order of their numbers, which mostly begin with 0; the
+    others are in data/enum-numbers.yaml.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     own = {number: name for name, number in _numbers(at).items()}
@@ -172,7 +173,10 @@ def _to_number(at: str, names: list[str], value: Any) -> Any:
 
 
 class _Tracked(dict[str, Any]):
-    """An object that knows which of its fields were read."""
+    """An object that knows which of its fields were read.
+
+    Every way to a value must pass here; dict's own C code calls none of these for the others.
+    """
 
     def __init__(self, fields: Iterable[tuple[str, Any]]) -> None:
         super().__init__(fields)
@@ -224,7 +228,7 @@ def tracked(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of JSON, which reads all of it."""
+    """Return a copy of JSON without what `tracked` added; that reads all of it."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
@@ -242,7 +246,10 @@ def reading(call: Call) -> Iterator[None]:
 
 
 def require_read() -> None:
-    """Refuse the call that is being handled when a field within its mask was not read."""
+    """Refuse the call that is being handled when a field within its mask was not read.
+
+    It comes before the first change of a record, so that a refused call has changed nothing.
+    """
     call = _CALL.get()
     if call is None or not call.body:
         return
@@ -273,13 +280,13 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     kept_only = {*refused.get("*", ()), *refused.get(spec.get("id", ""), ())} & known.keys()
     for name, one in dict.items(value):
         below = known.get(name, rest)
-        here = f"{at}.{name}" if at else name
+        path = f"{at}.{name}" if at else name
         if below.get("readOnly") or not _says(one, below.get("default")):
             continue
         if name not in value.seen or name in kept_only:
-            yield here
+            yield path
         else:
-            yield from _unread(document, below, one, here)
+            yield from _unread(document, below, one, path)
 
 
 def _says(value: Any, default: Any = None) -> bool:

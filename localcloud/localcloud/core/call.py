@@ -1,7 +1,5 @@
 """An API call as handlers see it: the request, who sends it, its fields and pages; the answer."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -24,7 +22,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 Mask = dict[str, "Mask"]
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _SCOPES = "https://www.googleapis.com/auth/"
-# A scope that is no URL of that form.
+# A scope that is not a URL of that form.
 _MAIL = "https://mail.google.com/"
 _TOKEN_PREFIX = "ya29.local-"
 _EXPECTED = (
@@ -52,7 +50,7 @@ def parse_json(text: bytes) -> Json:
 
 
 class Stream(Protocol):
-    """A body that is read piece by piece."""
+    """A body that is read piece by piece, so that an object of any size passes."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Return up to `size` bytes, all for a negative one; nothing at the end.
@@ -95,7 +93,7 @@ class Response:
     """Bytes of an iterable body."""
 
     @classmethod
-    def of_json(cls, body: Json, status: int = 200) -> Response:
+    def of_json(cls, body: Json, status: int = 200) -> "Response":
         """Return a response with `body` as JSON."""
         headers = {"Content-Type": "application/json; charset=UTF-8"}
         return cls(status, json.dumps(body, separators=(",", ":")).encode(), headers)
@@ -106,10 +104,10 @@ class Call:
     """A request matched to a method of an API."""
 
     request: Request
-    method: Method
+    method: "Method"
     params: dict[str, str]
     """Path parameters, percent-decoded, by the names of both `path` and `flatPath`."""
-    principal: Principal
+    principal: "Principal"
     body: Json = field(default_factory=dict)
     """The JSON body, validated; empty for uploads, whose handler reads `request.stream`."""
     upload: bool = False
@@ -136,7 +134,7 @@ class Call:
     def number(self, name: str) -> int | None:
         """Return an integer query parameter, or None when it was not sent.
 
-        Raises ApiError: 400 when it is no integer.
+        Raises ApiError: 400 when it is not an integer.
         """
         value = self.arg(name)
         if not value:
@@ -246,7 +244,9 @@ ANONYMOUS = Principal("allUsers", frozenset())
 
 
 class Tokens:
-    """Issues and reads access tokens.
+    """Issues and reads access tokens: their claims in base64 and a signature, no list of them.
+
+    Nothing has to be stored, and a token stays good over a restart.
 
     Args:
         secret: the signing key, kept with the emulator's state.

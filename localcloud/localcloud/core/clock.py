@@ -1,6 +1,7 @@
-"""Time, real or virtual, and the scheduler of what happens later."""
+"""Time, real or virtual, and the scheduler of what happens later.
 
-from __future__ import annotations
+All of the emulator asks this clock, never the computer's: a test moves time instead of waiting.
+"""
 
 import heapq
 import itertools
@@ -58,7 +59,7 @@ class Clock:
         time.sleep(seconds)
 
     def at(self, when: float, action: Callable[[], object]) -> None:
-        """Run `action` when the clock shows `when`."""
+        """Run `action` when the clock shows `when` (seconds since the epoch)."""
         with self._changed:
             heapq.heappush(self._due, (when, next(self._sequence), action))
             if self._thread is None:

@@ -1,9 +1,6 @@
 """The cloud as every handler gets it: state, time, identity, hooks, faults and machines."""
 
-from __future__ import annotations
-
 import hashlib
-import logging
 import os
 import random
 import secrets
@@ -19,8 +16,6 @@ from localcloud.core.call import Principal, Tokens
 from localcloud.core.clock import Clock
 from localcloud.core.errors import ApiError
 from localcloud.core.store import Operations, Record, Store
-
-log = logging.getLogger(__name__)
 
 Latency = Literal["none", "real"]
 DEVELOPER = "user:developer@tpu-stack.local"
@@ -38,7 +33,7 @@ class NotOwnError(Exception):
 
 
 class Cloud:
-    """One local Google Cloud.
+    """One local Google Cloud: what every handler gets as its first argument.
 
     Args:
         home: folder of its state; created when missing.
@@ -46,7 +41,7 @@ class Cloud:
         latency: `real` makes operations take as long as Google's do, `none` not at all.
     """
 
-    machines: Machines
+    machines: "Machines"
     """Set by `LocalCloud`, which knows what a machine's network leads to."""
 
     def __init__(
@@ -118,13 +113,17 @@ def admin_key(secret: bytes) -> str:
 
 def _secret(path: Path) -> bytes:
     if not path.exists():
+        # No other user may read it, not even between creation and writing.
         path.touch(mode=0o600)
         path.write_bytes(secrets.token_bytes(32))
     return path.read_bytes()
 
 
 class Hook(Generic[Arguments, Result]):
-    """The functions to call at an event, in the order of their registration."""
+    """The functions to call at an event, in the order of their registration.
+
+    By hooks the core and the machines reach services, which they may not import.
+    """
 
     def __init__(self) -> None:
         self._functions: list[Callable[Arguments, Result]] = []
@@ -186,9 +185,8 @@ class Fault:
             found.append(f"status must be 400 to 599, or 0 for none, not {self.status}")
         if not 0 < self.probability <= 1:
             found.append(f"probability must be above 0 and at most 1, not {self.probability}")
-        for name, value in (("delay", self.delay), ("count", self.count), ("skip", self.skip)):
-            if value < 0:
-                found.append(f"{name} must not be negative, but is {value}")
+        counted = {"delay": self.delay, "count": self.count, "skip": self.skip}
+        found += [f"{k} must not be negative, but is {v}" for k, v in counted.items() if v < 0]
         if not self.status and not self.delay and not self.carried_out:
             found.append("a fault without a status needs a delay")
         return found
@@ -201,6 +199,8 @@ class Faults:
         store: where they are kept.
         clock: holds calls back.
         number: a new number at each call, for their ids.
+
+    Chances are drawn from a fixed seed: a scenario that failed fails again.
     """
 
     def __init__(self, store: Store, clock: Clock, number: Callable[[], int]) -> None:
@@ -334,7 +334,11 @@ class SerialLog:
 
 
 class Machines(Protocol):
-    """The machines of a cloud by key; see `MachineSpec`."""
+    """The machines of a cloud by key; see `MachineSpec`.
+
+    The package `machines` implements it with processes. Tests of what the APIs say have another,
+    without: a boot takes no time then.
+    """
 
     def boot(self, spec: MachineSpec) -> None:
         """Start the machine, again if it runs; return at once."""

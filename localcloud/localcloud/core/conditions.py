@@ -6,8 +6,6 @@ Google's are in CEL. Here they are a part of it: attributes (`assertion.sub`), t
 taken for true or false.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,8 +23,8 @@ docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles.
 # By the beginning of their permissions, the services of the local cloud that tell it, of those in
 # "IAM API attributes", docs.cloud.google.com/iam/docs/conditions-attribute-reference (2026-11-24).
 _TELL_GRANTS = ("cloudkms", "compute", "iam", "resourcemanager", "secretmanager", "storage")
-_MOST_ROLES = 10
-_MOST_OPERATORS = 12
+_MOST_ROLES, _MOST_OPERATORS = 10, 12
+# CEL's operators that Python spells otherwise; texts are matched first, so that theirs stay.
 _PIECES = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(&&)|(\|\|)|(!(?!=))""")
 _METHODS: Mapping[str, Callable[..., Any]] = {
     "startsWith": str.startswith,

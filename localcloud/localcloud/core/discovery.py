@@ -4,8 +4,6 @@ The documents are those that google-api-python-client ships. They are the emulat
 its schema: a call that they don't know is refused, as is a body with a field they don't know.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -45,7 +43,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Match:
-    """A method found for a path."""
+    """A method found for a path; `upload` says that the path is the one for media."""
 
     method: Method
     params: dict[str, str]
@@ -54,6 +52,11 @@ class Match:
 
 @dataclass(frozen=True)
 class _Template:
+    """A path: `flat` has a variable for each part, `named` one for the whole name (`{+name}`).
+
+    Handlers get the variables of both. `literal` counts the characters that are no variable.
+    """
+
     method: Method
     flat: re.Pattern[str]
     named: re.Pattern[str]
@@ -62,7 +65,11 @@ class _Template:
 
 
 class Document:
-    """One version of one API."""
+    """One version of one API.
+
+    What Google serves and does not document (fields, parameters) is added from
+    data/undocumented.yaml, each with its source.
+    """
 
     def __init__(self, api: str, version: str) -> None:
         self.api = api
@@ -83,19 +90,17 @@ class Document:
 
     def match(self, verb: str, path: str) -> Match | None:
         """Return the method that `verb` calls at `path`, which is still percent-encoded."""
-        best: tuple[_Template, re.Match[str]] | None = None
         candidates = self._templates.get((verb, path.count("/")), [])
-        for template in candidates + self._templates.get((verb, 0), []):
-            found = template.flat.fullmatch(path)
-            if found and (best is None or template.literal > best[0].literal):
-                best = (template, found)
-        if best is None:
+        candidates = candidates + self._templates.get((verb, 0), [])
+        fitting = [template for template in candidates if template.flat.fullmatch(path)]
+        if not fitting:
             return None
-        template, found = best
-        params = dict(found.groupdict())
-        named = template.named.fullmatch(path)
-        if named:
-            params |= named.groupdict()
+        # The template that says most of the path itself: `…/nodes:batch` before `…/{nodesId}`.
+        template = max(fitting, key=lambda template: template.literal)
+        params: dict[str, str] = {}
+        for pattern in (template.flat, template.named):
+            found = pattern.fullmatch(path)
+            params |= found.groupdict() if found else {}
         decoded = {key.replace("__", "."): unquote(value) for key, value in params.items()}
         return Match(template.method, decoded, template.upload)
 
@@ -107,17 +112,14 @@ class Document:
 
     def _add(self, raw: Json, service_path: str) -> None:
         own = raw.get("parameters", {})
+        queried = {name: spec for name, spec in own.items() if spec.get("location") == "query"}
         method = Method(
             api=self.api,
             version=self.version,
             id=raw["id"],
             verb=raw["httpMethod"],
             parameters=frozenset(own) | self._common,
-            required=frozenset(
-                name
-                for name, spec in own.items()
-                if spec.get("required") and spec.get("location") == "query"
-            ),
+            required=frozenset(name for name, spec in queried.items() if spec.get("required")),
             request=raw.get("request", {}).get("$ref"),
             response=raw.get("response", {}).get("$ref"),
             scopes=frozenset(raw.get("scopes", [])),
@@ -127,14 +129,10 @@ class Document:
         flat = f"/{service_path}{raw.get('flatPath') or raw['path']}"
         uploads = [p["path"] for p in raw.get("mediaUpload", {}).get("protocols", {}).values()]
         for named, flat_path, upload in [(path, flat, False), *((p, p, True) for p in uploads)]:
-            template = _Template(
-                method=method,
-                flat=_compile(flat_path),
-                named=_compile(named),
-                literal=len(_VARIABLE.sub("", flat_path)),
-                upload=upload,
-            )
+            literal = len(_VARIABLE.sub("", flat_path))
+            template = _Template(method, _compile(flat_path), _compile(named), literal, upload)
             self._file(template, flat_path)
+        # Storage's clients read bytes at /download/, which is not among the paths.
         if raw.get("supportsMediaDownload") and raw.get("useMediaDownloadService"):
             download = "/download" + path
             pattern = _compile(download)
@@ -147,19 +145,17 @@ class Document:
 
 @cache
 def document(api: str, version: str) -> Document:
-    """Return the discovery document, read at first use."""
+    """Return the discovery document, read at first use: compute's alone takes half a second."""
     return Document(api, version)
 
 
 def _compile(template: str) -> re.Pattern[str]:
-    parts: list[str] = []
-    end = 0
-    for variable in _VARIABLE.finditer(template):
-        parts.append(re.escape(template[end : variable.start()]))
-        reach = ".+" if variable.group(1) else "[^/]+"
-        parts.append(f"(?P<{variable.group(2).replace('.', '__')}>{reach})")
-        end = variable.end()
-    parts.append(re.escape(template[end:]))
+    """Return a path template of RFC 6570 as a pattern; `{+name}` may hold slashes."""
+    literal, *pieces = _VARIABLE.split(template)
+    parts = [re.escape(literal)]
+    for plus, name, literal in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        reach = ".+" if plus else "[^/]+"
+        parts.append(f"(?P<{name.replace('.', '__')}>{reach}){re.escape(literal)}")
     return re.compile("".join(parts))
 
 

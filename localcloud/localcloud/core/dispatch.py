@@ -1,7 +1,5 @@
 """Answers every API call: find the method, check the caller, validate, handle, validate."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time
@@ -11,22 +9,8 @@ from email.utils import formatdate
 
 from localcloud.core import access, projects
 from localcloud.core import body as forms
-from localcloud.core import body as schema
-from localcloud.core import call as fields
-from localcloud.core.body import reading, tracked
-from localcloud.core.call import (
-    ANONYMOUS,
-    INVALID,
-    MISSING,
-    TOKENS,
-    Call,
-    Json,
-    Principal,
-    Request,
-    Response,
-    parse_json,
-    unauthenticated,
-)
+from localcloud.core import call as calls
+from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, document
 from localcloud.core.errors import OLD, ApiError
@@ -40,7 +24,11 @@ _SSH = re.compile(r"command/gcloud\.\S*\.(ssh|scp|start-iap-tunnel|connect-to-se
 
 
 class Dispatcher:
-    """Answers requests with the handlers of `apis`."""
+    """Answers requests with the handlers of `apis`.
+
+    It knows nothing of any API: methods and their forms are in the discovery documents, what they
+    do and who may is in the routes.
+    """
 
     def __init__(self, cloud: Cloud, apis: Sequence[Api]) -> None:
         self._cloud = cloud
@@ -102,14 +90,17 @@ class Dispatcher:
         )
 
     def _call(self, request: Request, found: Match, route: Route) -> Response:
+        # Google's order, as its answers show: who calls, is the API enabled, may the token, may the
+        # member; only then whether the request is well-formed.
         method = found.method
         # A tokeninfo call carries the token that it asks about, which is not the caller's own.
         caller = ANONYMOUS if method.name == "tokeninfo" else self.caller(request)
         if caller is ANONYMOUS and method.scopes and _unchecked(route):
-            raise unauthenticated(MISSING)
+            raise calls.unauthenticated(calls.MISSING)
         params = projects.canonical(self._cloud, found.params)
         call = Call(request, method, params, caller, upload=found.upload)
         if route.project_of:
+            # Of these the project, and so what is checked, is known from the body alone.
             call.body = self._read_body(call)
             named = {"projectsId": route.project_of(call.body)}
             call.params |= projects.canonical(self._cloud, named)
@@ -122,7 +113,7 @@ class Dispatcher:
         self._validate_query(call)
         if not found.upload and not route.project_of:
             call.body = self._read_body(call)
-        with reading(call):
+        with forms.reading(call):
             result = route.handler(self._cloud, call)
         return self._respond(call, result)
 
@@ -139,27 +130,26 @@ class Dispatcher:
             return ANONYMOUS
         if scheme and scheme.lower() != "bearer":
             raise ApiError(401, f"unknown authorization scheme {scheme}")
-        since = self._cloud.setting(TOKENS)
+        since = self._cloud.setting(calls.TOKENS)
         principal = self._cloud.tokens.read(token, now=self._cloud.clock.now(), since=since)
         if principal.member.startswith("serviceAccount:"):
             problem = access.account_problem(self._cloud, principal.email)
             if problem:
-                raise unauthenticated(f"{INVALID} [{problem}]", "ACCOUNT_STATE_INVALID")
+                raise calls.unauthenticated(f"{calls.INVALID} [{problem}]", "ACCOUNT_STATE_INVALID")
         return principal
 
     def _validate_query(self, call: Call) -> None:
+        # Google's clients send these everywhere; not all documents have them.
         known = call.method.parameters | {"upload_id", "$alt", "userProject"}
-        unknown = sorted(set(call.request.query) - known)
-        missing = sorted(call.method.required - set(call.request.query))
-        problems = [
-            f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.'
-            for name in unknown
-        ] + [f"Required parameter: {name}" for name in missing]
+        unknown = 'Invalid JSON payload received. Unknown name "{}": Cannot bind query parameter.'
+        sent, required = set(call.request.query), call.method.required
+        problems = [unknown.format(name) for name in sorted(sent - known)]
+        problems += [f"Required parameter: {name}" for name in sorted(required - sent)]
         if problems:
             self._refuse(call, problems)
 
     def _read_body(self, call: Call) -> Json:
-        method, body = call.method, parse_json(call.request.read())
+        method, body = call.method, calls.parse_json(call.request.read())
         if method.request is None:
             if body:
                 self._report("%s takes no body but got %s", method.id, sorted(body))
@@ -168,14 +158,13 @@ class Dispatcher:
         known = document(method.api, method.version)
         if method.api not in OLD:
             body = forms.usual_form(known, method.request, body, call.params)
-        problems = schema.schema_problems(known, method.request, body)
-        if problems:
-            self._report("request of %s refused: %s", method.id, "; ".join(problems))
-            raise ApiError(400, "\n".join(problems))
-        read: Json = tracked(body)
+        if problems := forms.schema_problems(known, method.request, body):
+            self._refuse(call, problems)
+        read: Json = forms.tracked(body)
         return read
 
     def _respond(self, call: Call, result: Json | Response | None) -> Response:
+        # Bytes and redirects have no schema.
         if isinstance(result, Response):
             return result
         if result is None:
@@ -183,7 +172,8 @@ class Dispatcher:
         method = call.method
         if method.response:
             known = document(method.api, method.version)
-            problems = schema.schema_problems(known, method.response, result)
+            # The emulator's own mistakes fail here, before a client trips over them.
+            problems = forms.schema_problems(known, method.response, result)
             if problems:
                 raise ApiError(500, f"the local cloud's {method.id} answers wrongly: {problems}")
             if forms.NUMBERS in call.arg("$alt"):
@@ -191,7 +181,7 @@ class Dispatcher:
         mask = call.arg("fields")
         if mask:
             with suppress(ValueError):
-                return Response.of_json(fields.apply_mask(fields.parse_mask(mask), result))
+                return Response.of_json(calls.apply_mask(calls.parse_mask(mask), result))
             self._refuse(call, [f"Invalid field selection {mask}"])
         return Response.of_json(result)
 
@@ -210,5 +200,8 @@ def _log_request(status: int | str, name: str, request: Request, started: float)
 
 
 def _unchecked(route: Route) -> bool:
-    """Return whether nothing asks a caller without a token for one before the body is looked at."""
+    """Return whether nothing asks a caller without a token for one before the body is looked at.
+
+    Those look after it themselves, once they know from the body what the call is about.
+    """
     return bool(route.project_of) or not (route.permission or route.anonymous)

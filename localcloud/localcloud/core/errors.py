@@ -1,6 +1,4 @@
-"""Errors in the shape in which Google's APIs return them."""
-
-from __future__ import annotations
+"""Errors in the shape in which Google's APIs return them (google.aip.dev/193)."""
 
 from typing import Any
 
@@ -34,25 +32,13 @@ _REASONS = {
     "ALREADY_EXISTS": "alreadyExists",
     "ABORTED": "aborted",
 }
-# google.rpc.Code of the canonical statuses, for errors inside long-running operations.
-RPC_CODE = {
-    "OK": 0,
-    "CANCELLED": 1,
-    "UNKNOWN": 2,
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "ALREADY_EXISTS": 6,
-    "PERMISSION_DENIED": 7,
-    "RESOURCE_EXHAUSTED": 8,
-    "FAILED_PRECONDITION": 9,
-    "ABORTED": 10,
-    "OUT_OF_RANGE": 11,
-    "UNIMPLEMENTED": 12,
-    "INTERNAL": 13,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
-}
+_CODES = (
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS "
+    "PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED "
+    "INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
+)
+RPC_CODE = {name: number for number, name in enumerate(_CODES.split())}
+"""google.rpc.Code of the canonical statuses, for gRPC and errors inside long-running operations."""
 
 
 class ApiError(Exception):
@@ -79,6 +65,7 @@ class ApiError(Exception):
         self.code = code
         self.message = message
         usual_status, usual_reason = _DEFAULTS.get(code, ("UNKNOWN", "unknown"))
+        # Only a reason that a caller has given outweighs the one by status in `_old`.
         self.status = status or usual_status
         self.reason = reason or usual_reason
         self.details = details or []
@@ -113,11 +100,8 @@ class ApiError(Exception):
 
 def error_info(reason: str, domain: str = "googleapis.com", **metadata: str) -> dict[str, Any]:
     """Return a google.rpc.ErrorInfo for the details of an error."""
-    info: dict[str, Any] = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": reason,
-        "domain": domain,
-    }
+    kind = "type.googleapis.com/google.rpc.ErrorInfo"
+    info: dict[str, Any] = {"@type": kind, "reason": reason, "domain": domain}
     return info | ({"metadata": metadata} if metadata else {})
 
 

@@ -1,7 +1,5 @@
 """Projects: their ids, numbers, shared metadata, and the APIs that are enabled in them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 
@@ -25,7 +23,7 @@ def find(cloud: Cloud, name: str) -> Record | None:
 
 def number(project: str) -> str:
     """Return the project's number, twelve digits; the same for the same id on every machine."""
-    digest = int.from_bytes(hashlib.sha256(project.encode()).digest()[:8], "big")
+    digest = int(hashlib.sha256(project.encode()).hexdigest()[:16], 16)
     return str(100_000_000_000 + digest % 900_000_000_000)
 
 
@@ -57,7 +55,10 @@ def set_common_metadata(cloud: Cloud, project: str, items: list[Record]) -> None
 
 
 def canonical(cloud: Cloud, params: dict[str, str]) -> dict[str, str]:
-    """Return path parameters with ids in place of project numbers, which all APIs take."""
+    """Return path parameters with ids in place of project numbers, which all APIs take.
+
+    Records and policies are kept by the id alone, so that both names mean the same resource.
+    """
     return {name: _canonical(cloud, name, value) for name, value in params.items()}
 
 
@@ -106,7 +107,10 @@ def service_key(project: str, service: str) -> str:
 def enable_services(
     cloud: Cloud, project: str, services: Iterable[str], *, after: float = 0.0
 ) -> None:
-    """Enable APIs and those that they need; calls keep failing for `after` more seconds."""
+    """Enable APIs and those that they need; calls keep failing for `after` more seconds.
+
+    Google's answer to the first call says so: "wait a few minutes for the action to propagate".
+    """
     with cloud.store.locked():
         for service in services:
             if cloud.store.get(ENABLED_SERVICE, service_key(project, service)) is not None:

@@ -1,7 +1,5 @@
 """Routes from methods to handlers, with the permissions that they take."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +8,14 @@ from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document
 
-Handler = Callable[[Cloud, Call], "Json | Response | None"]
+Handler = Callable[[Cloud, Call], Json | Response | None]
+Register = Callable[[Handler], Handler]
 Resources = Callable[[Cloud, Call], Sequence[str]]
 ProjectOf = Callable[[Json], str]
-_APIS: list[Api] = []
+_APIS: list["Api"] = []
 
 
-def apis() -> tuple[Api, ...]:
+def apis() -> "tuple[Api, ...]":
     """Return the APIs of all modules that have been imported."""
     return tuple(_APIS)
 
@@ -83,7 +82,7 @@ class Api:
         resources: Resources = project_resource,
         versions: Sequence[str] | None = None,
         project_of: ProjectOf | None = None,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Register:
         """Register a handler for methods by their id without the API's name."""
 
         def register(handler: Handler) -> Handler:
@@ -108,7 +107,7 @@ class Api:
         permission: str | None = None,
         resources: Resources = project_resource,
         upload: bool = False,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Register:
         """Register a handler for a path outside the discovery document.
 
         Args:
@@ -118,8 +117,7 @@ class Api:
             like: the method whose id, parameters and scopes apply, such as `objects.get`; a name
                 that the document doesn't know stands for itself, with no parameters or scopes.
             hosts: where the path is served.
-            permission: as in `method`.
-            resources: as in `method`.
+            permission, resources: as in `method`.
             upload: the handler reads the body itself.
         """
 
@@ -132,7 +130,10 @@ class Api:
         return register
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
-        """Return the method at `path` and its route; the route is None when it has no handler."""
+        """Return the method at `path` and its route; the route is None when it has no handler.
+
+        Where versions share a path, the first one with a handler answers.
+        """
         unhandled: Match | None = None
         if host in self.hosts:
             for version in self.versions:
@@ -157,17 +158,9 @@ class Api:
     def _like(self, name: str) -> Method:
         version = self.versions[0]
         known = document(self.name, version).methods.get(name)
-        return known or Method(
-            api=self.name,
-            version=version,
-            id=f"{self.name}.{name}",
-            verb="",
-            parameters=frozenset(),
-            required=frozenset(),
-            request=None,
-            response=None,
-            scopes=frozenset(),
-        )
+        none = frozenset[str]()
+        own = f"{self.name}.{name}"
+        return known or Method(self.name, version, own, "", none, none, None, None, none)
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ class Collection:
 
     def method(
         self, *names: str, verb: str = "", versions: Sequence[str] | None = None
-    ) -> Callable[[Handler], Handler]:
+    ) -> Register:
         """Register a handler for `names`; the permission ends in `verb`, or else in the name."""
         return self.api.method(
             *(f"{self.path}.{name}" for name in names),

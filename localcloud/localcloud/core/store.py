@@ -4,8 +4,6 @@ An operation's effect is a function registered by name, so that one that is stil
 a restart of the emulator: the store holds its name and arguments.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging
@@ -42,6 +40,8 @@ def public(record: Record) -> Record:
 class Store:
     """Records by (kind, key), in memory for reading, on disk first: a full one changes neither.
 
+    Values stay JSON text in memory, too: parsing is how every reader gets a copy of its own.
+
     Every read gives a copy: a handler changes a record and puts it back. Handlers that read,
     change and write hold `locked()`.
     """
@@ -49,7 +49,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        # A killed emulator loses nothing this way; only a power cut might.
+        # A killed emulator loses nothing this way; only a power cut might (sqlite.org/pragma.html).
         # Asked for first, it also spares the start two waits for the disk.
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -88,7 +88,7 @@ class Store:
             self.put(kind, key, record)
 
     def put(self, kind: str, key: str, record: Record) -> None:
-        """Create or replace the record."""
+        """Create or replace the record, once the handler has read all that its caller sent."""
         value = json.dumps(record, separators=(",", ":"))
         require_read()
         with self._lock:
@@ -118,7 +118,11 @@ class Store:
         return [(key, json.loads(value)) for key, value in sorted(found)]
 
     def mentioning(self, kind: str, prefix: str, text: str) -> list[str]:
-        """Return the sorted keys of records below `prefix` with the string `text` as a value."""
+        """Return the sorted keys of records below `prefix` with the string `text` as a value.
+
+        A search in text is faster than parsing all records, and exact enough: names are whole
+        values.
+        """
         quoted = json.dumps(text)
         with self._lock:
             records = self._records.get(kind, {}).items()
@@ -165,7 +169,6 @@ class Work:
 
 @effect("report")
 def _report(cloud: object, response: Record) -> Record:
-    """Return the response of what is already done."""
     return response
 
 
@@ -237,6 +240,7 @@ class Operations:
                 self._clock.at(record["due"], partial(self._finish, key))
 
     def _finish(self, key: str) -> None:
+        # Deleted in between, or planned twice by a restart.
         record = self._store.get(_OPERATION, key)
         if record is None or record["done"]:
             return

@@ -1,7 +1,5 @@
 """The data files of the local cloud: what Google offers, and how long it takes."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 They start without `site` and import late what few of them need, since scripts call them often.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -19,7 +17,11 @@ _STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=
 
 
 def command(program: str, arguments: list[str]) -> int:
-    """Send a command to the machine's supervisor, print its answer, return its exit code."""
+    """Send a command to the machine's supervisor, print its answer, return its exit code.
+
+    The program itself does nothing: units belong to the machine's first process, which also
+    outlives it.
+    """
     request = {
         "program": program,
         "arguments": arguments,
@@ -93,6 +95,7 @@ def _run(key: str, script: str) -> str:
 
 
 def _metadata(path: str) -> str | None:
+    """Return an entry below `instance/`; None where there is none."""
     import http.client
 
     connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"], timeout=30)
@@ -123,4 +126,5 @@ def _download(url: str) -> str:
 
 
 def _say(text: str) -> None:
+    # At once: the serial port is what people watch while a script runs.
     print(text, flush=True)

@@ -1,9 +1,8 @@
 """The metadata server of a machine: who it is, its settings, its tokens, its guest attributes.
 
-Source: cloud.google.com/compute/docs/metadata/querying-metadata.
+Source: cloud.google.com/compute/docs/metadata/querying-metadata. Entries are kept as the server's
+JSON has them, in camelCase; paths are in kebab-case, as callers write them.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -21,17 +20,14 @@ from localcloud.core.errors import ApiError
 _ROOT = "/computeMetadata/v1"
 _HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")
 _GUEST = "instance/guest-attributes/"
+_ALLOWED = "enable-guest-attributes"
 _ACCOUNT = re.compile(r"instance/service-accounts/([^/]+)/(token|identity)")
 # Seconds between two looks at the project's metadata, whose changes don't wake a waiting request.
 _LOOK = 0.5
-_REFUSED = {
-    "Metadata-Flavor": "missing required header: Metadata-Flavor:Google",
-    "X-Forwarded-For": "requests with the header X-Forwarded-For are refused",
-}
 _LIFETIME = 3599.0
 _GUEST_ATTRIBUTES = "guest-attributes"
 # Limits: cloud.google.com/compute/docs/metadata/manage-guest-attributes.
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}/[A-Za-z0-9_.\-]{1,128}")
 _LONGEST = 256 * 1024
 Tree = dict[str, Any]
 # Below these, names are the user's own and not turned from camelCase into kebab-case.
@@ -48,11 +44,12 @@ class MetadataServer:
         self._closed = False
         self._changed = threading.Condition()
 
-    def publish(self, *, spec: MachineSpec | None = None, preempted: bool | None = None) -> None:
+    def publish(self, *, spec: MachineSpec | None = None, preempted: bool = False) -> None:
         """Change what the server says and wake those who wait for a change."""
         with self._changed:
             self._spec = spec or self._spec
-            self._preempted = self._preempted if preempted is None else preempted
+            # No way leads back: a preempted machine gets a new server with its next boot.
+            self._preempted |= preempted
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -67,17 +64,17 @@ class MetadataServer:
             response = self._answer(request)
         except ApiError as error:
             response = _plain(f"{error.message}\n", error.code)
-        response.headers["Metadata-Flavor"] = "Google"
-        response.headers["Server"] = "Metadata Server for VM"
+        response.headers |= {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
         return response
 
     def _answer(self, request: Request) -> Response:
         if request.host not in _HOSTS:
             raise ApiError(502, f"a local machine reaches {request.host} by https only")
+        # Both keep a web page or a careless proxy on the machine from reading its token.
         if request.headers.get("X-Forwarded-For"):
-            raise ApiError(403, _REFUSED["X-Forwarded-For"])
+            raise ApiError(403, "requests with the header X-Forwarded-For are refused")
         if request.headers.get("Metadata-Flavor", "").lower() != "google":
-            raise ApiError(403, _REFUSED["Metadata-Flavor"])
+            raise ApiError(403, "missing required header: Metadata-Flavor:Google")
         if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
             return _plain("computeMetadata/\n" if request.path == "/" else "v1/\n")
         if not request.path.startswith(f"{_ROOT}/") and request.path != _ROOT:
@@ -95,33 +92,31 @@ class MetadataServer:
     def _entry(self, request: Request, path: str) -> Response:
         recursive = _arg(request, "recursive").lower() == "true"
         node = self._node(path)
-        if is_folder(node) and not recursive and path and not path.endswith("/"):
+        if _is_folder(node) and not recursive and path and not path.endswith("/"):
             location = f"http://{request.headers.get('Host', 'metadata.google.internal')}"
             return Response(301, b"", {"Location": f"{location}{request.path}/"})
         if _arg(request, "wait_for_change").lower() == "true":
             node = self._wait(request, path, node)
-        headers = {"ETag": _etag(node), "Content-Type": "application/text"}
         form = _arg(request, "alt") or ("json" if recursive else "text")
         if form not in ("json", "text"):
             raise ApiError(400, f"alt={form} is neither json nor text")
-        if form == "json" and (recursive or not is_folder(node)):
-            headers["Content-Type"] = "application/json"
-            body = as_json(node)
-        elif is_folder(node):
-            verbatim = verbatim_below(path)
-            body = (
-                as_lines(node, verbatim=verbatim) if recursive else listing(node, verbatim=verbatim)
-            )
+        verbatim = _camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
+        kind = "text"
+        if form == "json" and (recursive or not _is_folder(node)):
+            kind, body = "json", _as_json(node)
+        elif _is_folder(node):
+            body = _lines(node, "", verbatim) if recursive else _listing(node, verbatim)
         else:
-            body = as_text(node)
+            body = _as_text(node)
+        headers = {"ETag": _etag(node), "Content-Type": f"application/{kind}"}
         return Response(200, body.encode(), headers)
 
     def _node(self, path: str) -> Any:
-        everything = build_tree(self._cloud, self._spec, preempted=self._preempted)
+        everything = _tree(self._cloud, self._spec, self._preempted)
         if self._guests_allowed(everything):
             everything["instance"]["guestAttributes"] = {}
         try:
-            return find_entry(everything, path)
+            return _find(everything, path)
         except KeyError:
             raise ApiError(404, f"the metadata server has no {_ROOT}/{path}") from None
 
@@ -130,7 +125,7 @@ class MetadataServer:
         last = _arg(request, "last_etag") or _etag(node)
         limit = _arg(request, "timeout_sec")
         if limit and not limit.isdigit():
-            raise ApiError(400, f"timeout_sec={limit} is no number of seconds")
+            raise ApiError(400, f"timeout_sec={limit} is not a number of seconds")
         deadline = time.monotonic() + (float(limit) if limit else float("inf"))
         with self._changed:
             node = self._node(path)
@@ -148,21 +143,21 @@ class MetadataServer:
             raise ApiError(501, "the local cloud issues no identity tokens")
         wanted = [scope for scope in _arg(request, "scopes").split(",") if scope]
         token = access_token(self._cloud, self._spec, wanted)
-        return Response(200, as_json(token).encode(), {"Content-Type": "application/json"})
+        return Response(200, _as_json(token).encode(), {"Content-Type": "application/json"})
 
     def _guest_attributes(self, request: Request, name: str) -> Response:
-        if not self._guests_allowed(build_tree(self._cloud, self._spec, preempted=False)):
+        if not self._guests_allowed(_tree(self._cloud, self._spec, False)):
             raise ApiError(403, "Guest attributes endpoint access is disabled.")
-        key, name = self._spec.key, name.strip("/")
+        cloud, key, name = self._cloud, self._spec.key, name.strip("/")
         if request.verb == "PUT":
-            put_guest_attribute(self._cloud, key, name, request.read())
+            _write_guest_attribute(cloud, key, name, request.read())
             return _plain("")
         if request.verb == "DELETE":
-            delete_guest_attribute(self._cloud, key, name)
+            _write_guest_attribute(cloud, key, name, None)
             return _plain("")
         if request.verb != "GET":
             raise ApiError(405, f"{request.verb} is not allowed on guest attributes")
-        found = guest_attributes(self._cloud, key)
+        found = guest_attributes(cloud, key)
         if name in found:
             return _plain(found[name])
         below = [other for other in found if other.startswith(f"{name}/" if name else "")]
@@ -172,9 +167,10 @@ class MetadataServer:
         return _plain("".join(f"{head}{slash}\n" for head, slash, _ in sorted(names)))
 
     def _guests_allowed(self, everything: Tree) -> bool:
-        own = everything["instance"]["attributes"].get("enable-guest-attributes")
-        project = everything["project"]["attributes"].get("enable-guest-attributes", "")
-        return str(project if own is None else own).upper() == "TRUE"
+        """Return whether metadata allows them; the machine's outweighs the project's."""
+        both = (everything[of]["attributes"].get(_ALLOWED) for of in ("instance", "project"))
+        first = next((value for value in both if value is not None), "")
+        return str(first).upper() == "TRUE"
 
 
 def _arg(request: Request, name: str) -> str:
@@ -182,7 +178,8 @@ def _arg(request: Request, name: str) -> str:
 
 
 def _etag(node: Any) -> str:
-    return hashlib.sha256(as_json(node).encode()).hexdigest()[:16]
+    # Of the value alone, so that a client which asks again with it waits for the next change.
+    return hashlib.sha256(_as_json(node).encode()).hexdigest()[:16]
 
 
 def _plain(text: str, status: int = 200) -> Response:
@@ -206,24 +203,17 @@ def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str
     problem = access.account_problem(cloud, email)
     if problem:
         raise ApiError(404, problem)
-    scopes = _narrow(spec.scopes, wanted)
+    scopes = frozenset(wanted or spec.scopes)
+    if CLOUD_PLATFORM not in spec.scopes:
+        scopes &= frozenset(spec.scopes)
+    if wanted and not scopes:
+        granted = ", ".join(spec.scopes)
+        raise ApiError(
+            400, f"none of the scopes {', '.join(wanted)} is among the machine's: {granted}"
+        )
     principal = Principal(f"serviceAccount:{email}", scopes)
     token = cloud.token(principal, lifetime=_LIFETIME, machine=spec.key)
     return {"access_token": token, "expires_in": math.floor(_LIFETIME), "token_type": "Bearer"}
-
-
-def _narrow(granted: tuple[str, ...], wanted: list[str]) -> frozenset[str]:
-    if not wanted:
-        return frozenset(granted)
-    if CLOUD_PLATFORM in granted:
-        return frozenset(wanted)
-    scopes = frozenset(granted) & frozenset(wanted)
-    if not scopes:
-        raise ApiError(
-            400,
-            f"none of the scopes {', '.join(wanted)} is among the machine's: {', '.join(granted)}",
-        )
-    return scopes
 
 
 def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
@@ -231,23 +221,17 @@ def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
     return dict(sorted((cloud.store.get(_GUEST_ATTRIBUTES, key) or {}).items()))
 
 
-def put_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes) -> None:
-    """Write the attribute `namespace/key`; 400 for a name or a value that Google refuses."""
-    parts = name.split("/")
-    if len(parts) != 2 or not all(_ATTRIBUTE_NAME.fullmatch(part) for part in parts):
+def _write_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes | None) -> None:
+    """Write the attribute `namespace/key`, or delete it; 400 for what Google refuses, 404."""
+    if value is not None and not _ATTRIBUTE_NAME.fullmatch(name):
         raise ApiError(400, f"guest attribute '{name}' is not of the form namespace/key")
-    if len(value) > _LONGEST:
+    if value is not None and len(value) > _LONGEST:
         raise ApiError(400, f"guest attribute '{name}' is longer than {_LONGEST} bytes")
     with cloud.store.locked():
         record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
-        cloud.store.put(_GUEST_ATTRIBUTES, key, record | {name: value.decode("utf-8", "replace")})
-
-
-def delete_guest_attribute(cloud: Cloud, key: str, name: str) -> None:
-    """Delete the attribute `namespace/key`; 404 when there is none."""
-    with cloud.store.locked():
-        record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
-        if record.pop(name, None) is None:
+        if value is not None:
+            record[name] = value.decode("utf-8", "replace")
+        elif record.pop(name, None) is None:
             raise ApiError(404, f"guest attribute '{name}' was not found")
         cloud.store.put(_GUEST_ATTRIBUTES, key, record)
 
@@ -257,8 +241,8 @@ def forget_guest_attributes(cloud: Cloud, key: str) -> None:
     cloud.store.delete(_GUEST_ATTRIBUTES, key)
 
 
-def build_tree(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
-    """Return all entries, named as in the server's JSON."""
+def _tree(cloud: Cloud, spec: MachineSpec, preempted: bool) -> Tree:
+    """Return all entries, named as in the server's JSON; `spec.details` has the last word."""
     number = projects.number(spec.project)
     instance: Tree = {
         "attributes": dict(spec.attributes),
@@ -278,106 +262,88 @@ def build_tree(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
             "onHostMaintenance": "TERMINATE" if spec.preemptible else "MIGRATE",
             "preemptible": "TRUE" if spec.preemptible else "FALSE",
         },
-        "serviceAccounts": _account_entries(spec),
+        "serviceAccounts": {},
         "tags": list(spec.tags),
         "zone": f"projects/{number}/zones/{spec.zone}",
         **spec.details,
     }
+    email = spec.service_account
+    if email is not None:
+        account = {"aliases": ["default"], "email": email, "scopes": list(spec.scopes)}
+        instance["serviceAccounts"] = {"default": account, email: account}
+    common = projects.common_metadata(cloud, spec.project)
     project = {
-        "attributes": {
-            item["key"]: item.get("value", "")
-            for item in projects.common_metadata(cloud, spec.project)
-        },
+        "attributes": {item["key"]: item.get("value", "") for item in common},
         "numericProjectId": int(number),
         "projectId": spec.project,
     }
     return {"instance": instance, "project": project}
 
 
-def find_entry(tree: Any, path: str) -> Any:
-    """Return the entry at `path` (kebab-case, as callers write it); KeyError when there is none."""
+def _find(tree: Any, path: str) -> Any:
+    """Return the entry at `path`; KeyError when there is none."""
     node = tree
     verbatim = False
-    for part in path.strip("/").split("/"):
-        if not part:
-            continue
+    for part in filter(None, path.split("/")):
         if isinstance(node, list):
             # A list of plain words, such as tags, is one value.
-            if not part.isdigit() or int(part) >= len(node) or not is_folder(node):
+            if not part.isdigit() or int(part) >= len(node) or not _is_folder(node):
                 raise KeyError(path)
             node = node[int(part)]
             continue
-        name = part if verbatim else camel(part)
+        name = part if verbatim else _camel(part)
         if not isinstance(node, dict) or name not in node:
             raise KeyError(path)
         node, verbatim = node[name], name in _VERBATIM
     return node
 
 
-def is_folder(node: Any) -> bool:
-    """Return whether an entry has entries below it."""
+def _is_folder(node: Any) -> bool:
+    """Return whether an entry has entries below it.
+
+    A request for one without the slash at its end is redirected, as by Google's server.
+    """
     if isinstance(node, list):
         return any(isinstance(item, dict) for item in node)
     return isinstance(node, dict)
 
 
-def listing(node: Any, *, verbatim: bool) -> str:
+def _below(node: Any, verbatim: bool) -> list[tuple[str, str, Any]]:
+    """Return what is below a folder: the name as shown, the name in JSON, the entry."""
+    if isinstance(node, list):
+        return [(str(index), "", child) for index, child in enumerate(node)]
+    return [(key if verbatim else _kebab(key), key, node[key]) for key in sorted(node)]
+
+
+def _listing(node: Any, verbatim: bool) -> str:
     """Return the names below an entry, one a line, folders with a slash."""
-    if isinstance(node, list):
-        return "".join(f"{index}/\n" for index in range(len(node)))
-    lines = []
-    for name, child in sorted(node.items()):
-        shown = name if verbatim else kebab(name)
-        lines.append(f"{shown}/\n" if is_folder(child) else f"{shown}\n")
-    return "".join(lines)
+    below = _below(node, verbatim)
+    return "".join(f"{name}{'/' if _is_folder(child) else ''}\n" for name, _, child in below)
 
 
-def as_text(node: Any) -> str:
-    """Return a single value as text: words of a list are given one a line."""
-    if isinstance(node, list):
-        return "\n".join(str(item) for item in node)
-    return str(node)
-
-
-def as_lines(node: Any, path: str = "", *, verbatim: bool = False) -> str:
+def _lines(node: Any, path: str, verbatim: bool = False) -> str:
     """Return an entry and all below it as lines `path value`: `recursive=true&alt=text`."""
-    if not is_folder(node):
-        return f"{path} {as_text(node)}\n"
-    pairs = enumerate(node) if isinstance(node, list) else sorted(node.items())
-    lines = []
-    for name, child in pairs:
-        shown = str(name) if verbatim or isinstance(name, int) else kebab(name)
-        below = f"{path}/{shown}" if path else shown
-        lines.append(as_lines(child, below, verbatim=name in _VERBATIM))
-    return "".join(lines)
+    if not _is_folder(node):
+        return f"{path} {_as_text(node)}\n"
+    start = f"{path}/" if path else ""
+    below = _below(node, verbatim)
+    return "".join(_lines(child, start + name, key in _VERBATIM) for name, key, child in below)
 
 
-def as_json(node: Any) -> str:
-    """Return an entry as JSON."""
+def _as_text(node: Any) -> str:
+    """Return a single value as text: words of a list are given one a line."""
+    return "\n".join(map(str, node)) if isinstance(node, list) else str(node)
+
+
+def _as_json(node: Any) -> str:
     return json.dumps(node, separators=(",", ":"))
 
 
-def verbatim_below(path: str) -> bool:
-    """Return whether the names below `path` are the user's own."""
-    return camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
-
-
-def camel(name: str) -> str:
+def _camel(name: str) -> str:
     """Return `network-interfaces` as `networkInterfaces`."""
     return re.sub(r"-(\w)", lambda found: found[1].upper(), name)
 
 
-def kebab(name: str) -> str:
+def _kebab(name: str) -> str:
     """Return `networkInterfaces` as `network-interfaces`."""
     return re.sub(r"([A-Z])", lambda found: f"-{found[1].lower()}", name)
-
-
-def _account_entries(spec: MachineSpec) -> Tree:
-    if spec.service_account is None:
-        return {}
-    account = {
-        "aliases": ["default"],
-        "email": spec.service_account,
-        "scopes": list(spec.scopes),
-    }
-    return {"default": account, spec.service_account: account}

@@ -1,9 +1,8 @@
 """Processes of a machine: the event loop that runs them, their output, their end, their disk.
 
-Standard library only: a machine's first process must start fast.
+Standard library only: a machine's first process must start fast. What only Linux can do (adopting
+orphans, dying with the parent, a limit on another process's files) is left out elsewhere.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -20,8 +19,8 @@ from pathlib import Path
 
 Callback = Callable[[], None]
 _LINUX = sys.platform.startswith("linux")
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+# Of linux/prctl.h.
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # The descriptor of the first socket that systemd gives a service (SD_LISTEN_FDS_START).
 _FIRST_SOCKET = 3
 _LIBC = ctypes.CDLL(None) if _LINUX else None
@@ -90,7 +89,10 @@ class Loop:
 
 
 class Output:
-    """Hands each line of a pipe to `line`; closes the pipe when all writers have closed it."""
+    """Hands each line of a pipe to `line`; closes the pipe when all writers have closed it.
+
+    The pipe is non-blocking: the loop has one thread, and a slow writer must not hold it up.
+    """
 
     def __init__(self, loop: Loop, descriptor: int, line: Callable[[str], None]) -> None:
         self._loop = loop
@@ -140,6 +142,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a unit's process, in a session of its own and with the unit's socket if it has one.
 
+    It dies with the supervisor (PR_SET_PDEATHSIG), even if that is killed.
+
     Raises OSError: if there is no such program.
     """
 
@@ -149,7 +153,10 @@ def start(
         # Its default action would end a process whose write fails.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         if _disk_full:
-            _limit_files(0)
+            import resource
+
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
         if listener is not None:
             os.dup2(listener, _FIRST_SOCKET, inheritable=True)
 
@@ -189,24 +196,13 @@ def fill_disk(full: bool, running: Iterable[int]) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
 
 
-def _limit_files(size: int) -> None:
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-
-
 def descendants(ancestor: int) -> set[int]:
     """Return the living processes below `ancestor`."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents():
-        children.setdefault(parent, []).append(pid)
+    parents = _parents()
     found: set[int] = set()
-    pending = list(children.get(ancestor, []))
-    while pending:
-        pid = pending.pop()
-        found.add(pid)
-        pending += children.get(pid, [])
+    # Each round goes one generation down.
+    while below := {pid for pid, parent in parents if parent in {ancestor, *found}} - found:
+        found |= below
     return found
 
 
@@ -235,7 +231,10 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def kill_all(find: Callable[[], set[int]], *, seconds: float = 10.0) -> None:
-    """Kill what `find` finds until it finds nothing, children of children included."""
+    """Kill what `find` finds until it finds nothing: what dies may have started others just before.
+
+    After `seconds` the rest is left alone: a process that hangs in the kernel can't be killed.
+    """
     deadline = time.monotonic() + seconds
     while (found := find()) and time.monotonic() < deadline:
         send(found, signal.SIGKILL)
@@ -246,14 +245,10 @@ def kill_all(find: Callable[[], set[int]], *, seconds: float = 10.0) -> None:
 def reap() -> list[tuple[int, int]]:
     """Collect ended children: (pid, exit code, negative for a signal)."""
     ended: list[tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, os.waitstatus_to_exitcode(status)))
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append((found[0], os.waitstatus_to_exitcode(found[1])))
+    return ended
 
 
 def _parents() -> list[tuple[int, int]]:

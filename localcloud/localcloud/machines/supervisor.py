@@ -6,8 +6,6 @@ gone, however it went: everything is killed. Of systemd there is what start-up s
 `systemd-run`, `systemctl is-active`, `stop` and `poweroff`, `shutdown` and its like.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -19,21 +17,14 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from localcloud.machines import processes
-from localcloud.machines.processes import Loop
-from localcloud.machines.unit import (
-    Console,
-    Socket,
-    Unit,
-    UnitError,
-    UnitSpec,
-    forget_ports,
-    port_of,
-)
+from localcloud.machines import unit as systemd
+from localcloud.machines.unit import Unit, UnitError, UnitSpec
 
 _STARTUP = "google-startup-scripts.service"
 _SHUTDOWN = "google-shutdown-scripts.service"
@@ -42,8 +33,8 @@ _POLL = 0.02
 _IN, _OUT = 0, 1
 _CHUNK = 1 << 16
 _SOCKET = "control"
-_NO_SUCH_UNIT = 5
-_NOT_RUNNING = 3
+# Exit codes of systemctl: EXIT_NOTINSTALLED and EXIT_NOTRUNNING of the LSB.
+_NO_SUCH_UNIT, _NOT_RUNNING = 5, 3
 
 
 class System:
@@ -52,37 +43,38 @@ class System:
     Args:
         loop: the event loop.
         config: what the emulator says about this boot, see `Machine`.
-        emit: tells the emulator something.
+        emit: tells the emulator `booted`, or what the guest wants: `poweroff` or `reboot`.
     """
 
     def __init__(
-        self, loop: Loop, config: dict[str, Any], emit: Callable[[dict[str, str]], None]
+        self, loop: processes.Loop, config: dict[str, Any], emit: Callable[[str], None]
     ) -> None:
         self.loop = loop
         self.units: dict[str, Unit] = {}
-        self._sockets: dict[int, Socket] = {}
+        self._sockets: dict[int, systemd.Socket] = {}
         self._environment: dict[str, str] = config["environment"]
-        self._console = Console(Path(config["serial"]))
+        self._console = systemd.Console(Path(config["serial"]))
         self._halting = False
         self._config = config
-        self._emit = emit
+        self.emit = emit
 
     def boot(self) -> None:
         """Start the image's daemons and the start-up script."""
-        forget_ports()
+        systemd.forget_ports()
         self._console.firmware("UEFI: Attempting to start image.")
         self._console.kernel("Linux version 6.1.0-local-cloud-amd64")
         self._console.kernel(f"{self._config['name']} boots: {self._config['banner']}")
         for name, command in self._config["daemons"].items():
             spec = UnitSpec(f"{name}.service", command, restart="always", restart_sec=1.0)
+            # Without an interval no number of restarts is too many: the image never gives up.
             spec.identifier, spec.console, spec.start_interval = name, True, 0.0
             spec.environment = self._config["daemon_environment"]
             self.add(spec).start()
         self._script(_STARTUP, "startup").start()
-        self._emit({"event": "booted"})
+        self.emit("booted")
 
     def add(self, spec: UnitSpec) -> Unit:
-        """Load a unit."""
+        """Load a unit; it takes the place of an ended one of its name."""
         unit = Unit(spec, self.loop, self._console, self._environment, self._config["root"])
         self.units[spec.name] = unit
         return unit
@@ -91,14 +83,11 @@ class System:
         """Let a unit have the connections to a port of the machine."""
         if port in self._sockets:
             raise UnitError(f"Failed to create listening socket ({port}): Address already in use")
-        self._sockets[port] = Socket(self.loop, port, unit)
-
-    def ask_power(self, mode: str) -> None:
-        """Tell the emulator that the guest wants to be off (`poweroff`) or on again (`reboot`)."""
-        self._emit({"event": mode})
+        self._sockets[port] = systemd.Socket(self.loop, port, unit)
 
     def halt(self, grace: float) -> None:
         """End everything: politely for `grace` seconds, then by force; then stop the loop."""
+        # The guest's own `poweroff` and the emulator's order may come at once.
         if self._halting:
             return
         self._halting = True
@@ -113,13 +102,9 @@ class System:
         processes.send(self._everything() - own, signal.SIGTERM)
         self._await_end(time.monotonic() + grace)
 
-    def kill(self) -> None:
-        """End everything at once."""
-        processes.kill_all(self._everything)
-
     def quit(self) -> NoReturn:
         """End everything and the supervisor at once."""
-        self.kill()
+        processes.kill_all(self._everything)
         os._exit(0)
 
     def _everything(self) -> set[int]:
@@ -133,7 +118,7 @@ class System:
         if left and time.monotonic() < deadline:
             self.loop.later(_POLL, lambda: self._await_end(deadline))
             return
-        self.kill()
+        processes.kill_all(self._everything)
         for unit in self.units.values():
             unit.drain()
         self._console.kernel("reboot: Power down")
@@ -145,26 +130,27 @@ class System:
         return self.add(spec)
 
 
+@dataclass
 class Reply:
     """Answers one command of the guest, once, now or later.
 
-    Args:
+    Attributes:
         connection: to the command; closed with the answer.
         path: the caller's PATH.
         cwd: the caller's working directory.
     """
 
-    def __init__(self, connection: socket.socket, path: str, cwd: str) -> None:
-        self._connection = connection
-        self.path = path
-        self.cwd = cwd
+    connection: socket.socket
+    path: str
+    cwd: str
 
     def done(self, out: str = "", *, err: str = "", code: int = 0) -> None:
         """Let the command print `out` and `err` and exit with `code`."""
-        self._connection.settimeout(5)
+        # A caller that was stopped must not stop the machine.
+        self.connection.settimeout(5)
         with contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps({"out": out, "err": err, "code": code}).encode())
-        self._connection.close()
+            self.connection.sendall(json.dumps({"out": out, "err": err, "code": code}).encode())
+        self.connection.close()
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -200,6 +186,7 @@ def _systemd_run(system: System, reply: Reply, arguments: list[str]) -> None:
             f"Failed to start transient service unit: Unit {spec.name} was already loaded or has "
             "a fragment file."
         )
+    # By the caller's PATH, as systemd-run does; the machine's own programs come first there.
     executable = shutil.which(parsed.command[0], path=reply.path)
     if executable is None:
         raise UnitError(f"Failed to find executable {parsed.command[0]}: No such file or directory")
@@ -212,7 +199,7 @@ def _systemd_run(system: System, reply: Reply, arguments: list[str]) -> None:
             raise UnitError(f"--setenv={pair}: NAME=VALUE is needed by the local machine")
     spec.directory = reply.cwd if parsed.same_dir else ""
     spec.collect = parsed.collect
-    listening = [port_of(assignment) for assignment in parsed.socket_property]
+    listening = [systemd.port_of(assignment) for assignment in parsed.socket_property]
     unit = system.add(spec)
     if listening:
         system.listen(listening[0], unit)
@@ -234,7 +221,10 @@ def _exit_code(unit: Unit) -> int:
 
 
 def _is_unloaded(unit: Unit) -> bool:
-    """Return whether a unit's name is free again; that of a failed one only with --collect."""
+    """Return whether a unit's name is free again; that of a failed one only with --collect.
+
+    systemd keeps a failed unit for people to look at.
+    """
     over = unit.state == "inactive" or (unit.state == "failed" and unit.spec.collect)
     return over and unit.listener is None
 
@@ -263,6 +253,7 @@ def _systemctl(system: System, reply: Reply, arguments: list[str]) -> None:
 
 
 def _stop(system: System, reply: Reply, names: list[str]) -> None:
+    """Stop units and answer when the last one is over."""
     if missing := [name for name in names if name not in system.units]:
         error = f"Failed to stop {missing[0]}: Unit {missing[0]} not loaded.\n"
         reply.done(err=error, code=_NO_SUCH_UNIT)
@@ -281,6 +272,7 @@ def _stop(system: System, reply: Reply, names: list[str]) -> None:
 
 
 def _full_name(name: str) -> str:
+    # As for systemd, a name without a suffix is a service's.
     if not name.endswith(".service") and "." in name:
         raise UnitError(f"{name}: the local machine has only services (.service)")
     return name if name.endswith(".service") else f"{name}.service"
@@ -299,7 +291,7 @@ def _end(mode: str, system: System, reply: Reply, arguments: list[str]) -> None:
     """Answer the command, then tell the emulator, which halts the machine."""
     _Arguments(mode, "--force -f").parse_args(arguments)
     reply.done()
-    system.ask_power(mode)
+    system.emit(mode)
 
 
 _PROGRAMS: dict[str, Callable[[System, Reply, list[str]], None]] = {
@@ -331,9 +323,7 @@ class Control:
     def _accept(self) -> None:
         client, _ = self._socket.accept()
         client.setblocking(False)
-        received = bytearray()
-        read = partial(self._read, client, received)
-        self._system.loop.watch(client.fileno(), read)
+        self._system.loop.watch(client.fileno(), partial(self._read, client, bytearray()))
 
     def _read(self, client: socket.socket, received: bytearray) -> None:
         try:
@@ -358,7 +348,7 @@ class Control:
 
 
 class Orders:
-    """The emulator's orders to a running system."""
+    """The emulator's orders to a running system, JSON, one a line, on standard input."""
 
     def __init__(self, system: System, rest: bytes) -> None:
         self._system = system
@@ -387,18 +377,19 @@ class Orders:
 
 
 def main() -> None:
-    """Boot, serve, end."""
+    """Boot with the configuration on standard input, serve, end."""
+    # Then daemons that detach themselves stay below this process, and end with the machine.
     processes.adopt_orphans()
     received = b""
     while b"\n" not in received:
-        data = os.read(_IN, _CHUNK)
-        if not data:
+        if not (data := os.read(_IN, _CHUNK)):
             sys.exit(0)
         received += data
     line, _, rest = received.partition(b"\n")
     config = json.loads(line)
+    # Relative names of sockets and ports are short enough for every system.
     os.chdir(config["run"])
-    loop = Loop()
+    loop = processes.Loop()
     system = System(loop, config, _emit)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: loop.later(0, system.quit))
@@ -408,6 +399,6 @@ def main() -> None:
     loop.run()
 
 
-def _emit(event: dict[str, str]) -> None:
+def _emit(event: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(_OUT, json.dumps(event).encode() + b"\n")
+        os.write(_OUT, json.dumps({"event": event}).encode() + b"\n")

@@ -4,8 +4,6 @@ It is what `python3 -m tensorflow.python.tools.grpc_tpu_worker` is on Google: th
 that module, tensorflow-tpu, needs a TPU. It reads `TPU_TASK_PORT` alike.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes
@@ -26,8 +24,10 @@ _PORT = 8470
 _PATIENCE = 5.0
 _STEP = 0.5
 _SO_ATTACH_FILTER = 26
-# Classic BPF (linux/filter.h) as (code, jump if true, jump if false, operand): accept packets whose
-# source is 127.0.0.0/8 or ::1. Offsets from 0xFFF00000 on are those of the network header.
+# Classic BPF (linux/filter.h; Documentation/networking/filter.rst of the kernel) as (code, jump if
+# true, jump if false, operand): accept packets whose source is 127.0.0.0/8 or ::1. 0x30 and 0x20
+# load a byte and a word, 0x74 shifts right, 0x15 compares, 0x06 returns the bytes to keep. Offsets
+# from 0xFFF00000 on are those of the network header: IPv4's source is at 12, IPv6's at 8 to 23.
 _NET = 0xFFF00000
 _LOOPBACK_ONLY = (
     (0x30, 0, 0, _NET),
@@ -47,7 +47,6 @@ _LOOPBACK_ONLY = (
     (0x06, 0, 0, 0),
 )
 _NOTHING = ((0x06, 0, 0, 0),)
-# Seconds between two looks at the gate.
 _LOOK = 0.5
 
 
@@ -105,7 +104,10 @@ def shield(port: int) -> None:
 
 
 def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> None:
-    """Let the kernel drop what the instructions don't accept, before a connection begins."""
+    """Let the kernel drop what the instructions don't accept, before a connection begins.
+
+    TensorFlow does not hand out its socket, so it is found among this process's descriptors.
+    """
     program = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(program)
     attached = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))

@@ -1,6 +1,9 @@
-"""Service units as systemd has them: what they run, their restarts, their end, their sockets."""
+"""Service units as systemd has them: what they run, their restarts, their end, their sockets.
 
-from __future__ import annotations
+Names, defaults, states and the words on the console are systemd's: systemd.service(5),
+systemd.exec(5), systemd.kill(5), systemd.socket(5). What start-up scripts don't use is refused, so
+that no property is taken and then ignored.
+"""
 
 import os
 import re
@@ -19,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.machines import processes
-from localcloud.machines.processes import Callback, Loop, Output
 
 PORTS = "ports"
 """The folder that tells at which port of the host each port of a machine is."""
 _HIGHEST_PORT = 65535
+# A service that ends by these has ended well (SuccessExitStatus=).
 _CLEAN_SIGNALS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE}
+# EXIT_EXEC: the program could not be started.
 _EXEC_FAILED = 203
 _POLL = 0.02
 # So many starts within `start_interval` are too many (DefaultStartLimitBurst=).
@@ -37,7 +41,7 @@ class UnitError(ValueError):
 
 @dataclass
 class UnitSpec:
-    """A service unit; names and defaults are systemd's, times are in seconds."""
+    """A service unit; times are in seconds."""
 
     name: str
     command: list[str]
@@ -94,6 +98,7 @@ def _on_console(text: str) -> bool:
 
 
 def _environment_file(text: str) -> dict[str, str]:
+    """Return the variables in a file; one behind a dash may be missing."""
     path = Path(text.removeprefix("-"))
     if text.startswith("-") and not path.exists():
         return {}
@@ -160,7 +165,12 @@ class Unit:
     """
 
     def __init__(
-        self, spec: UnitSpec, loop: Loop, console: Console, environment: dict[str, str], folder: str
+        self,
+        spec: UnitSpec,
+        loop: processes.Loop,
+        console: Console,
+        environment: dict[str, str],
+        folder: str,
     ) -> None:
         self.spec = spec
         self.state = "inactive"
@@ -174,13 +184,14 @@ class Unit:
         self._environment = environment
         self._folder = folder
         self._restarts = 0
+        # Marks its processes, also those that left its session: INVOCATION_ID is systemd's own.
         self._invocation = ""
         self._starts: deque[float] = deque()
         self._stopping = False
         self._restart: sched.Event | None = None
         self._kill: sched.Event | None = None
-        self._output: Output | None = None
-        self._waiting: list[tuple[Callback, bool]] = []
+        self._output: processes.Output | None = None
+        self._waiting: list[tuple[processes.Callback, bool]] = []
 
     def start(self) -> None:
         """Start the process, unless it runs."""
@@ -200,9 +211,9 @@ class Unit:
         elif self.pid:
             self.state = "deactivating"
             processes.send(self._targets(), signal.SIGTERM)
-            self._kill_after(min(self.spec.timeout_stop, timeout))
+            self._kill = self._loop.later(min(self.spec.timeout_stop, timeout), self._kill_now)
 
-    def when_settled(self, callback: Callback, *, ended: bool = False) -> None:
+    def when_settled(self, callback: processes.Callback, *, ended: bool = False) -> None:
         """Call back when the unit neither starts nor stops, or with `ended` when it is over.
 
         A unit that waits for its next restart is still starting.
@@ -245,12 +256,13 @@ class Unit:
         finally:
             os.close(write)
         self.pid, self.code, self.state = process.pid, None, "active"
-        output = self._output = Output(self._loop, read, partial(self._line, process.pid))
+        output = self._output = processes.Output(self._loop, read, partial(self._line, process.pid))
         # The loop collects the child; Popen must not wait for it once more.
         self._loop.child(process.pid, partial(self._collected, process, output))
         self._tell()
 
     def _too_often(self) -> bool:
+        """Count a start; return whether there were too many (StartLimitIntervalSec=)."""
         now = time.monotonic()
         while self._starts and self._starts[0] <= now - self.spec.start_interval:
             self._starts.popleft()
@@ -264,7 +276,9 @@ class Unit:
             name = self.spec.identifier or os.path.basename(self.spec.command[0])
             self._console.log(name, pid, text)
 
-    def _collected(self, process: subprocess.Popen[bytes], output: Output, code: int) -> None:
+    def _collected(
+        self, process: subprocess.Popen[bytes], output: processes.Output, code: int
+    ) -> None:
         process.returncode = code
         output.drain()
         self._ended(code)
@@ -278,7 +292,7 @@ class Unit:
             self.state = "deactivating"
             processes.send(rest, signal.SIGTERM)
             if self._kill is None:
-                self._kill_after(self.spec.timeout_stop)
+                self._kill = self._loop.later(self.spec.timeout_stop, self._kill_now)
             self._await_members()
         else:
             self._settle()
@@ -320,9 +334,6 @@ class Unit:
 
     def _targets(self) -> set[int]:
         return {self.pid} if self.spec.kill_mode == "process" else {self.pid, *self.members()}
-
-    def _kill_after(self, seconds: float) -> None:
-        self._kill = self._loop.later(seconds, self._kill_now)
 
     def _kill_now(self) -> None:
         self._log("State 'stop-sigterm' timed out. Killing.")
@@ -367,7 +378,7 @@ class Socket:
         unit: takes the connections; it is started again if it has ended.
     """
 
-    def __init__(self, loop: Loop, port: int, unit: Unit) -> None:
+    def __init__(self, loop: processes.Loop, port: int, unit: Unit) -> None:
         self._loop = loop
         self._unit = unit
         self._socket = socket.create_server(("127.0.0.1", 0))

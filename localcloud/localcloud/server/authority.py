@@ -4,8 +4,6 @@ A company's proxy or package index may have an authority that only the user's ow
 bundle without it would cut clients off from every host that is not Google's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -23,18 +21,13 @@ HOSTS = ("googleapis.com", "*.googleapis.com", "*.storage.googleapis.com", "acco
 # (support.apple.com/en-us/103769).
 _LIFETIME = timedelta(days=825)
 BUNDLE_VARIABLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "PIP_CERT",
-    "HTTPLIB2_CA_CERTS",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "NODE_EXTRA_CA_CERTS",
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "HTTPLIB2_CA_CERTS"),
+    *("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NODE_EXTRA_CA_CERTS"),
     "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
 )
 """Each names a file of authorities to some client."""
 OWN_BUNDLE = "LOCALCLOUD_CA_BUNDLE"
-"""In a shell that `env` has set up: the bundle that it put into all of `VARIABLES`."""
+"""In a shell that `env` has set up: the bundle that it put into all of `BUNDLE_VARIABLES`."""
 _USERS = "LOCALCLOUD_USERS_"
 # Where systems keep theirs, if Python's OpenSSL was built to look elsewhere: Debian, Red Hat, SUSE
 # and macOS (go.dev/src/crypto/x509/root_linux.go has the same list).
@@ -96,7 +89,7 @@ def users_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables in which `env` keeps the user's own, for `users` and `env --unset`."""
+    """Return the variables in which `env` keeps the user's own, so that `--unset` finds them."""
     return {_USERS + name: value for name, value in users_variables(environment).items()}
 
 
@@ -128,13 +121,13 @@ def _certificates(file: Path, modified: int, size: int) -> list[bytes]:
 
 
 def _files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Return the files that are there: the user's, the system's, and Mozilla's list."""
-    named = [
+    """Yield the files that are there: the user's, the system's, and Mozilla's list."""
+    users = [
         *users_variables(environment).values(),
         *environment.get("SSL_CERT_DIR", "").split(":"),
     ]
-    system = ssl.get_default_verify_paths()
-    for text in [*named, system.openssl_cafile, *_SYSTEMS, certifi.where()]:
+    system = ssl.get_default_verify_paths().openssl_cafile
+    for text in [*users, system, *_SYSTEMS, certifi.where()]:
         path = Path(text) if text else None
         if path and path.is_dir():
             with os.scandir(path) as entries:

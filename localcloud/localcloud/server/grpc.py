@@ -6,8 +6,6 @@ may not be installed. Sources: doc/PROTOCOL-HTTP2.md and doc/statuscodes.md of g
 the rules of google.api.http.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -54,13 +52,16 @@ _MISSING = (
     "the local cloud answers gRPC with Google's own messages, which are not installed: "
     "pip install 'tpu-stack-localcloud[grpc]', and start it again"
 )
-Rule = Mapping[str, str]
+Rule = dict[str, str]
 """A google.api.http rule: `method`, `uri` and, for a call with a body, `body`."""
 
 
 @dataclass
 class Reply:
-    """What is answered to a request; a body without trailers ends the answer."""
+    """What is answered to a request; a body without trailers ends the answer.
+
+    All of it is known before the first byte goes: no API here streams.
+    """
 
     headers: list[tuple[str, str]]
     body: bytes
@@ -76,7 +77,7 @@ class _Stream:
 
 
 class Http2:
-    """One connection.
+    """One connection, on which any number of calls (streams) are open at once.
 
     Args:
         connection: on which the client has chosen HTTP/2.
@@ -126,8 +127,7 @@ class Http2:
             return False
         for event in received:
             self._handle(event)
-        ended = any(isinstance(event, events.ConnectionTerminated) for event in received)
-        return bool(data) and not ended
+        return bool(data) and not any(isinstance(e, events.ConnectionTerminated) for e in received)
 
     def _handle(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -187,6 +187,7 @@ class Http2:
 
 
 def _text(value: str | bytes) -> str:
+    # h2 gives text for some headers and bytes for others, by its version.
     return value if isinstance(value, str) else value.decode()
 
 
@@ -197,25 +198,20 @@ def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
     """
     if not headers.get("content-type", "").startswith(_TYPE):
         return Reply([(":status", "415")], b"", [])
+    # An error of the call is in the trailers: for HTTP every call of gRPC succeeds.
     begin = [(":status", "200"), ("content-type", _TYPE)]
     try:
-        message, trailers = _answered(host, headers, body, apis)
+        try:
+            message = _message(host, headers, _unframed(body), apis)
+        except ApiError as error:
+            return Reply(begin, b"", _trailers(error))
+        return Reply(begin, _PREFIX.pack(False, len(message)) + message, [("grpc-status", "0")])
     except ConnectionError:
         raise
     except Exception as error:
         log.exception("gRPC %s failed", headers.get(":path"))
         text = f"the local cloud failed: {type(error).__name__}: {error}"
-        message, trailers = b"", _trailers(ApiError(500, text))
-    return Reply(begin, message, trailers)
-
-
-def _answered(host: str, headers: Headers, body: bytes, apis: Answer) -> tuple[bytes, Trailers]:
-    """Return the answer's body and trailers."""
-    try:
-        message = _message(host, headers, _unframed(body), apis)
-    except ApiError as error:
-        return b"", _trailers(error)
-    return _PREFIX.pack(False, len(message)) + message, [("grpc-status", "0")]
+        return Reply(begin, b"", _trailers(ApiError(500, text)))
 
 
 def _unframed(body: bytes) -> bytes:
@@ -228,8 +224,6 @@ def _unframed(body: bytes) -> bytes:
 
 
 def _message(host: str, headers: Headers, sent: bytes, apis: Answer) -> bytes:
-    # Google's messages take half a second to load, which only callers of gRPC wait for.
-
     path = headers.get(":path", "")
     try:
         rpc = find_rpc(host, path)
@@ -245,6 +239,7 @@ def _message(host: str, headers: Headers, sent: bytes, apis: Answer) -> bytes:
 
 
 def _trailers(error: ApiError) -> Trailers:
+    """Return an error's code, its percent-encoded message, and all of it as a google.rpc.Status."""
     from google.protobuf.json_format import ParseDict
     from google.rpc import error_details_pb2, status_pb2
 
@@ -314,17 +309,18 @@ def methods(service: str) -> dict[str, Rpc]:
 
 
 def _rules(service: str) -> dict[str, list[Rule]]:
+    """Return the rules of a service by method; those of a version without a client by another's."""
     entry = data.load("grpc")["services"][service]
     if "like" not in entry:
         return _annotated(service)
     version, other = (name.split(".")[-2] for name in (service, entry["like"]))
-    found = {
-        method: [
-            {**rule, "uri": rule["uri"].replace(f"/{other}/", f"/{version}/")} for rule in all_
+    found = {method: [rule] for method, rule in entry["rules"].items()}
+    for method, rules in _annotated(entry["like"]).items():
+        moved = [
+            rule | {"uri": rule["uri"].replace(f"/{other}/", f"/{version}/")} for rule in rules
         ]
-        for method, all_ in _annotated(entry["like"]).items()
-    }
-    return found | {method: [rule] for method, rule in entry["rules"].items()}
+        found.setdefault(method, moved)
+    return found
 
 
 def _annotated(service: str) -> dict[str, list[Rule]]:
@@ -373,15 +369,8 @@ def request_of(rpc: Rpc, sent: bytes, host: str, headers: Headers) -> Request:
     for name, value in rest_helpers.flatten_query_params(_json(call["query_params"]), strict=True):
         query.setdefault(name, []).append(value)
     body = json.dumps(_json(call["body"])).encode() if "body" in call else b""
-    return Request(
-        verb=call["method"].upper(),
-        host=host,
-        path=quote(call["uri"], safe="/:"),
-        query=query,
-        headers=headers,
-        stream=io.BytesIO(body),
-        length=len(body),
-    )
+    verb, path = call["method"].upper(), quote(call["uri"], safe="/:")
+    return Request(verb, host, path, query, headers, io.BytesIO(body), len(body))
 
 
 def message_of(rpc: Rpc, response: Response) -> bytes:
@@ -390,12 +379,8 @@ def message_of(rpc: Rpc, response: Response) -> bytes:
     content = json.loads(body or b"{}")
     if response.status >= 400:
         error = content["error"]
-        raise ApiError(
-            error["code"],
-            error["message"],
-            status=error["status"],
-            details=error.get("details"),
-        )
+        about = {"status": error["status"], "details": error.get("details")}
+        raise ApiError(error["code"], error["message"], **about)
     # A field that is newer than the client's message is left out, as its REST transport does.
     message = json_format.ParseDict(content, rpc.response(), ignore_unknown_fields=True)
     answered: bytes = message.SerializeToString()

@@ -3,8 +3,6 @@
 A listener is the cloud's front door, or the network of one machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import io
@@ -14,10 +12,10 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import SplitResult, parse_qs, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -31,26 +29,17 @@ _CHUNK = 1 << 16
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 # How a client that speaks IPv6 shows an address of IPv4.
 _MAPPED = f"{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"
+# Columns of those tables; a socket that no process holds has no inode.
 _UID, _INODE = 7, 9
-_NOBODY = "0"
+_NO_INODE = "0"
 _ROOT = 0
 _CONNECT_SECONDS = 20.0
 _IDLE_SECONDS = 600.0
-_EGRESS_CHUNK = 1 << 16
 # Headers that are for one connection only (RFC 9110, section 7.6.1).
-_HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
+_HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+}
 
 
 class Listener(ThreadingHTTPServer):
@@ -97,7 +86,11 @@ class Listener(ThreadingHTTPServer):
         self.server_close()
 
     def verify_request(self, request: object, client_address: tuple[str, int]) -> bool:
-        """Let in this user's processes alone, where the system says whose they are."""
+        """Let in this user's processes alone, where the system says whose they are.
+
+        Loopback is shared by all users of this computer, and the tokens of the cloud are theirs to
+        use if they get in.
+        """
         return may_enter(client_address, (str(self.server_address[0]), self.port))
 
     @staticmethod
@@ -110,19 +103,6 @@ class Listener(ThreadingHTTPServer):
         if request.host.endswith("googleapis.com") or request.host == "accounts.google.com":
             return self._apis(request)
         return self._direct(request)
-
-
-class Owner(Protocol):
-    """The listener that accepted a connection, and knows what its requests mean."""
-
-    tls: ssl.SSLContext
-    egress: Egress
-
-    def emulates(self, host: str) -> bool:
-        """Return whether the emulator answers for `host`; all other hosts are passed through."""
-
-    def answer(self, request: Request) -> Response:
-        """Answer a request to a host that the emulator answers for."""
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -154,9 +134,7 @@ class Connection(BaseHTTPRequestHandler):
         if not listener.emulates(host):
             self._pass_through(host, port)
             return
-        self.send_response(200, "Connection established")
-        self.end_headers()
-        self.wfile.flush()
+        self._established()
         try:
             tls = listener.tls.wrap_socket(self.connection, server_side=True)
         except (ssl.SSLError, OSError) as error:
@@ -199,8 +177,8 @@ class Connection(BaseHTTPRequestHandler):
         with tls, contextlib.suppress(OSError):
             Http2(tls, lambda headers, body: answer(host, headers, body, apis)).serve()
 
-    def _listener(self) -> Owner:
-        return cast(Owner, self.server)
+    def _listener(self) -> Listener:
+        return cast(Listener, self.server)
 
     def _serve(self) -> None:
         try:
@@ -211,15 +189,10 @@ class Connection(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_error(400, str(error))
             return
-        request = Request(
-            verb=self.command,
-            host=host,
-            path=target.path or "/",
-            query=parse_qs(target.query, keep_blank_values=True),
-            headers=cast("Mapping[str, str]", self.headers),
-            stream=stream,
-            length=length,
-        )
+        query = parse_qs(target.query, keep_blank_values=True)
+        headers = cast("Mapping[str, str]", self.headers)
+        path = target.path or "/"
+        request = Request(self.command, host, path, query, headers, stream, length)
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.wfile.flush()
         response = self._answer(request, target)
@@ -245,7 +218,7 @@ class Connection(BaseHTTPRequestHandler):
             return ChunkedBody(self.rfile), -1
         announced = self.headers.get("Content-Length", "0").strip()
         if not announced.isdecimal():
-            raise ValueError(f"Content-Length {announced!r} is no number of bytes")
+            raise ValueError(f"Content-Length {announced!r} is not a number of bytes")
         length = int(announced)
         return LimitedBody(self.rfile, length), length
 
@@ -279,15 +252,21 @@ class Connection(BaseHTTPRequestHandler):
         except OSError as error:
             self.send_error(502, f"cannot reach {host}:{port}: {error}")
             return
-        self.send_response(200, "Connection established")
-        self.end_headers()
-        self.wfile.flush()
+        self._established()
         with remote:
             shuttle(self.connection, remote)
 
+    def _established(self) -> None:
+        self.send_response(200, "Connection established")
+        self.end_headers()
+        self.wfile.flush()
+
 
 class LimitedBody:
-    """The next `length` bytes of a stream."""
+    """The next `length` bytes of a stream.
+
+    Without it a handler that reads on would take the next request of the connection for the body.
+    """
 
     def __init__(self, stream: io.BufferedIOBase, length: int) -> None:
         self._stream = stream
@@ -334,7 +313,7 @@ class ChunkedBody:
         try:
             self._left = int(line, 16)
         except ValueError:
-            raise ConnectionError(f"{line!r} is no chunk size") from None
+            raise ConnectionError(f"{line!r} is not a chunk size") from None
         if self._left == 0:
             self._ended = True
             while self._stream.readline().strip():
@@ -369,7 +348,7 @@ def _user_of(client: str, server: str) -> int | None:
         found = text.find(wanted)
         if found >= 0:
             row = text[text.rfind("\n", 0, found) + 1 :].partition("\n")[0].split()
-            return None if row[_INODE] == _NOBODY else int(row[_UID])
+            return None if row[_INODE] == _NO_INODE else int(row[_UID])
     return None
 
 
@@ -404,30 +383,30 @@ class Egress:
         host = target.hostname or ""
         proxy = self._proxy("http", host)
         path = f"{target.path or '/'}{'?' if target.query else ''}{target.query}"
-        if proxy is None:
-            connection = http.client.HTTPConnection(
-                host, target.port or 80, timeout=_CONNECT_SECONDS
-            )
-        else:
-            connection, path = http.client.HTTPConnection(proxy, timeout=_CONNECT_SECONDS), url
+        # A proxy gets the whole URL, a server the path alone.
+        path = url if proxy else path
+        to = proxy or f"{f'[{host}]' if ':' in host else host}:{target.port or 80}"
+        connection = http.client.HTTPConnection(to, timeout=_CONNECT_SECONDS)
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
         body = request.stream if request.length else None
         connection.request(request.verb, path, body, headers)
         answer = connection.getresponse()
         kept = {k.title(): v for k, v in answer.getheaders() if k.lower() not in _HOP_BY_HOP}
-        length = answer.length
-        if length is None:
+        if answer.length is None:
             # The length must be known first; pages without one are generated and small.
-            content = answer.read()
-            return Response(answer.status, content, kept)
-        return Response(answer.status, _pieces(answer), kept, length)
+            return Response(answer.status, answer.read(), kept)
+        pieces = iter(lambda: answer.read(_CHUNK), b"")
+        return Response(answer.status, pieces, kept, answer.length)
 
     def _proxy(self, kind: str, host: str) -> str | None:
         return None if proxy_bypass(host) else self._proxies.get(kind)
 
 
 def shuttle(left: socket.socket, right: socket.socket) -> None:
-    """Copy in both directions until both sides have sent everything."""
+    """Copy in both directions until both sides have sent everything.
+
+    A side that has sent everything may still receive: a half-closed connection stays open.
+    """
     for side in (left, right):
         side.settimeout(_IDLE_SECONDS)
     back = threading.Thread(target=_copy, args=(right, left), daemon=True)
@@ -438,16 +417,11 @@ def shuttle(left: socket.socket, right: socket.socket) -> None:
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := source.recv(_EGRESS_CHUNK):
+        while data := source.recv(_CHUNK):
             sink.sendall(data)
     # Tell the other side that this was all; it may still answer.
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
-
-
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while data := answer.read(_EGRESS_CHUNK):
-        yield data
 
 
 def _through(proxy: str, host: str, port: int) -> socket.socket:

@@ -63,7 +63,7 @@ def test_a_start_begins_a_new_day(google: Client, clock: VirtualClock) -> None:
     assert states(google, "old") == ("TERMINATED", "PREEMPTED")
 
 
-def test_the_day_ends_even_if_the_emulator_was_off(
+def test_a_run_limit_that_passed_while_off_ends_the_vm_at_the_start(
     google: Client, local_cloud: LocalCloud, clock: VirtualClock
 ) -> None:
     home = local_cloud.cloud.home

@@ -3,13 +3,11 @@
 Permissions, access control lists, preconditions and keys; at the end the batch endpoint.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from email.message import Message
 from email.parser import BytesParser
 from http import HTTPStatus
@@ -23,22 +21,24 @@ from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection, Resources
 from localcloud.services import kms
-from localcloud.services.kms import KEY
 from localcloud.services.storage import records
 from localcloud.services.storage.records import Bucket, Version
 
-API = Api("storage", ("v1",), hosts=("www.googleapis.com",), anonymous=True)
+# Older clients, gsutil among them, call it at www.googleapis.com.
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
+API = Api("storage", ("v1",), hosts=HOSTS, anonymous=True)
 
 
 def resources_of(cloud: Cloud, bucket: str, principal: Principal, name: str = "") -> Sequence[str]:
     """Return the resources whose policies count for a bucket or an object in it; 404 without it.
 
-    Objects have no policies of their own, but conditions of the bucket's know them by name.
+    Objects have no policies of their own here (…/storage/docs/uniform-bucket-level-access), but
+    conditions of the bucket's know them by name.
     """
     found = records.require_bucket(cloud, bucket)
     if principal is ANONYMOUS and found.public_access_prevented:
-        # Public access prevention outweighs bindings that were there before it.
+        # Public access prevention outweighs bindings that were there before it
+        # (cloud.google.com/storage/docs/public-access-prevention).
         return ()
     accessed = (f"buckets/{bucket}/objects/{name}",) if name else ()
     return (*accessed, f"buckets/{bucket}", f"projects/{found.project}")
@@ -75,12 +75,9 @@ def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
 
 
 # Access control lists: the local cloud has none, policies alone decide.
-
 _ACL_PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
-# These grant nothing beyond the bucket's policy.
-_HARMLESS = frozenset(
-    {"", "private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead"}
-)
+# These grant nothing beyond the bucket's policy (…/docs/access-control/lists#predefined-acl).
+_HARMLESS = {"", "private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead"}
 
 
 def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
@@ -101,14 +98,16 @@ def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
             )
 
 
-# Preconditions.
-
 Subject = Version | Bucket | None
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The `if…Match` parameters of a call; a generation of 0 means that nothing is there."""
+    """The `if…Match` parameters of a call (cloud.google.com/storage/docs/request-preconditions).
+
+    A generation of 0 means that nothing is there: `ifGenerationMatch=0` creates and never
+    overwrites, on which leases build.
+    """
 
     generation_match: int | None = None
     generation_not_match: int | None = None
@@ -116,39 +115,24 @@ class Conditions:
     metageneration_not_match: int | None = None
 
     @classmethod
-    def of(cls, call: Call, prefix: str = "if") -> Conditions:
+    def of(cls, call: Call, prefix: str = "if") -> "Conditions":
         """Return the conditions in a call's query; `prefix` is `ifSource` for a copy's source."""
-        return cls(
-            call.number(f"{prefix}GenerationMatch"),
-            call.number(f"{prefix}GenerationNotMatch"),
-            call.number(f"{prefix}MetagenerationMatch"),
-            call.number(f"{prefix}MetagenerationNotMatch"),
-        )
+        kinds, ends = ("Generation", "Metageneration"), ("Match", "NotMatch")
+        return cls(*(call.number(f"{prefix}{kind}{end}") for kind in kinds for end in ends))
 
     def check(self, subject: Subject) -> None:
         """Refuse a call whose conditions don't hold (412)."""
-        if not self._matches(subject) or self.unchanged(subject):
+        if self.check_read(subject):
             raise _failed()
 
     def check_read(self, subject: Subject) -> bool:
         """Like `check`, but a `NotMatch` that fails makes the answer True: 304, not modified."""
-        if not self._matches(subject):
+        same, other, meta_same, meta_other = astuple(self)
+        generation = subject.generation if subject else 0
+        metageneration = subject.metageneration if subject else None
+        if same not in (None, generation) or meta_same not in (None, metageneration):
             raise _failed()
-        return self.unchanged(subject)
-
-    def unchanged(self, subject: Subject) -> bool:
-        """Return whether a `NotMatch` condition fails."""
-        generation, metageneration = _numbers(subject)
-        return generation == self.generation_not_match or (
-            metageneration is not None and metageneration == self.metageneration_not_match
-        )
-
-    def _matches(self, subject: Subject) -> bool:
-        generation, metageneration = _numbers(subject)
-        return self.generation_match in (None, generation) and self.metageneration_match in (
-            None,
-            metageneration,
-        )
+        return generation == other or (subject is not None and metageneration == meta_other)
 
 
 def _failed() -> ApiError:
@@ -156,15 +140,10 @@ def _failed() -> ApiError:
     return ApiError(412, "At least one of the pre-conditions you specified did not hold.")
 
 
-def _numbers(subject: Subject) -> tuple[int, int | None]:
-    return (0, None) if subject is None else (subject.generation, subject.metageneration)
-
-
-# Customer-managed keys. The bytes on disk are not encrypted: what counts is who may use a key, and
-# that an object whose key is gone can't be read.
-
+# Customer-managed keys (cloud.google.com/storage/docs/encryption/customer-managed-keys). The bytes
+# on disk are not encrypted: what counts is who may use a key, and that an object whose key is gone
+# can't be read.
 _KEY_NAME = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
-_KEY_PARAMETERS = ("kmsKeyName", "destinationKmsKeyName")
 
 
 def storage_agent(project_number: str) -> str:
@@ -172,14 +151,14 @@ def storage_agent(project_number: str) -> str:
     return f"service-{project_number}@gs-project-accounts.iam.gserviceaccount.com"
 
 
-def default_key(settings: Json) -> str:
+def _default_key(settings: Json) -> str:
     """Return the key of new objects in a bucket with these settings; empty for Google's own."""
     return str((settings.get("encryption") or {}).get("defaultKmsKeyName") or "")
 
 
 def refuse_key_in_call(call: Call) -> None:
     """Refuse a call that chooses the object's key (501)."""
-    for name in _KEY_PARAMETERS:
+    for name in ("kmsKeyName", "destinationKmsKeyName"):
         if call.arg(name):
             raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
 
@@ -187,10 +166,11 @@ def refuse_key_in_call(call: Call) -> None:
 def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
     """Refuse a bucket's new default key that Cloud Storage could not use (400 or 403).
 
-    `before` are the bucket's settings so far, empty for a new one.
+    `before` are the bucket's settings so far, empty for a new one. A key that was good when it was
+    set may stay, as on Google, though it has lost its grant since.
     """
-    key = default_key(bucket.settings)
-    if not key or key == default_key(before):
+    key = _default_key(bucket.settings)
+    if not key or key == _default_key(before):
         return
     named = _KEY_NAME.fullmatch(key)
     if named is None:
@@ -208,7 +188,7 @@ def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
 
     It is 403 if Cloud Storage's account may not use the key, 400 if the key is disabled.
     """
-    key = default_key(bucket.settings)
+    key = _default_key(bucket.settings)
     if not key:
         return None
     _require_use(cloud, bucket, key, kms.ENCRYPT)
@@ -226,7 +206,7 @@ def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
 
 def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> None:
     member = f"serviceAccount:{storage_agent(bucket.project_number)}"
-    if cloud.store.get(KEY, key) is None or not kms.may_use(cloud, member, key, permission):
+    if cloud.store.get(kms.KEY, key) is None or not kms.may_use(cloud, member, key, permission):
         raise ApiError(
             403,
             "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service "
@@ -234,8 +214,8 @@ def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> Non
         )
 
 
-# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch).
-
+# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch). Google's
+# Python client and gcloud delete and patch many objects with it.
 _MOST_CALLS = 100
 
 
@@ -251,28 +231,24 @@ def batch(cloud: Cloud, call: Call) -> Response:
         raise invalid(f"The batch has {len(parts)} calls; at most {_MOST_CALLS} are allowed.")
     boundary = f"batch_{uuid.uuid4().hex}"
     dispatcher = Dispatcher(cloud, (API,))
-    body = b"".join(
-        f"--{boundary}\r\n".encode() + _answer_part(dispatcher, call.request, part)
-        for part in parts
-    )
-    content_type = {"Content-Type": f"multipart/mixed; boundary={boundary}"}
-    return Response(200, body + f"--{boundary}--\r\n".encode(), content_type)
+    begin, end = f"--{boundary}\r\n".encode(), f"--{boundary}--\r\n".encode()
+    answers = (_answer_part(dispatcher, call.request, part) for part in parts)
+    body = b"".join(begin + answer for answer in answers) + end
+    return Response(200, body, {"Content-Type": f"multipart/mixed; boundary={boundary}"})
 
 
 def _answer_part(dispatcher: Dispatcher, outer: Request, part: Message) -> bytes:
     response = dispatcher.answer(_request_in(outer, part))
     body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
     headers = response.headers | {"Content-Length": str(len(body))}
+    # Clients tell answers apart by this id, not by their order.
     lines = [
         "Content-Type: application/http",
         f"Content-ID: <response-{part.get('Content-ID', '').strip('<>')}>",
-        "",
-        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+        f"\r\nHTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
         *(f"{name}: {value}" for name, value in headers.items()),
-        "",
-        "",
     ]
-    return "\r\n".join(lines).encode() + body + b"\r\n"
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body + b"\r\n"
 
 
 def _request_in(outer: Request, part: Message) -> Request:
@@ -286,14 +262,9 @@ def _request_in(outer: Request, part: Message) -> Request:
     content = inner.get_payload(decode=True)
     body = content if isinstance(content, bytes) else b""
     target = urlsplit(words[1])
-    if not inner.get("Authorization") and outer.headers.get("Authorization"):
-        inner["Authorization"] = outer.headers["Authorization"]
-    return Request(
-        verb=words[0],
-        host=outer.host,
-        path=target.path,
-        query=parse_qs(target.query, keep_blank_values=True),
-        headers={name.title(): str(value) for name, value in inner.items()},
-        stream=io.BytesIO(body),
-        length=len(body),
-    )
+    query = parse_qs(target.query, keep_blank_values=True)
+    headers = {name.title(): str(value) for name, value in inner.items()}
+    if not headers.get("Authorization") and outer.headers.get("Authorization"):
+        headers["Authorization"] = outer.headers["Authorization"]
+    stream = io.BytesIO(body)
+    return Request(words[0], outer.host, target.path, query, headers, stream, len(body))

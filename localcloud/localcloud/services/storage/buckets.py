@@ -1,7 +1,5 @@
 """Buckets: their methods, settings, IAM policies and locations."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -12,39 +10,33 @@ from localcloud.core.call import Call, Json, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Handler
 from localcloud.core.store import POLICY, Record
 from localcloud.services import iam_policy
-from localcloud.services.storage import api, lifecycle, records, uploads
-from localcloud.services.storage.api import (
-    API,
-    BUCKETS,
-    HOSTS,
-    Conditions,
-    bucket_in,
-    project_in_query,
-    refuse_acl,
-)
-from localcloud.services.storage.content import Contents
-from localcloud.services.storage.records import Bucket, check_bucket_name
-from localcloud.services.storage.versions import check_storage_class
+from localcloud.services.storage import api, lifecycle, records, uploads, versions
+from localcloud.services.storage.api import API, BUCKETS, Conditions
+from localcloud.services.storage.records import Bucket
 
 _PAGE = 1000
+_IN_BUCKET = api.bucket_in("bucket")
 
 
-@API.method("buckets.insert", permission="storage.buckets.create", resources=project_in_query)
+@API.method("buckets.insert", permission="storage.buckets.create", resources=api.project_in_query)
 def insert(cloud: Cloud, call: Call) -> Json:
     """Create a bucket."""
     project = _project(cloud, call)
     name = call.body.get("name") or ""
-    check_bucket_name(name)
-    refuse_acl(call)
+    records.check_bucket_name(name)
+    api.refuse_acl(call)
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
     wanted = call.sent(WRITABLE)
+    # US is Google's own default (cloud.google.com/storage/docs/locations).
     place, place_type = check_location(call.body.get("location") or "US", wanted)
     now = cloud.clock.now()
-    settings = complete_settings(wanted, {}, now)
+    settings = _complete(wanted, {}, now)
     if place_type != "region":
+        # How fast Google copies between regions (cloud.google.com/storage/docs/turbo-replication).
         settings.setdefault("rpo", "DEFAULT")
     with cloud.store.locked():
         _refuse_taken(cloud, call, name)
@@ -62,21 +54,19 @@ def insert(cloud: Cloud, call: Call) -> Json:
         )
         api.check_default_key(cloud, bucket, {})
         records.put_bucket(cloud, bucket)
-        create_policy(cloud, bucket)
+        _create_policy(cloud, bucket)
     return records.bucket_resource(bucket)
 
 
-@API.method("buckets.list", permission="storage.buckets.list", resources=project_in_query)
+@API.method("buckets.list", permission="storage.buckets.list", resources=api.project_in_query)
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
-    soft_deleted = call.flag("softDeleted")
+    kind = records.DELETED_BUCKET if call.flag("softDeleted") else records.BUCKET
     limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
         bucket
-        for bucket in records.all_buckets(
-            cloud, records.DELETED_BUCKET if soft_deleted else records.BUCKET
-        )
+        for bucket in records.all_buckets(cloud, kind)
         if bucket.project == project
         and bucket.name.startswith(call.arg("prefix"))
         and bucket.name > call.arg("pageToken")
@@ -113,7 +103,10 @@ def _update(cloud: Cloud, call: Call) -> Json:
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects."""
+    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects.
+
+    Its name is free at once, so what is kept moves to a name with the generation in it.
+    """
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
@@ -131,8 +124,8 @@ def delete(cloud: Cloud, call: Call) -> None:
                 cloud.store.put(records.deleted_kind(deleted_key), key, record)
         uploads.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
-        cloud.store.delete(POLICY, policy_key(bucket.name))
-        Contents(cloud).remove_bucket(bucket.name)
+        cloud.store.delete(POLICY, _policy_key(bucket.name))
+        versions.Contents(cloud).remove_bucket(bucket.name)
 
 
 def _project(cloud: Cloud, call: Call) -> str:
@@ -144,6 +137,7 @@ def _project(cloud: Cloud, call: Call) -> str:
 
 
 def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
+    """Refuse a name that any project's bucket has; who may see that bucket learns whose it is."""
     taken = records.find_bucket(cloud, name)
     if taken is None:
         return
@@ -160,11 +154,12 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
 
 
 def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
+    """Change a bucket: a PATCH merges, a PUT sets what it leaves out back to its default."""
     body = call.sent(WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
-        refuse_acl(call, bucket)
+        api.refuse_acl(call, bucket)
         if call.body.get("location", bucket.location).upper() != bucket.location:
             raise invalid(f"A bucket's location cannot be changed; it is {bucket.location}.")
         if merge and not body:
@@ -173,7 +168,7 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
         wanted = merged(bucket.settings, body) if merge else body
         changed = replace(
             bucket,
-            settings=complete_settings(wanted, bucket.settings, now),
+            settings=_complete(wanted, bucket.settings, now),
             metageneration=bucket.metageneration + 1,
             updated=now,
         )
@@ -185,31 +180,25 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
 # Settings: defaults, changes, and what Google accepts.
 
 WRITABLE = {
-    "autoclass",
-    "billing",
-    "cors",
-    "customPlacementConfig",
-    "defaultEventBasedHold",
-    "encryption",
-    "iamConfiguration",
-    "labels",
-    "lifecycle",
-    "logging",
-    "retentionPolicy",
-    "rpo",
-    "softDeletePolicy",
-    "storageClass",
-    "versioning",
-    "website",
+    *("autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold"),
+    *("encryption", "iamConfiguration", "labels", "lifecycle", "logging", "retentionPolicy"),
+    *("rpo", "softDeletePolicy", "storageClass", "versioning", "website"),
 }
 """The fields that callers set, not Google."""
 _LABEL = re.compile(r"[\w-]{0,63}")
+# Soft delete lasts 7 days unless the bucket says otherwise, at most 90; 0 turns it off
+# (cloud.google.com/storage/docs/soft-delete).
 _SOFT_DELETE = range(7 * 86400, 90 * 86400 + 1)
-_DEFAULT_SOFT_DELETE = str(7 * 86400)
+_DEFAULT_SOFT_DELETE = str(_SOFT_DELETE.start)
+# For so long after it was enabled, uniform access can be disabled again.
+_UNLOCKED = 90 * 86400
 
 
 def merged(settings: Json, body: Json) -> Json:
-    """Return `settings` after a PATCH: a null deletes, objects are changed field by field."""
+    """Return `settings` after a PATCH: a null deletes, objects are changed field by field.
+
+    Lifecycle rules are replaced as a whole: a list of rules has no names to merge by.
+    """
     result = dict(settings)
     for name, value in body.items():
         if value is None:
@@ -221,7 +210,7 @@ def merged(settings: Json, body: Json) -> Json:
     return result
 
 
-def complete_settings(settings: Json, before: Json, now: float) -> Json:
+def _complete(settings: Json, before: Json, now: float) -> Json:
     """Return `settings` with Google's defaults and time stamps; 400 with everything that is wrong.
 
     `before` are the settings so far, empty for a new bucket; `now` is in seconds since the epoch.
@@ -229,7 +218,7 @@ def complete_settings(settings: Json, before: Json, now: float) -> Json:
     moment = rfc3339(now)
     result = merged({}, settings)
     result.setdefault("storageClass", before.get("storageClass", "STANDARD"))
-    iam = result["iamConfiguration"] = _access_settings(result, before, now)
+    result["iamConfiguration"] = _access_settings(result, before, now)
     _soft_delete(result, before, moment)
     _note_times(result, before, moment)
     if not result.get("lifecycle", {}).get("rule"):
@@ -237,12 +226,11 @@ def complete_settings(settings: Json, before: Json, now: float) -> Json:
     for empty in ("labels", "cors", "website", "logging", "billing", "encryption"):
         if not result.get(empty):
             result.pop(empty, None)
-    check_storage_class(result["storageClass"])
+    versions.storage_class({}, result["storageClass"])
     if (result.get("autoclass") or {}).get("enabled"):
         # Autoclass starts at STANDARD whatever is requested: docs/autoclass of Cloud Storage.
         result["storageClass"] = "STANDARD"
-    problems = [*_label_problems(result.get("labels", {})), *_access_problems(iam)]
-    problems += _retention_problems(result)
+    problems = [*_label_problems(result.get("labels", {})), *_setting_problems(result)]
     problems += lifecycle.rule_problems(result.get("lifecycle", {}))
     if problems:
         raise invalid("\n".join(problems))
@@ -250,30 +238,25 @@ def complete_settings(settings: Json, before: Json, now: float) -> Json:
 
 
 def _access_settings(settings: Json, before: Json, now: float) -> Json:
+    """Return who may open the bucket to the public, and whether policies alone decide.
+
+    Uniform access can be turned off for 90 days after it was turned on; `lockedTime` is their end
+    (cloud.google.com/storage/docs/uniform-bucket-level-access).
+    """
     iam = dict(settings.get("iamConfiguration") or {})
     # An old name of the same field, which clients still send.
     old_name = iam.pop("bucketPolicyOnly", None)
     uniform = iam.get("uniformBucketLevelAccess") or old_name or {}
-    enabled = bool(uniform.get("enabled"))
     was = before.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
-    shown: Json = {"enabled": enabled}
-    if enabled:
-        shown["lockedTime"] = was.get("lockedTime") or rfc3339(now + 90 * 86400)
+    shown: Json = {"enabled": bool(uniform.get("enabled"))}
+    if shown["enabled"]:
+        shown["lockedTime"] = was.get("lockedTime") or rfc3339(now + _UNLOCKED)
     prevention = iam.get("publicAccessPrevention") or "inherited"
     return {"uniformBucketLevelAccess": shown, "publicAccessPrevention": prevention}
 
 
-def _access_problems(iam: Json) -> list[str]:
-    prevention = iam["publicAccessPrevention"]
-    if prevention in ("inherited", "enforced"):
-        return []
-    return [
-        f"Invalid value for publicAccessPrevention: '{prevention}' is neither 'inherited' nor "
-        "'enforced'."
-    ]
-
-
 def _soft_delete(settings: Json, before: Json, moment: str) -> None:
+    """Complete the policy; its time stays when the same duration is sent again."""
     wanted = settings.get("softDeletePolicy") or {}
     seconds = str(wanted.get("retentionDurationSeconds", _DEFAULT_SOFT_DELETE))
     was = before.get("softDeletePolicy", {})
@@ -285,15 +268,18 @@ def _soft_delete(settings: Json, before: Json, moment: str) -> None:
 
 
 def _note_times(settings: Json, before: Json, moment: str) -> None:
-    """Note since when a retention policy and autoclass are as they are."""
+    """Note since when a retention policy and autoclass are as they are.
+
+    Clients send back what they have read, times included: those are Google's to set, so what came
+    is replaced.
+    """
     retention = settings.get("retentionPolicy")
     if not retention or not int(retention.get("retentionPeriod") or 0):
         settings.pop("retentionPolicy", None)
     else:
+        was = before.get("retentionPolicy") or {}
         retention["retentionPeriod"] = str(retention["retentionPeriod"])
-        retention["effectiveTime"] = (before.get("retentionPolicy") or {}).get(
-            "effectiveTime", moment
-        )
+        retention["effectiveTime"] = was.get("effectiveTime", moment)
     autoclass = settings.get("autoclass")
     if autoclass is None:
         return
@@ -322,8 +308,14 @@ def _is_label(text: str) -> bool:
     return bool(_LABEL.fullmatch(text)) and text == text.lower()
 
 
-def _retention_problems(settings: Json) -> list[str]:
+def _setting_problems(settings: Json) -> list[str]:
     found = []
+    prevention = settings["iamConfiguration"]["publicAccessPrevention"]
+    if prevention not in ("inherited", "enforced"):
+        found.append(
+            f"Invalid value for publicAccessPrevention: '{prevention}' is neither 'inherited' nor "
+            "'enforced'."
+        )
     seconds = int(settings["softDeletePolicy"]["retentionDurationSeconds"])
     if seconds and seconds not in _SOFT_DELETE:
         found.append(
@@ -347,24 +339,23 @@ _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 _PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
 
 
-def policy_key(bucket: str) -> str:
-    """Return the key of a bucket's policy in the store."""
+def _policy_key(bucket: str) -> str:
     return f"buckets/{bucket}"
 
 
-def create_policy(cloud: Cloud, bucket: Bucket) -> None:
-    """Give a new bucket the policy that Google gives it."""
+def _create_policy(cloud: Cloud, bucket: Bucket) -> None:
+    """Give a new bucket the policy that Google gives it.
+
+    By it the basic roles of the project reach into its buckets; roles/owner itself has no
+    permission on objects (cloud.google.com/storage/docs/access-control/iam-roles#basic-roles).
+    """
     owners = [f"projectEditor:{bucket.project}", f"projectOwner:{bucket.project}"]
     viewers = [f"projectViewer:{bucket.project}"]
     bindings = [
-        {"role": "roles/storage.legacyBucketOwner", "members": owners},
-        {"role": "roles/storage.legacyBucketReader", "members": viewers},
+        {"role": f"roles/storage.legacy{kind}{suffix}", "members": members}
+        for kind in (("Bucket", "Object") if bucket.uniform_access else ("Bucket",))
+        for suffix, members in (("Owner", owners), ("Reader", viewers))
     ]
-    if bucket.uniform_access:
-        bindings += [
-            {"role": "roles/storage.legacyObjectOwner", "members": owners},
-            {"role": "roles/storage.legacyObjectReader", "members": viewers},
-        ]
     _put_policy(cloud, bucket.name, bindings, version=1, revision=1)
 
 
@@ -393,6 +384,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
             raise ApiError(412, "The etag of the policy does not match: it has changed.")
+        # Version 3 is the one with conditions (cloud.google.com/iam/docs/policies#versions).
         conditional = any(binding.get("condition") for binding in bindings)
         _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
         return _policy_resource(name, _policy(cloud, name))
@@ -408,42 +400,33 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
 
 
 def _policy(cloud: Cloud, bucket: str) -> Record:
-    return {"revision": 0, **access.policy(cloud, policy_key(bucket))}
+    # The revision makes the etag: a policy that was never set has none yet.
+    return {"revision": 0, **access.policy(cloud, _policy_key(bucket))}
 
 
 def _put_policy(
     cloud: Cloud, bucket: str, bindings: list[Json], version: int, *, revision: int
 ) -> None:
-    record = {
-        "version": version,
-        "etag": records.etag(revision),
-        "revision": revision,
-        "bindings": bindings,
-    }
-    cloud.store.put(POLICY, policy_key(bucket), record)
+    record = {"version": version, "etag": records.etag(revision), "revision": revision}
+    cloud.store.put(POLICY, _policy_key(bucket), record | {"bindings": bindings})
 
 
 def _policy_resource(bucket: str, policy: Record) -> Json:
-    return {
-        "kind": "storage#policy",
-        "resourceId": f"projects/_/buckets/{bucket}",
-        "version": policy["version"],
-        "etag": policy["etag"],
-        "bindings": policy["bindings"],
-    }
+    shown = {name: policy[name] for name in ("version", "etag", "bindings")}
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", **shown}
 
 
 def _merged_bindings(bindings: list[Json]) -> list[Json]:
     """Return one binding for each role and condition, in the order they came, members sorted."""
-    merged: dict[str, Json] = {}
+    result: dict[str, Json] = {}
     for binding in bindings:
         condition = binding.get("condition")
         about = f"{binding.get('role')} {sorted((condition or {}).items())}"
-        entry = merged.setdefault(about, {"role": binding.get("role") or "", "members": []})
+        entry = result.setdefault(about, {"role": binding.get("role") or "", "members": []})
         entry["members"] = sorted({*entry["members"], *(binding.get("members") or [])})
         if condition:
             entry["condition"] = condition
-    return [binding for binding in merged.values() if binding["members"]]
+    return [binding for binding in result.values() if binding["members"]]
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
@@ -455,27 +438,33 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
             "access prevention is enforced.",
         )
     if any(binding.get("condition") for binding in bindings) and not bucket.uniform_access:
+        # While access control lists count too, a condition could be passed by.
         raise ApiError(
             412, "Conditional role bindings take uniform bucket-level access on the bucket."
         )
 
 
-# Locations.
+# Locations (cloud.google.com/storage/docs/locations).
 
 
 def check_location(location: str, settings: Json) -> tuple[str, str]:
-    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`."""
+    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
+
+    Google shows locations in capitals, and takes them in any case. A configurable dual-region names
+    a continent and two of its regions.
+    """
     place = location.upper()
+    wider: dict[str, list[str]] = data.load("storage-locations")
     chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
     if chosen:
         wrong = [region for region in chosen if region.upper() not in _regions()]
-        if len(chosen) != 2 or wrong or place not in _wider_locations()["configurable"]:
+        if len(chosen) != 2 or wrong or place not in wider["configurable"]:
             raise _unknown(f"{location} with {', '.join(chosen)}")
         return place, "dual-region"
     if place in _regions():
         return place, "region"
     for kind in ("multi-region", "dual-region"):
-        if place in _wider_locations()[kind]:
+        if place in wider[kind]:
             return place, kind
     raise _unknown(location)
 
@@ -485,44 +474,39 @@ def _regions() -> frozenset[str]:
     return frozenset(region.upper() for region in data.load("compute-places"))
 
 
-def _wider_locations() -> dict[str, list[str]]:
-    locations: dict[str, list[str]] = data.load("storage-locations")
-    return locations
-
-
 def _unknown(location: str) -> Exception:
     return invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
-# Small methods that clients call in passing.
+# Small methods that clients call in passing. What they list can't be made here, but gcloud and
+# Google's provider ask for it before they delete or copy, and an error would stop them.
 
 
-@API.raw(
+def _lists_nothing(collection: str, permission: str) -> Handler:
+    """Answer the list of a collection in a bucket that is always empty."""
+
+    @API.method(f"{collection}.list", permission=permission, resources=_IN_BUCKET)
+    def list_(cloud: Cloud, call: Call) -> Json:
+        return {"kind": f"storage#{collection}"}
+
+    return list_
+
+
+_CACHES = "storage.anywhereCaches.list"
+API.raw(
     "GET",
     # Google's provider ends the path with a slash.
     r"/storage/v1/b/(?P<bucket>[^/]+)/anywhereCaches/",
     like="anywhereCaches.list",
-    hosts=HOSTS,
-    permission="storage.anywhereCaches.list",
-    resources=bucket_in("bucket"),
-)
-@API.method(
-    "anywhereCaches.list", permission="storage.anywhereCaches.list", resources=bucket_in("bucket")
-)
-def list_caches(cloud: Cloud, call: Call) -> Json:
-    """List no caches: the local cloud can't make any. Google's provider asks before it deletes."""
-    return {"kind": "storage#anywhereCaches"}
+    hosts=api.HOSTS,
+    permission=_CACHES,
+    resources=_IN_BUCKET,
+)(_lists_nothing("anywhereCaches", _CACHES))
+_lists_nothing("managedFolders", "storage.managedFolders.list")
+_lists_nothing("notifications", "storage.buckets.get")
 
 
-@API.method("notifications.list", permission="storage.buckets.get", resources=bucket_in("bucket"))
-def list_notifications(cloud: Cloud, call: Call) -> Json:
-    """List no notifications: buckets of the local cloud send none."""
-    return {"kind": "storage#notifications"}
-
-
-@API.method(
-    "buckets.getStorageLayout", permission="storage.objects.list", resources=bucket_in("bucket")
-)
+@API.method("buckets.getStorageLayout", permission="storage.objects.list", resources=_IN_BUCKET)
 def storage_layout(cloud: Cloud, call: Call) -> Json:
     """Return a bucket's location and that its namespace is flat; gcloud asks before a copy."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
@@ -543,11 +527,3 @@ def service_account(cloud: Cloud, call: Call) -> Json:
         raise invalid(f"Unknown project id: {call.project}")
     number = found["projectNumber"]
     return {"kind": "storage#serviceAccount", "email_address": api.storage_agent(number)}
-
-
-@API.method(
-    "managedFolders.list", permission="storage.managedFolders.list", resources=bucket_in("bucket")
-)
-def list_managed_folders(cloud: Cloud, call: Call) -> Json:
-    """List no managed folders, which can't be made here. gcloud asks before it removes all."""
-    return {"kind": "storage#managedFolders"}

@@ -1,6 +1,8 @@
-"""Lifecycle rules, and the hourly rounds that apply them and purge what was soft-deleted."""
+"""Lifecycle rules, and the hourly rounds that apply them and purge what was soft-deleted.
 
-from __future__ import annotations
+Sources: cloud.google.com/storage/docs/lifecycle (which actions and conditions there are, and that
+all conditions of a rule must hold) and …/lifecycle-configurations (their limits).
+"""
 
 import logging
 from collections import defaultdict
@@ -12,9 +14,7 @@ from localcloud.core.call import Json
 from localcloud.core.clock import seconds_of
 from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.services.storage import records, uploads, versions
-from localcloud.services.storage.content import Contents
 from localcloud.services.storage.records import Bucket, Version
-from localcloud.services.storage.versions import STORAGE_CLASSES
 
 log = logging.getLogger(__name__)
 _INTERVAL = 3600.0
@@ -33,8 +33,10 @@ def apply(cloud: Cloud) -> int:
     """Do now what the rounds do; return how many versions and uploads changed."""
     changed = uploads.expire(cloud, uploads.LIFETIME)
     for bucket in records.all_buckets(cloud):
+        rules = bucket.settings.get("lifecycle", {}).get("rule", [])
         with cloud.store.locked():
-            changed += _purge(cloud, bucket.name) + _apply_rules(cloud, bucket)
+            changed += _purge(cloud, bucket.name)
+            changed += sum(_apply_rule(cloud, bucket, rule) for rule in rules)
     for key, record in cloud.store.items(records.DELETED_BUCKET):
         changed += _purge(cloud, key)
         if record["soft_deleted"] + Bucket(**record).soft_delete_seconds <= cloud.clock.now():
@@ -66,7 +68,8 @@ def _collect(cloud: Cloud) -> None:
     for bucket in records.all_buckets(cloud):
         for kind in records.kinds(bucket.name):
             used[bucket.name] |= {record["content"] for _, record in cloud.store.items(kind)}
-    removed = Contents(cloud).collect(used, set(cloud.store.keys(records.UPLOAD)))
+    kept = set(cloud.store.keys(records.UPLOAD))
+    removed = versions.Contents(cloud).collect(used, kept)
     if removed:
         log.info("removed %d files of unfinished uploads and deletions", removed)
 
@@ -77,14 +80,9 @@ def _purge(cloud: Cloud, bucket: str) -> int:
     for key, record in cloud.store.items(records.deleted_kind(bucket)):
         if record["hard_delete"] <= cloud.clock.now():
             cloud.store.delete(records.deleted_kind(bucket), key)
-            Contents(cloud).remove(bucket, record["content"])
+            versions.Contents(cloud).remove(bucket, record["content"])
             purged += 1
     return purged
-
-
-def _apply_rules(cloud: Cloud, bucket: Bucket) -> int:
-    rules = bucket.settings.get("lifecycle", {}).get("rule", [])
-    return sum(_apply_rule(cloud, bucket, rule) for rule in rules)
 
 
 def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
@@ -101,13 +99,14 @@ def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
         if action["type"] == "SetStorageClass":
             changed += _set_class(cloud, bucket, version, action["storageClass"])
         elif versions.protection(cloud, bucket, version) is None:
+            # A version that is held or retained waits; a later round finds it again.
             versions.delete(cloud, bucket, version)
             changed += 1
     return changed
 
 
 def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
-    """Return all live and noncurrent versions, each with how many newer ones there are."""
+    """Yield all live and noncurrent versions, each with how many newer ones there are."""
     by_name: dict[str, list[Version]] = defaultdict(list)
     for kind in (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name)):
         for _, record in cloud.store.items(kind):
@@ -172,11 +171,11 @@ def _rule_problems(rule: Json) -> list[str]:
     kind, found = action.get("type"), []
     if kind not in _ACTIONS:
         found.append(f"action type '{kind}' is not one of {', '.join(_ACTIONS)}")
-    if kind == "SetStorageClass" and action.get("storageClass") not in STORAGE_CLASSES:
+    if kind == "SetStorageClass" and action.get("storageClass") not in versions.STORAGE_CLASSES:
         found.append(f"storage class '{action.get('storageClass')}' does not exist")
     if kind != "SetStorageClass" and action.get("storageClass"):
         found.append(f"action {kind} takes no storageClass")
-    if not {name for name, value in condition.items() if value is not None}:
+    if all(value is None for value in condition.values()):
         found.append("it has no condition")
     if kind == "AbortIncompleteMultipartUpload" and set(condition) - _UPLOAD_CONDITIONS:
         found.append(f"{kind} takes only the conditions {', '.join(sorted(_UPLOAD_CONDITIONS))}")
@@ -189,38 +188,42 @@ def _rule_problems(rule: Json) -> list[str]:
         if condition.get(name) and _date_of(condition[name]) is None:
             found.append(f"{name} '{condition[name]}' is not a date such as 2026-01-31")
     for name in condition.get("matchesStorageClass") or []:
-        if name not in STORAGE_CLASSES:
+        if name not in versions.STORAGE_CLASSES:
             found.append(f"storage class '{name}' does not exist")
     return found
 
 
 def _holds(name: str, value: object, version: Version, newer: int, now: float) -> bool:
+    """Return whether one condition holds; one about a time that a version lacks never does."""
     if value is None or value == []:
         return True
-    since = version.noncurrent_since
-    custom = _moment(version.fields.get("customTime"))
-    simple = {
-        "isLive": (since is None) == value,
-        "matchesStorageClass": isinstance(value, list) and version.storage_class in value,
-        "matchesPrefix": name_matches({name: value}, version.name),
-        "matchesSuffix": name_matches({name: value}, version.name),
-    }
-    if name in simple:
-        return simple[name]
+    if name == "isLive":
+        return (version.noncurrent_since is None) == value
+    if name == "matchesStorageClass":
+        return isinstance(value, list) and version.storage_class in value
+    if name in ("matchesPrefix", "matchesSuffix"):
+        return name_matches({name: value}, version.name)
     number = float(str(value)) if str(value).isdigit() else 0.0
-    if name == "sizeAboveBytes":
-        return version.size > number
-    if name == "sizeBelowBytes":
-        return version.size < number
-    if name == "numNewerVersions":
-        return newer >= number
-    moments = {"age": version.created, "daysSinceCustomTime": custom}
-    if name in ("age", "daysSinceCustomTime", "daysSinceNoncurrentTime"):
-        moment = moments.get(name, since)
-        return moment is not None and now >= moment + number * DAY
-    dated = {"createdBefore": version.created, "customTimeBefore": custom}
-    moment, limit = dated.get(name, since), _date_of(str(value))
-    return moment is not None and limit is not None and moment < limit
+    counted = {
+        "sizeAboveBytes": version.size > number,
+        "sizeBelowBytes": version.size < number,
+        "numNewerVersions": newer >= number,
+    }
+    if name in counted:
+        return counted[name]
+    custom = _moment(version.fields.get("customTime"))
+    moments = {
+        **dict.fromkeys(("age", "createdBefore"), version.created),
+        **dict.fromkeys(("daysSinceCustomTime", "customTimeBefore"), custom),
+    }
+    # The two that are left are about the time since when it is noncurrent.
+    moment = moments.get(name, version.noncurrent_since)
+    if moment is None:
+        return False
+    if name in _COUNTS:
+        return now >= moment + number * DAY
+    limit = _date_of(str(value))
+    return limit is not None and moment < limit
 
 
 def _date_of(text: str) -> float | None:

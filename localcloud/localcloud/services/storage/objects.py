@@ -1,6 +1,4 @@
-"""Objects: metadata, lists, downloads and deletion, and reading and writing by the XML API."""
-
-from __future__ import annotations
+"""Objects: metadata, lists, downloads, deletion and copies; reading and writing by the XML API."""
 
 import base64
 import gzip
@@ -10,7 +8,7 @@ import string
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import lru_cache
@@ -22,11 +20,11 @@ from xml.sax.saxutils import escape
 from localcloud.core.call import Call, Json, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Collection
 from localcloud.services.storage import api, records, versions
-from localcloud.services.storage.api import API, OBJECTS, Conditions, refuse_acl
-from localcloud.services.storage.content import CHUNK, Contents, chunks_of
+from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions
 from localcloud.services.storage.records import Version
-from localcloud.services.storage.versions import Write, header_hashes
+from localcloud.services.storage.versions import CHUNK, Checksums, Contents, Write
 
 _PAGE = 1000
 
@@ -35,17 +33,19 @@ _PAGE = 1000
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
-        version = find(cloud, call)
-        tag = records.object_etag(version)
-        if Conditions.of(call).check_read(version) or _has_tag(call, tag):
+        version = _find(cloud, call)
+        tag = records.etag(version.generation, version.metageneration)
+        known = call.request.headers.get("If-None-Match", "").strip('"')
+        if Conditions.of(call).check_read(version) or known == tag:
             return Response(304, headers={"ETag": tag})
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
-            return media(cloud, version, call.request, tag)
+            return _media(cloud, version, call.request, tag)
     return records.object_resource(version)
 
 
 @OBJECTS.method("list")
 def _list_objects(cloud: Cloud, call: Call) -> Json:
+    """Return a page of objects, and of the prefixes that stand for what is below a delimiter."""
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
@@ -61,12 +61,13 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
         match_glob=call.arg("matchGlob"),
         include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
     )
-    after = decode_token(call.arg("pageToken"))
+    after = _decode_token(call.arg("pageToken"))
     items: list[Json] = []
     prefixes: list[str] = []
     last: Position | None = None
     with cloud.store.locked():
         for entry in wanted.entries(_keys(cloud, call, bucket, wanted.prefix), after):
+            # A page counts prefixes, too.
             if len(items) + len(prefixes) == limit:
                 break
             last = entry
@@ -76,18 +77,14 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
                 items.append(records.object_resource(_listed(cloud, call, bucket, entry)))
         else:
             last = None
-    page: Json = {"kind": "storage#objects"}
-    if items:
-        page["items"] = items
-    if prefixes:
-        page["prefixes"] = prefixes
-    if last is not None:
-        page["nextPageToken"] = encode_token(last)
-    return page
+    token = base64.urlsafe_b64encode(json.dumps(last).encode()).decode() if last else ""
+    page: Json = {"items": items, "prefixes": prefixes, "nextPageToken": token}
+    return {"kind": "storage#objects"} | {name: part for name, part in page.items() if part}
 
 
 @OBJECTS.method("patch", verb="update")
 def _patch(cloud: Cloud, call: Call) -> Json:
+    # A PATCH changes the fields that it names, a PUT leaves no other.
     changes = versions.writable(call.body)
     return _change(cloud, call, lambda fields: versions.patched(fields, changes))
 
@@ -102,14 +99,14 @@ def _update(cloud: Cloud, call: Call) -> Json:
 def delete(cloud: Cloud, call: Call) -> None:
     """Delete an object, or one of its versions."""
     with cloud.store.locked():
-        version = find(cloud, call)
+        version = _find(cloud, call)
         Conditions.of(call).check(version)
         bucket = records.require_bucket(cloud, version.bucket)
         versions.protect(cloud, bucket, version)
         versions.delete(cloud, bucket, version, for_good=bool(call.arg("generation")))
 
 
-def find(cloud: Cloud, call: Call) -> Version:
+def _find(cloud: Cloud, call: Call) -> Version:
     """Return the version that a call names by bucket, object and, if sent, generation.
 
     A missing one is 404, or 403 where the caller may not learn that it is missing.
@@ -129,6 +126,7 @@ def find(cloud: Cloud, call: Call) -> Version:
 
 
 def _keys(cloud: Cloud, call: Call, bucket: str, prefix: str) -> list[tuple[str, int]]:
+    """Return the sorted names to list, each with its generation; 0 stands for the live one."""
     store = cloud.store
     if call.flag("softDeleted"):
         if call.flag("versions"):
@@ -145,7 +143,7 @@ def _split(keys: list[str]) -> list[tuple[str, int]]:
     return sorted(records.split_key(key) for key in keys)
 
 
-def _listed(cloud: Cloud, call: Call, bucket: str, entry: Position) -> Version:
+def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version:
     name, _, generation = entry
     if call.flag("softDeleted"):
         found = records.find_deleted(cloud, bucket, name, generation)
@@ -155,9 +153,10 @@ def _listed(cloud: Cloud, call: Call, bucket: str, entry: Position) -> Version:
 
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
-    refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
+    # Metadata has a generation of its own, the metageneration; the bytes' stays.
+    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     with cloud.store.locked():
-        version = find(cloud, call)
+        version = _find(cloud, call)
         Conditions.of(call).check(version)
         changed = replace(
             version,
@@ -169,14 +168,14 @@ def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
     return records.object_resource(changed)
 
 
-def _has_tag(call: Call, tag: str) -> bool:
-    return call.request.headers.get("If-None-Match", "").strip('"') == tag
-
-
 # Lists: prefixes, delimiters, offsets, globs and pages.
 
 Position = tuple[str, int, int]
-"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation."""
+"""The position of an entry in a list: its name, 0 for a prefix or 1 for an object, generation.
+
+A page token is the last position: whatever is written or deleted between two pages, no entry comes
+twice.
+"""
 
 
 @dataclass(frozen=True)
@@ -191,9 +190,10 @@ class Listing:
     include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
-        """Return the entries behind `after`; `keys` are all names and generations, sorted."""
+        """Yield the entries behind `after`; `keys` are all names and generations, sorted."""
         glob = compile_glob(self.match_glob) if self.match_glob else None
         first = max(self.prefix, self.start_offset, after[0] if after else "")
+        # Names are sorted, so those below one prefix follow each other.
         seen = ""
         for name, generation in keys[bisect_left(keys, (first, -1)) :]:
             if not name.startswith(self.prefix) or (self.end_offset and name >= self.end_offset):
@@ -206,6 +206,7 @@ class Listing:
                     yield entry
 
     def _entries_of(self, name: str, generation: int) -> Iterator[Position]:
+        # A delimiter inside the prefix itself does not count.
         end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
         if end < 0:
             yield name, 1, generation
@@ -216,13 +217,7 @@ class Listing:
             yield name, 1, generation
 
 
-def encode_token(position: Position) -> str:
-    """Return the page token for the entries behind `position`."""
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
-
-
-def decode_token(token: str) -> Position | None:
-    """Return the position in a page token, or None for no token."""
+def _decode_token(token: str) -> Position | None:
     if not token:
         return None
     try:
@@ -230,6 +225,9 @@ def decode_token(token: str) -> Position | None:
         return str(name), int(kind), int(generation)
     except (ValueError, TypeError):
         raise invalid(f"Invalid page token: {token}") from None
+
+
+_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
 
 
 @lru_cache(maxsize=64)
@@ -244,11 +242,8 @@ def compile_glob(glob: str) -> re.Pattern[str]:
     depth = 0
     parts: list[str] = []
     for token in tokens:
-        if token == "{":
-            depth += 1
-        elif token == "}":
-            depth -= 1
-        parts.append(_translate(token, depth))
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        parts.append("|" if token == "," and depth else _GLOB.get(token) or _literal(token))
     try:
         if depth:
             raise re.error("unbalanced braces")
@@ -257,12 +252,8 @@ def compile_glob(glob: str) -> re.Pattern[str]:
         raise invalid(f"Invalid glob pattern '{glob}': {error}.") from None
 
 
-def _translate(token: str, depth: int) -> str:
-    plain = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
-    if token in plain:
-        return plain[token]
-    if token == "," and depth:
-        return "|"
+def _literal(token: str) -> str:
+    """Return a set of characters, an escaped character or a plain one; no set has a slash."""
     if len(token) > 2 and token.startswith("["):
         inner = token[1:-1]
         inverted = inner[0] in "!^"
@@ -275,43 +266,53 @@ def _translate(token: str, depth: int) -> str:
 # Downloads: headers, ranges and decompression.
 
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+_FIELDS = {
+    "Cache-Control": "cacheControl",
+    "Content-Disposition": "contentDisposition",
+    "Content-Encoding": "contentEncoding",
+    "Content-Language": "contentLanguage",
+    "Content-Type": "contentType",
+}
 
 
-def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
+def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
     """Return the object's bytes, or the range of them that the request asks for.
 
     Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
     the reader.
     """
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
-    headers = media_headers(version, etag)
+    headers = _media_headers(version, etag)
     path = Contents(cloud).path(version.bucket, version.content)
     if _must_decompress(version, request):
+        # What only claims to be gzip is served as it is.
         with suppress(OSError, EOFError, zlib.error):
             return _decompressed(path, headers)
-    span = _span(request.headers.get("Range", ""), version.size)
+    asked = _RANGE.fullmatch(request.headers.get("Range", "").strip())
+    span = _span(asked, version.size)
     if span is None:
         message = b"The requested range cannot be satisfied."
         return Response(416, message, {"Content-Range": f"bytes */{version.size}"})
     start, length = span
-    status = 200
     # An answer to a range is partial even when it is the whole object.
-    if request.headers.get("Range") and _RANGE.fullmatch(request.headers["Range"].strip()):
-        status = 206
+    if asked:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{version.size}"
-    body: bytes | Iterator[bytes] = b""
-    if request.verb != "HEAD":
-        body = _pieces(path.open("rb"), start, length)
-    return Response(status, body, headers | {"Content-Length": str(length)}, length)
+    body = b"" if request.verb == "HEAD" else _pieces(path.open("rb"), start, length)
+    headers["Content-Length"] = str(length)
+    return Response(206 if asked else 200, body, headers, length)
 
 
-def media_headers(version: Version, etag: str) -> dict[str, str]:
-    """Return the headers that go with an object's bytes."""
+def _media_headers(version: Version, etag: str) -> dict[str, str]:
+    """Return the headers that go with an object's bytes, as both APIs send them.
+
+    x-goog-stored-… tell what is stored where the body is decompressed on its way
+    (cloud.google.com/storage/docs/xml-api/reference-headers).
+    """
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
-    encoding = version.fields.get("contentEncoding")
-    content_type = version.fields.get("contentType") or "application/octet-stream"
+    fields = {"contentType": "application/octet-stream"} | {
+        k: v for k, v in version.fields.items() if v
+    }
     headers = {
-        "Content-Type": _header_value(content_type),
         "ETag": etag,
         "Last-Modified": formatdate(version.updated, usegmt=True),
         "Accept-Ranges": "bytes",
@@ -320,17 +321,10 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
         "x-goog-hash": hashes,
         "x-goog-storage-class": version.storage_class,
         "x-goog-stored-content-length": str(version.size),
-        "x-goog-stored-content-encoding": _header_value(encoding or "identity"),
+        "x-goog-stored-content-encoding": _header_value(fields.get("contentEncoding", "identity")),
     }
-    for field, header in (
-        ("cacheControl", "Cache-Control"),
-        ("contentDisposition", "Content-Disposition"),
-        ("contentEncoding", "Content-Encoding"),
-        ("contentLanguage", "Content-Language"),
-    ):
-        if version.fields.get(field):
-            headers[header] = _header_value(version.fields[field])
-    for key, value in version.fields.get("metadata", {}).items():
+    headers |= {name: _header_value(fields[key]) for name, key in _FIELDS.items() if key in fields}
+    for key, value in fields.get("metadata", {}).items():
         headers[f"x-goog-meta-{quote(key)}"] = _header_value(value)
     return headers
 
@@ -340,14 +334,14 @@ def _header_value(value: str) -> str:
     return quote(value, safe=f" {string.punctuation}")
 
 
-def md5_etag(version: Version) -> str:
+def _md5_etag(version: Version) -> str:
     """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
-    if version.md5 is None:
-        return f'"{version.generation}"'
-    return f'"{base64.b64decode(version.md5).hex()}"'
+    md5 = base64.b64decode(version.md5).hex() if version.md5 else str(version.generation)
+    return f'"{md5}"'
 
 
 def _must_decompress(version: Version, request: Request) -> bool:
+    """Decompressive transcoding: cloud.google.com/storage/docs/transcoding."""
     return (
         version.fields.get("contentEncoding") == "gzip"
         and "gzip" not in request.headers.get("Accept-Encoding", "")
@@ -356,31 +350,33 @@ def _must_decompress(version: Version, request: Request) -> bool:
 
 
 def _decompressed(path: Path, headers: dict[str, str]) -> Response:
-    """Decompress stored gzip for a caller who did not ask for it (decompressive transcoding)."""
+    """Decompress stored gzip for a caller who did not ask for it; ranges are ignored then."""
     del headers["Content-Encoding"]
+    # Once to learn the length, which the header must say, and once to send.
     with gzip.open(path) as file:
         length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
     headers = headers | {"Warning": "214 UploadServer gunzipped", "Content-Length": str(length)}
     return Response(200, _pieces(gzip.open(path), 0, length), headers, length)
 
 
-def _span(header: str, size: int) -> tuple[int, int] | None:
-    """Return start and length of the requested range; None when it is empty."""
-    found = _RANGE.fullmatch(header.strip())
-    if not found:
+def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
+    """Return start and length of the requested range; None when it is empty.
+
+    A header in another form asks for everything, as RFC 9110 (section 14.2) wants it.
+    """
+    if not asked:
         return 0, size
-    first, last, suffix = found.groups()
+    first, last, suffix = asked.groups()
     if suffix is not None:
         length = min(int(suffix), size)
         return (size - length, length) if length else None
     start = int(first)
     end = min(int(last), size - 1) if last else size - 1
-    if start >= size or end < start:
-        return None
-    return start, end - start + 1
+    return None if start >= size or end < start else (start, end - start + 1)
 
 
 def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
+    # The file is read while the client takes it: an object of any size needs one chunk of memory.
     with file:
         file.seek(start)
         while length > 0:
@@ -391,7 +387,8 @@ def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterato
             yield chunk
 
 
-# The XML API: GET, HEAD and PUT of an object. TensorFlow reads objects this way.
+# The XML API: GET, HEAD and PUT of an object (cloud.google.com/storage/docs/xml-api/overview).
+# TensorFlow reads and writes objects this way.
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
@@ -401,13 +398,6 @@ _CODES = {
     403: "AccessDenied",
     404: "NoSuchKey",
     412: "PreconditionFailed",
-}
-_FIELDS = {
-    "Content-Type": "contentType",
-    "Content-Encoding": "contentEncoding",
-    "Content-Disposition": "contentDisposition",
-    "Content-Language": "contentLanguage",
-    "Cache-Control": "cacheControl",
 }
 _META = "x-goog-meta-"
 Handler = Callable[[Cloud, Call], Response]
@@ -442,11 +432,11 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
-        version = find(cloud, call)
-        tag = md5_etag(version)
+        version = _find(cloud, call)
+        tag = _md5_etag(version)
         if call.request.headers.get("If-None-Match", "") == tag:
             return Response(304, headers={"ETag": tag})
-        return media(cloud, version, call.request, tag)
+        return _media(cloud, version, call.request, tag)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
@@ -454,12 +444,9 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
 def put_by_xml(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
     headers = call.request.headers
-    body = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
-    metadata = {
-        name[len(_META) :].lower(): value
-        for name, value in headers.items()
-        if name.lower().startswith(_META)
-    }
+    body: Json = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
+    own = {name.lower(): value for name, value in headers.items()}
+    metadata = {name[len(_META) :]: own[name] for name in own if name.startswith(_META)}
     write = Write(
         bucket=call.params["bucket"],
         name=call.params["object"],
@@ -469,10 +456,10 @@ def put_by_xml(cloud: Cloud, call: Call) -> Response:
             generation_match=_number(call, "x-goog-if-generation-match"),
             metageneration_match=_number(call, "x-goog-if-metageneration-match"),
         ),
-        hashes=header_hashes(call.request),
+        hashes=versions.header_hashes(call.request),
     )
-    version = write.take(cloud, chunks_of(call.request.stream))
-    answer = media_headers(version, md5_etag(version))
+    version = write.take(cloud, versions.chunks_of(call.request.stream))
+    answer = _media_headers(version, _md5_etag(version))
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
 
@@ -482,3 +469,167 @@ def _number(call: Call, header: str) -> int | None:
     if value and not value.isdigit():
         raise ApiError(400, f"Invalid value for {header}: '{value}' is not an integer.")
     return int(value) if value else None
+
+
+# Objects made of others: copy, rewrite, move, compose and restore.
+
+_SOURCES = 32
+_MOVED = Collection(API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject"))
+
+
+@DESTINATIONS.method("copy", verb="create")
+def _copy(cloud: Cloud, call: Call) -> Json:
+    return records.object_resource(_copied(cloud, call, call.params["destinationBucket"]))
+
+
+@DESTINATIONS.method("rewrite", verb="create")
+def rewrite(cloud: Cloud, call: Call) -> Json:
+    """Copy an object, always in one call, so there is never a token.
+
+    Google splits long copies over calls and gives a token for the next; a copy here is a link.
+    """
+    if call.arg("rewriteToken"):
+        raise invalid(f"Invalid rewrite token: {call.arg('rewriteToken')}")
+    version = _copied(cloud, call, call.params["destinationBucket"])
+    return {
+        "kind": "storage#rewriteResponse",
+        "totalBytesRewritten": str(version.size),
+        "objectSize": str(version.size),
+        "done": True,
+        "resource": records.object_resource(version),
+    }
+
+
+@_MOVED.method("move", verb="create")
+def move(cloud: Cloud, call: Call) -> Json:
+    """Rename an object within its bucket; a copy and a deletion that others see as one step."""
+    name = call.params["bucket"]
+    if call.params["sourceObject"] == call.params["destinationObject"]:
+        raise invalid("The source and the destination of a move must differ.")
+    with cloud.store.locked():
+        source = _source(cloud, call, name)
+        api.require(cloud, call.principal, name, "storage.objects.delete", source.name)
+        bucket = records.require_bucket(cloud, name)
+        versions.protect(cloud, bucket, source)
+        version = _copied(cloud, call, name)
+        versions.delete(cloud, bucket, source)
+    return records.object_resource(version)
+
+
+@DESTINATIONS.method("compose", verb="create")
+def compose(cloud: Cloud, call: Call) -> Json:
+    """Join up to 32 objects of a bucket into one (…/storage/docs/composite-objects)."""
+    bucket = call.params["destinationBucket"]
+    api.refuse_acl(call, records.require_bucket(cloud, bucket))
+    api.refuse_key_in_call(call)
+    wanted = call.body.get("sourceObjects") or []
+    if not 1 <= len(wanted) <= _SOURCES:
+        raise invalid(
+            f"The number of source components provided ({len(wanted)}) is not between 1 and "
+            f"{_SOURCES}."
+        )
+    for source in wanted:
+        name = source.get("name") or ""
+        api.require(cloud, call.principal, bucket, "storage.objects.get", name)
+    moves = call.body.get("deleteSourceObjects")
+    body = call.body.get("destination") or {}
+    name, conditions = call.params["destinationObject"], Conditions.of(call)
+    write = Write(bucket, name, call.principal, body, conditions)
+    write.check(cloud)
+    contents = Contents(cloud)
+    with contents.draft() as draft, ExitStack() as files:
+        with cloud.store.locked():
+            sources = [_component(cloud, bucket, source) for source in wanted]
+            paths = [contents.path(bucket, source.content) for source in sources]
+            streams = [files.enter_context(path.open("rb")) for path in paths]
+        # Outside the lock: the files are open, so nothing that is deleted now can disturb.
+        draft.fill(chunk for stream in streams for chunk in versions.chunks_of(stream))
+        # The MD5 of a composed object is unknown on Google, so clients must not count on it.
+        checksums = replace(draft.digest.result(), md5=None)
+        components = sum(source.components or 1 for source in sources)
+        version = write.finish(cloud, draft.path, checksums, components=components)
+    if moves:
+        for component in sources:
+            api.require(cloud, call.principal, bucket, "storage.objects.delete", component.name)
+        _delete(cloud, bucket, [source for source in sources if source.name != version.name])
+    return records.object_resource(version)
+
+
+@OBJECTS.method("restore")
+def restore(cloud: Cloud, call: Call) -> Json:
+    """Restore a soft-deleted version as a new generation.
+
+    Its bytes, metadata and storage class come back; the soft-deleted version stays until its time
+    is over.
+    """
+    bucket, name = call.params["bucket"], call.params["object"]
+    generation = call.number("generation")
+    if generation is None:
+        raise invalid("Required parameter: generation")
+    with cloud.store.locked():
+        found = records.find_deleted(cloud, bucket, name, generation)
+        if found is None:
+            raise records.missing(bucket, name)
+        version = _duplicate(cloud, found, _same(call, found, bucket, name))
+    return records.object_resource(version)
+
+
+def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
+    api.refuse_acl(call, records.require_bucket(cloud, destination))
+    api.refuse_key_in_call(call)
+    source_bucket = call.params.get("sourceBucket", destination)
+    name = call.params["sourceObject"]
+    api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
+    with cloud.store.locked():
+        source = _source(cloud, call, source_bucket)
+        write = _same(call, source, destination, call.params["destinationObject"])
+        return _duplicate(cloud, source, write)
+
+
+def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
+    """Return a write of the source's bytes, with its metadata unless the caller sends other.
+
+    Holds stay behind: they protect one object, not its copies.
+    """
+    body = dict(call.body)
+    if not versions.writable(body):
+        held = ("temporaryHold", "eventBasedHold")
+        body |= {field: value for field, value in source.fields.items() if field not in held}
+    return Write(bucket, name, call.principal, body, Conditions.of(call))
+
+
+def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:
+    """Give the destination the source's bytes; a link takes no time however many there are."""
+    write.check(cloud)
+    api.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
+    contents = Contents(cloud)
+    with contents.draft() as draft:
+        contents.link(source.bucket, source.content, draft.path)
+        checksums = Checksums(source.size, source.md5, source.crc32c)
+        return write.finish(cloud, draft.path, checksums, components=source.components)
+
+
+def _source(cloud: Cloud, call: Call, bucket: str) -> Version:
+    name = call.params["sourceObject"]
+    source = records.require(cloud, bucket, name, call.number("sourceGeneration"))
+    Conditions.of(call, "ifSource").check(source)
+    return source
+
+
+def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
+    generation = int(source["generation"]) if source.get("generation") else None
+    found = records.require(cloud, bucket, source.get("name") or "", generation)
+    expected = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
+    Conditions(generation_match=int(expected) if expected is not None else None).check(found)
+    api.check_readable(cloud, records.require_bucket(cloud, bucket), found)
+    return found
+
+
+def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
+    with cloud.store.locked():
+        found = records.require_bucket(cloud, bucket)
+        for source in sources:
+            # The object may have been replaced since.
+            if records.find(cloud, bucket, source.name, source.generation) is not None:
+                versions.protect(cloud, found, source)
+                versions.delete(cloud, found, source)

@@ -2,16 +2,14 @@
 
 Every bucket has three kinds of its own in the store, so that listing one never walks through the
 objects of another: `object/B` holds the live version of each name, `noncurrent-object/B` the older
-ones and `soft-deleted-object/B` those that can still be restored.
+ones and `soft-deleted-object/B` those that can still be restored. Times are seconds since the
+epoch; generations are microseconds since then, as Google's are.
 """
-
-from __future__ import annotations
 
 import base64
 import ipaddress
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
 from urllib.parse import quote
 
 from localcloud.core.call import Json
@@ -27,7 +25,10 @@ UPLOAD = "upload"
 
 @dataclass
 class Bucket:
-    """A bucket: what never changes, and its settings as the API shows them."""
+    """A bucket: what never changes, and its settings as the API shows them.
+
+    Settings are complete: `buckets` has filled in Google's defaults when they were written.
+    """
 
     name: str
     project: str
@@ -44,14 +45,12 @@ class Bucket:
     @property
     def public_access_prevented(self) -> bool:
         """Whether access without a Google account is never allowed."""
-        iam: Json = self.settings["iamConfiguration"]
-        return bool(iam["publicAccessPrevention"] == "enforced")
+        return str(self.settings["iamConfiguration"]["publicAccessPrevention"]) == "enforced"
 
     @property
     def uniform_access(self) -> bool:
         """Whether policies alone decide, without access control lists."""
-        iam: Json = self.settings["iamConfiguration"]
-        return bool(iam["uniformBucketLevelAccess"]["enabled"])
+        return bool(self.settings["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"])
 
     @property
     def versioned(self) -> bool:
@@ -69,7 +68,7 @@ class Version:
     """One generation of an object.
 
     Attributes:
-        content: name of the file with its bytes, see `content.Contents`.
+        content: name of the file with its bytes, see `versions.Contents`.
         md5: base64; None for a composed object, as on Google.
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
@@ -118,7 +117,10 @@ def kinds(bucket: str) -> tuple[str, str, str]:
 
 
 def version_key(name: str, generation: int) -> str:
-    """Return the key of a version; a name has no line feed, so that the key can be split again."""
+    """Return the key of a version; a name has no line feed, so that the key can be split again.
+
+    Twenty digits hold every 64-bit number, so that keys sort as their generations do.
+    """
     return f"{name}\n{generation:020d}"
 
 
@@ -136,10 +138,8 @@ def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
 
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
     """Return the bucket; 404 when there is none."""
-    bucket = find_bucket(cloud, name)
-    if bucket is None:
-        raise ApiError(404, "The specified bucket does not exist.")
-    return bucket
+    missing_bucket = ApiError(404, "The specified bucket does not exist.")
+    return Bucket(**cloud.store.load(BUCKET, name, missing_bucket))
 
 
 def put_bucket(cloud: Cloud, bucket: Bucket) -> None:
@@ -159,8 +159,9 @@ def load(cloud: Cloud, kind: str, key: str) -> Version | None:
 
 
 def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
-    """Put a version under a key of one of the three kinds."""
-    cloud.store.put(kind, key, record_of(version))
+    """Put a version under a key of one of the three kinds, without what is None."""
+    fields = vars(version).items()
+    cloud.store.put(kind, key, {k: v for k, v in fields if v is not None or k == "md5"})
 
 
 def replace_version(cloud: Cloud, version: Version) -> None:
@@ -170,11 +171,6 @@ def replace_version(cloud: Cloud, version: Version) -> None:
     else:
         key = version_key(version.name, version.generation)
         save(cloud, noncurrent_kind(version.bucket), key, version)
-
-
-def record_of(version: Version) -> dict[str, Any]:
-    """Return the version as JSON, without what is None."""
-    return {key: value for key, value in vars(version).items() if value is not None or key == "md5"}
 
 
 def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) -> Version | None:
@@ -204,11 +200,11 @@ def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None)
     return found
 
 
-# Names of buckets and objects.
+# Names of buckets and objects. The rules are Google's; its answers name only the name.
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
-_LABEL_LENGTH = 63
-_WHOLE_LENGTH = 222
+# Of a part between dots, and of a name with dots as a whole.
+_LABEL_LENGTH, _WHOLE_LENGTH = 63, 222
 
 
 def check_bucket_name(name: str) -> None:
@@ -279,7 +275,10 @@ _MEDIA = "https://storage.googleapis.com/download/storage/v1/b"
 
 
 def etag(*numbers: int) -> str:
-    """Return an entity tag in the form of Google's: a protocol buffer of the numbers in base64."""
+    """Return an entity tag in the form of Google's: a protocol buffer of the numbers in base64.
+
+    Each number is a varint behind its field's tag (protobuf.dev/programming-guides/encoding).
+    """
     encoded = bytearray()
     for field, number in enumerate(numbers, start=1):
         encoded.append(field << 3)
@@ -317,11 +316,6 @@ def bucket_resource(bucket: Bucket) -> Json:
     return shown
 
 
-def object_etag(version: Version) -> str:
-    """Return the entity tag of an object's metadata."""
-    return etag(version.generation, version.metageneration)
-
-
 def object_resource(version: Version) -> Json:
     """Return the object version as the API shows it."""
     name = quote(version.name, safe="")
@@ -338,24 +332,23 @@ def object_resource(version: Version) -> Json:
         "storageClass": version.storage_class,
         "size": str(version.size),
         "crc32c": version.crc32c,
-        "etag": object_etag(version),
+        "etag": etag(version.generation, version.metageneration),
         "timeCreated": rfc3339(version.created),
         "updated": rfc3339(version.updated),
         "timeStorageClassUpdated": rfc3339(version.class_updated),
         "timeFinalized": rfc3339(version.created),
         **version.fields,
     }
-    if version.md5 is not None:
-        shown["md5Hash"] = version.md5
-    if version.kms_version is not None:
-        shown["kmsKeyName"] = version.kms_version
-    if version.components is not None:
-        shown["componentCount"] = version.components
-    for field, moment in (
-        ("timeDeleted", version.noncurrent_since),
-        ("softDeleteTime", version.soft_deleted),
-        ("hardDeleteTime", version.hard_delete),
-    ):
-        if moment is not None:
-            shown[field] = rfc3339(moment)
-    return shown
+    sometimes = {
+        "md5Hash": version.md5,
+        "kmsKeyName": version.kms_version,
+        "componentCount": version.components,
+        "timeDeleted": _shown_time(version.noncurrent_since),
+        "softDeleteTime": _shown_time(version.soft_deleted),
+        "hardDeleteTime": _shown_time(version.hard_delete),
+    }
+    return shown | {name: value for name, value in sometimes.items() if value is not None}
+
+
+def _shown_time(moment: float | None) -> str | None:
+    return None if moment is None else rfc3339(moment)

@@ -3,14 +3,12 @@
 Each ends in `versions.Write`, which makes the bytes the object's live version.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from email.message import Message
 from email.parser import BytesHeaderParser
 from pathlib import Path
@@ -23,95 +21,61 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.storage import api, records
-from localcloud.services.storage.api import API, HOSTS, Conditions, refuse_acl
-from localcloud.services.storage.content import (
-    CHUNK,
-    Contents,
-    Digest,
-    Hashes,
-    chunks_of,
-    disk_errors,
-)
-from localcloud.services.storage.versions import Write, hashes, header_hashes
+from localcloud.services.storage import api, records, versions
+from localcloud.services.storage.versions import Contents, Digest, Hashes, Write
 
 
-@API.method("objects.insert")
-def _insert(cloud: Cloud, call: Call) -> Json | Response:
+@api.API.method("objects.insert")
+def _insert(cloud: Cloud, call: Call) -> Json | Response | None:
+    headers = call.request.headers
     if call.arg("upload_id"):
-        return proceed(cloud, call)
-    kind = call.arg("uploadType") or call.request.headers.get("X-Goog-Upload-Protocol", "")
+        return _proceed(cloud, call)
+    kind = call.arg("uploadType") or headers.get("X-Goog-Upload-Protocol", "")
     if not call.upload or kind not in ("media", "multipart", "resumable"):
         raise invalid(
             "objects.insert takes the object's bytes at /upload/storage/v1/ with the uploadType "
             f"'media', 'multipart' or 'resumable', not '{kind}'."
         )
     # The permission depends on the object's name, which may come in the body: Write.check asks.
-    refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
-    if kind == "resumable":
-        return start(cloud, call, _write(call, _body(call)))
+    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     if kind == "media":
-        return _media(cloud, call)
-    return _multipart(cloud, call)
-
-
-def _media(cloud: Cloud, call: Call) -> Json:
-    headers = call.request.headers
-    body = {
-        field: headers[header]
-        for field, header in (
-            ("contentType", "Content-Type"),
-            ("contentEncoding", "Content-Encoding"),
-        )
-        if headers.get(header)
-    }
-    write = _write(call, body)
-    return records.object_resource(write.take(cloud, chunks_of(call.request.stream)))
-
-
-def _multipart(cloud: Cloud, call: Call) -> Json:
-    related = RelatedBody(call.request.headers.get("Content-Type", ""), call.request.stream)
-    _check_object(call, related.metadata)
-    body = related.metadata
-    if related.content_type and not body.get("contentType"):
-        body = body | {"contentType": related.content_type}
-    return records.object_resource(_write(call, body).take(cloud, related.chunks()))
-
-
-def _body(call: Call) -> Json:
+        sent = {"contentType": "Content-Type", "contentEncoding": "Content-Encoding"}
+        body = {field: headers[name] for field, name in sent.items() if headers.get(name)}
+        write = _write(call, body)
+        return records.object_resource(write.take(cloud, versions.chunks_of(call.request.stream)))
+    if kind == "multipart":
+        related = RelatedBody(headers.get("Content-Type", ""), call.request.stream)
+        write = _write(call, _object(call, related.metadata, related.content_type))
+        return records.object_resource(write.take(cloud, related.chunks()))
     body = parse_json(call.request.read())
-    _check_object(call, body)
-    content_type = call.request.headers.get("X-Upload-Content-Type", "")
-    if content_type and not body.get("contentType"):
-        body["contentType"] = content_type
-    return body
+    return _start(cloud, call, _write(call, _object(call, body, headers.get(_TYPE, ""))))
 
 
-def _check_object(call: Call, body: object) -> None:
-    problems = schema.schema_problems(
-        document(call.method.api, call.method.version), "Object", body
-    )
+def _object(call: Call, body: Json, content_type: str) -> Json:
+    """Return an object resource that came inside an upload, which the dispatcher has not seen."""
+    known = document(call.method.api, call.method.version)
+    problems = schema.schema_problems(known, "Object", body)
     if problems:
         raise ApiError(400, "\n".join(problems))
+    return (
+        body
+        if body.get("contentType") or not content_type
+        else body | {"contentType": content_type}
+    )
 
 
 def _write(call: Call, body: Json) -> Write:
     api.refuse_key_in_call(call)
-    encoding = call.arg("contentEncoding")
-    if encoding:
-        body = body | {"contentEncoding": encoding}
-    for field, expected in (("name", call.arg("name")), ("bucket", call.params["bucket"])):
+    name, bucket = call.arg("name"), call.params["bucket"]
+    if call.arg("contentEncoding"):
+        body = body | {"contentEncoding": call.arg("contentEncoding")}
+    for field, expected in (("name", name), ("bucket", bucket)):
         if expected and body.get(field) and body[field] != expected:
             raise invalid(f"Value '{body[field]}' in content does not agree with '{expected}'.")
-    write = Write(
-        bucket=call.params["bucket"],
-        name=call.arg("name") or body.get("name") or "",
-        principal=call.principal,
-        body=body,
-        conditions=Conditions.of(call),
-        hashes=hashes(body),
-    )
-    return replace(write, hashes=write.hashes | header_hashes(call.request))
+    promised = Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
+    hashes = promised | versions.header_hashes(call.request)
+    conditions = api.Conditions.of(call)
+    return Write(bucket, name or body.get("name") or "", call.principal, body, conditions, hashes)
 
 
 # Resumable uploads (cloud.google.com/storage/docs/performing-resumable-uploads). A session is a
@@ -119,17 +83,21 @@ def _write(call: Call, body: Json) -> Write:
 
 LIFETIME = 7 * 86400.0
 """Seconds after which Google forgets a session."""
+# What Google keeps of an interrupted request is a multiple of this, the smallest chunk: 256 KiB.
 _QUANTUM = 1 << 18
+_TYPE, _LENGTH = "X-Upload-Content-Type", "X-Upload-Content-Length"
 _PATH = r"/(?:resumable/)?upload/storage/v1/b/(?P<bucket>[^/]+)/o"
+# By upload: a client that gave up on an answer may send its bytes again while the first request is
+# still being written. An entry goes when no request holds its lock any longer.
 _LOCKS: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
-def start(cloud: Cloud, call: Call, write: Write) -> Response:
+def _start(cloud: Cloud, call: Call, write: Write) -> Response:
     """Open a session; its address is in the Location header."""
     write.check(cloud)
-    length = call.request.headers.get("X-Upload-Content-Length", "")
+    length = call.request.headers.get(_LENGTH, "")
     if length and not length.isdigit():
-        raise invalid(f"Invalid value for X-Upload-Content-Length: '{length}'.")
+        raise invalid(f"Invalid value for {_LENGTH}: '{length}'.")
     upload = uuid.uuid4().hex
     record: Record = {
         "bucket": write.bucket,
@@ -143,22 +111,20 @@ def start(cloud: Cloud, call: Call, write: Write) -> Response:
         "created": cloud.clock.now(),
         "generation": None,
     }
-    with disk_errors():
+    with versions.disk_errors():
         Contents(cloud).upload_path(upload).touch()
     cloud.store.put(records.UPLOAD, upload, record)
-    query = urlencode([(k, v) for k, vs in call.request.query.items() for v in vs])
+    query = urlencode(call.request.query, doseq=True)
     location = f"{call.base_url}{call.request.path}?{query}&upload_id={upload}"
     return Response(200, headers={"Location": location, "X-GUploader-UploadID": upload})
 
 
-@API.raw("PUT", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
-def put(cloud: Cloud, call: Call) -> Json | Response:
-    """Append to a session. Its URL is a capability: no permission is checked."""
-    return proceed(cloud, call)
+@api.API.raw("PUT", _PATH, like="objects.insert", hosts=api.HOSTS, upload=True)
+def _proceed(cloud: Cloud, call: Call) -> Json | Response:
+    """Take the next bytes of a session, or tell how many came so far.
 
-
-def proceed(cloud: Cloud, call: Call) -> Json | Response:
-    """Take the next bytes of a session, or tell how many came so far."""
+    Its URL is a capability: no permission is checked, as Google's page warns.
+    """
     upload = call.arg("upload_id")
     lock = _LOCKS.setdefault(upload, threading.Lock())
     with lock:
@@ -169,17 +135,16 @@ def proceed(cloud: Cloud, call: Call) -> Json | Response:
         return _take(cloud, call, upload, record)
 
 
-@API.raw("DELETE", _PATH, like="objects.insert", hosts=HOSTS, upload=True)
+@api.API.raw("DELETE", _PATH, like="objects.insert", hosts=api.HOSTS, upload=True)
 def cancel(cloud: Cloud, call: Call) -> Response:
     """Cancel a session; Google answers 499 on success."""
     upload = call.arg("upload_id")
     _require_session(cloud, upload)
-    discard(cloud, upload)
+    _discard(cloud, upload)
     return Response(499)
 
 
-def discard(cloud: Cloud, upload: str) -> None:
-    """Delete a session and its bytes."""
+def _discard(cloud: Cloud, upload: str) -> None:
     cloud.store.delete(records.UPLOAD, upload)
     Contents(cloud).upload_path(upload).unlink(missing_ok=True)
 
@@ -188,34 +153,37 @@ def forget(cloud: Cloud, bucket: str) -> None:
     """Delete all sessions of a bucket."""
     for upload, record in cloud.store.items(records.UPLOAD):
         if record["bucket"] == bucket:
-            discard(cloud, upload)
+            _discard(cloud, upload)
 
 
 def expire(
     cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
 ) -> int:
-    """Discard sessions of `age` seconds; return how many were unfinished."""
+    """Discard sessions of `age` seconds; return how many were unfinished.
+
+    A finished one stays for its week: a client that lost the last answer asks for it again.
+    """
     unfinished = 0
     for upload, record in cloud.store.items(records.UPLOAD):
         if bucket not in ("", record["bucket"]) or not matches(record["name"]):
             continue
         finished = record["generation"] is not None
         if record["created"] + (LIFETIME if finished else age) <= cloud.clock.now():
-            discard(cloud, upload)
+            _discard(cloud, upload)
             unfinished += not finished
     return unfinished
 
 
 def _require_session(cloud: Cloud, upload: str) -> Record:
-    record = cloud.store.get(records.UPLOAD, upload)
-    if record is None:
-        raise ApiError(404, f"No such upload: {upload or 'the upload_id is missing'}")
+    missing = ApiError(404, f"No such upload: {upload or 'the upload_id is missing'}")
+    record = cloud.store.load(records.UPLOAD, upload, missing)
     if record["created"] + LIFETIME < cloud.clock.now():
         raise ApiError(410, f"The upload {upload} has expired: it was not finished in a week.")
     return record
 
 
 def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Response:
+    # The one who opened the session counts as the writer: its URL may be handed on.
     path = Contents(cloud).upload_path(upload)
     content = ContentRange.of(call.request, record["total"])
     digest = None if content.first is None else _append(path, call.request.stream, content)
@@ -226,21 +194,25 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
         name=record["name"],
         principal=Principal(record["member"], frozenset(record["scopes"])),
         body=record["body"],
-        conditions=Conditions(**record["conditions"]),
-        hashes=Hashes(**record["hashes"]) | header_hashes(call.request),
+        conditions=api.Conditions(**record["conditions"]),
+        hashes=Hashes(**record["hashes"]) | versions.header_hashes(call.request),
     )
     try:
         version = write.finish(cloud, path, (digest or _digest_of(path)).result())
     except ApiError as error:
+        # A refusal is final; after a full disk the same request may succeed.
         if error.code < 500:
-            discard(cloud, upload)
+            _discard(cloud, upload)
         raise
     cloud.store.put(records.UPLOAD, upload, record | {"generation": version.generation})
     return records.object_resource(version)
 
 
-def _append(path: Path, stream: Stream, content: ContentRange) -> Digest | None:
-    """Write the request's bytes; their digest if nothing came before them."""
+def _append(path: Path, stream: Stream, content: "ContentRange") -> Digest | None:
+    """Write the request's bytes; return their digest if nothing came before them.
+
+    Google keeps what came before a connection broke; so does this, and cuts it to whole quanta.
+    """
     first = position = content.first or 0
     size = path.stat().st_size
     if first > size:
@@ -250,9 +222,9 @@ def _append(path: Path, stream: Stream, content: ContentRange) -> Digest | None:
         )
     digest = Digest()
     try:
-        with disk_errors(), path.open("r+b") as file:
+        with versions.disk_errors(), path.open("r+b") as file:
             file.seek(size)
-            for chunk in chunks_of(stream):
+            for chunk in versions.chunks_of(stream):
                 digest.update(chunk)
                 # After a lost answer a client sends the same bytes again.
                 file.write(chunk[max(0, size - position) :])
@@ -276,7 +248,7 @@ def _truncate(path: Path) -> None:
 def _digest_of(path: Path) -> Digest:
     digest = Digest()
     with path.open("rb") as file:
-        for chunk in chunks_of(file):
+        for chunk in versions.chunks_of(file):
             digest.update(chunk)
     return digest
 
@@ -309,21 +281,20 @@ class ContentRange:
     whole: bool = False
 
     @classmethod
-    def of(cls, request: Request, known: int | None) -> ContentRange:
+    def of(cls, request: Request, known: int | None) -> "ContentRange":
         """Return the range of a request to a session that was started with `known` bytes in all."""
         header = request.headers.get("Content-Range", "").strip()
         if not header:
             return cls(first=0, whole=True)
+        unreadable = invalid(f"Failed to parse Content-Range header '{header}'.")
         found = _HEADER.fullmatch(header)
         if not found:
-            raise invalid(f"Failed to parse Content-Range header '{header}'.")
-        first, last, total = (
-            int(value) if value and value != "*" else None
-            for value in found.group("first", "last", "total")
-        )
+            raise unreadable
+        values = found.group("first", "last", "total")
+        first, last, total = (int(each) if each and each != "*" else None for each in values)
         backwards = first is not None and last is not None and last < first
         if backwards or (last is not None and total is not None and last >= total):
-            raise invalid(f"Failed to parse Content-Range header '{header}'.")
+            raise unreadable
         if total is not None and known is not None and total != known:
             raise invalid(
                 f"Invalid request.  The Content-Range header says {total} byte(s) in all, but the "
@@ -332,7 +303,10 @@ class ContentRange:
         return cls(first, last, total)
 
     def complete(self, size: int) -> bool:
-        """Return whether an upload with `size` bytes so far has all of them."""
+        """Return whether an upload with `size` bytes so far has all of them.
+
+        A client that does not know the total at first says it with its last request.
+        """
         return self.whole or (self.total is not None and size >= self.total)
 
     def check_length(self, length: int) -> None:
@@ -351,7 +325,11 @@ _HEAD_LIMIT = 1 << 20
 
 
 class RelatedBody:
-    """Reads the two parts of a `multipart/related` upload; 400 for any other body."""
+    """Reads the two parts of a `multipart/related` upload; 400 for any other body.
+
+    The standard library's parser would hold the whole object in memory. Here the first part is
+    read at once, and the second passes in chunks.
+    """
 
     def __init__(self, content_type: str, stream: Stream) -> None:
         self._stream = stream
@@ -368,12 +346,16 @@ class RelatedBody:
             raise invalid("Multipart upload that does not begin with its boundary.")
         # Google's own command line tools end lines with a line feed alone.
         self._end = b"\r\n" if first.endswith(b"\r\n") else b"\n"
-        self.metadata = self._metadata()
+        self._headers()
+        text = bytearray()
+        while not (line := self._line()).startswith(self._mark):
+            text += line
+        self.metadata = parse_json(bytes(text))
         self.content_type = self._headers().get("Content-Type", "")
         """The Content-Type of the second part, or the empty string."""
 
     def chunks(self) -> Iterator[bytes]:
-        """Return the bytes of the second part."""
+        """Yield the bytes of the second part."""
         mark = self._end + self._mark
         while (found := self._buffer.find(mark)) < 0:
             # Keep back what may be the beginning of the boundary until more bytes come.
@@ -384,13 +366,6 @@ class RelatedBody:
             self._more()
         if found:
             yield bytes(self._buffer[:found])
-
-    def _metadata(self) -> Json:
-        self._headers()
-        text = bytearray()
-        while not (line := self._line()).startswith(self._mark):
-            text += line
-        return parse_json(bytes(text))
 
     def _headers(self) -> Message:
         text = bytearray()
@@ -408,7 +383,7 @@ class RelatedBody:
         return line
 
     def _more(self) -> None:
-        chunk = self._stream.read(CHUNK)
+        chunk = self._stream.read(versions.CHUNK)
         if not chunk:
             raise invalid("Multipart upload that ends without its closing boundary.")
         self._buffer += chunk

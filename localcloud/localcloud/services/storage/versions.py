@@ -1,24 +1,197 @@
-"""An object's versions: how one is written, replaced and deleted, and the fields it may have."""
+"""An object's versions: their bytes and checksums, how one is written, replaced and deleted.
 
-from __future__ import annotations
+The bytes of a version are a file, its content. It is written under another name first and renamed
+when it is whole, so that a killed emulator leaves no half object; files that no record names are
+removed at the next start. Which versions outlive a deletion follows from object versioning
+(cloud.google.com/storage/docs/object-versioning) and soft delete (…/soft-delete).
+"""
 
-from collections.abc import Callable, Iterable
+import base64
+import errno
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localcloud.core.call import Json, Principal, Request
+import google_crc32c
+
+from localcloud.core.call import Json, Principal, Request, Stream
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import api, records
-from localcloud.services.storage.api import Conditions
-from localcloud.services.storage.content import Checksums, Contents, Hashes
-from localcloud.services.storage.records import Bucket, Version, check_object_name
+from localcloud.services.storage.records import Bucket, Version
+
+CHUNK = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Checksums that a client sent for its bytes, in base64; empty where it sent none."""
+
+    md5: str = ""
+    crc32c: str = ""
+
+    def __or__(self, other: "Hashes") -> "Hashes":
+        return Hashes(self.md5 or other.md5, self.crc32c or other.crc32c)
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """Size in bytes and checksums of whole bytes, in base64 (…/storage/docs/hashes-etags).
+
+    The MD5 of a composed object is unknown: Google has never seen its bytes in order.
+    """
+
+    size: int
+    md5: str | None
+    crc32c: str
+
+    def check(self, sent: Hashes) -> None:
+        """Compare with what the client sent; 400 in Google's words when they differ."""
+        pairs = ("MD5 hash", sent.md5, self.md5), ("CRC32C", sent.crc32c, self.crc32c)
+        for name, sent_value, computed in pairs:
+            if sent_value and computed is not None and sent_value != computed:
+                raise invalid(
+                    f'Provided {name} "{sent_value}" doesn\'t match calculated {name} "{computed}".'
+                )
+
+
+class Digest:
+    """Computes the checksums of bytes while they pass, so that no file is read twice."""
+
+    def __init__(self) -> None:
+        self._size = self._crc32c = 0
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def update(self, chunk: bytes) -> None:
+        """Add the next bytes."""
+        self._size += len(chunk)
+        self._md5.update(chunk)
+        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
+
+    def result(self) -> Checksums:
+        """Return the checksums of all bytes so far; the CRC32C's four are big-endian."""
+        both = self._md5.digest(), self._crc32c.to_bytes(4, "big")
+        return Checksums(self._size, *(base64.b64encode(each).decode() for each in both))
+
+
+class Draft:
+    """Bytes on their way to an object: a file that goes away unless it is moved."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.digest = Digest()
+
+    def fill(self, chunks: Iterable[bytes]) -> None:
+        """Write all of `chunks`; 507 if the disk is full."""
+        with disk_errors(), self.path.open("wb") as file:
+            for chunk in chunks:
+                self.digest.update(chunk)
+                file.write(chunk)
+
+
+class Contents:
+    """The content files below a cloud's home.
+
+    No bucket's name begins with a dot, so `.uploads` (resumable uploads that are not finished) and
+    `.partial` (drafts) can stand next to the folders of buckets.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._root = cloud.home / "objects"
+
+    def path(self, bucket: str, content: str) -> Path:
+        """Return the file of a content."""
+        return self._root / bucket / content
+
+    def upload_path(self, upload: str) -> Path:
+        """Return the file that holds what an unfinished resumable upload has sent so far."""
+        return self._folder(".uploads") / upload
+
+    @contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """Yield a new draft, which is deleted at the end unless it was kept."""
+        draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
+        try:
+            yield draft
+        finally:
+            draft.path.unlink(missing_ok=True)
+
+    def keep(self, path: Path, bucket: str) -> str:
+        """Move a whole file into the bucket and return the content's name."""
+        content = uuid.uuid4().hex
+        with disk_errors():
+            path.replace(self._folder(bucket) / content)
+        return content
+
+    def link(self, bucket: str, content: str, target: Path) -> None:
+        """Let `target` hold the same bytes, without copying them where the disk has hard links."""
+        source = self.path(bucket, content)
+        with disk_errors():
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)
+
+    def remove(self, bucket: str, content: str) -> None:
+        """Delete a content; readers that have it open are not disturbed."""
+        self.path(bucket, content).unlink(missing_ok=True)
+
+    def remove_bucket(self, bucket: str) -> None:
+        """Delete a bucket's folder."""
+        shutil.rmtree(self._root / bucket, ignore_errors=True)
+
+    def collect(self, used: dict[str, set[str]], uploads: set[str]) -> int:
+        """Delete all files but those of `used` (by bucket) and `uploads`; return how many."""
+        removed = 0
+        keep = used | {".uploads": uploads, ".partial": set()}
+        for folder in self._root.glob("*"):
+            for path in folder.iterdir():
+                if path.name not in keep.get(folder.name, set()):
+                    path.unlink()
+                    removed += 1
+            if folder.name not in keep:
+                with suppress(OSError):
+                    folder.rmdir()
+        return removed
+
+    def _folder(self, name: str) -> Path:
+        folder = self._root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def chunks_of(stream: Stream) -> Iterator[bytes]:
+    """Yield the bytes of a stream in small chunks: if it breaks off, little is lost."""
+    while chunk := stream.read(1 << 18):
+        yield chunk
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn a full disk into an error that clients understand and do not retry."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        message = f"the local cloud's disk is full: {error.strerror}"
+        reason = "insufficientStorage"
+        raise ApiError(507, message, status="RESOURCE_EXHAUSTED", reason=reason) from None
 
 
 @dataclass(frozen=True)
 class Write:
     """An object that a caller wants to write.
+
+    Everything is checked twice: before any byte is read, so that a hopeless upload of gigabytes
+    fails at once, and when the bytes are there, since another write may have been faster.
 
     Attributes:
         principal: whose permission counts when an object is replaced.
@@ -30,12 +203,12 @@ class Write:
     name: str
     principal: Principal
     body: Json = field(default_factory=dict)
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: api.Conditions = field(default_factory=api.Conditions)
     hashes: Hashes = field(default_factory=Hashes)
 
     def check(self, cloud: Cloud) -> None:
         """Refuse what can't succeed before any byte is read."""
-        check_object_name(self.name)
+        records.check_object_name(self.name)
         writable(self.body)
         storage_class(self.body, "STANDARD")
         self._require(cloud, "storage.objects.create")
@@ -60,20 +233,21 @@ class Write:
         with cloud.store.locked():
             bucket = self._admit(cloud)
             now = cloud.clock.now()
-            sorted_by_google = (bucket.settings.get("autoclass") or {}).get("enabled")
+            # Autoclass ignores the class that a write asks for (…/storage/docs/autoclass).
+            autoclass = (bucket.settings.get("autoclass") or {}).get("enabled")
             if bucket.settings.get("defaultEventBasedHold"):
                 fields.setdefault("eventBasedHold", True)
             version = Version(
                 bucket=self.bucket,
                 name=self.name,
-                generation=next_generation(cloud, self.bucket, self.name),
+                generation=_next_generation(cloud, self.bucket, self.name),
                 metageneration=1,
                 content=Contents(cloud).keep(path, self.bucket),
                 size=checksums.size,
                 crc32c=checksums.crc32c,
                 md5=checksums.md5,
                 storage_class=storage_class(
-                    {} if sorted_by_google else self.body, bucket.settings["storageClass"]
+                    {} if autoclass else self.body, bucket.settings["storageClass"]
                 ),
                 created=now,
                 updated=now,
@@ -82,7 +256,7 @@ class Write:
                 components=components,
                 kms_version=api.encrypting_version(cloud, bucket),
             )
-            publish(cloud, bucket, version)
+            _publish(cloud, bucket, version)
         return version
 
     def _admit(self, cloud: Cloud) -> Bucket:
@@ -90,6 +264,7 @@ class Write:
         live = records.find(cloud, self.bucket, self.name)
         self.conditions.check(live)
         if live is not None:
+            # Replacing takes the permission to delete, too, as on Google.
             self._require(cloud, "storage.objects.delete")
             protect(cloud, bucket, live)
         return bucket
@@ -98,20 +273,20 @@ class Write:
         api.require(cloud, self.principal, self.bucket, permission, self.name)
 
 
-def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
+def _next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     """Return a new version's generation: microseconds since the epoch, no two of them alike."""
     generation = int(cloud.clock.now() * 1_000_000)
     live = records.load(cloud, records.live_kind(bucket), name)
     if live is not None:
         generation = max(generation, live.generation + 1)
     # A virtual clock may stand still, and would give a deleted version's number again.
-    kinds = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
-    while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in kinds):
+    older = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
+    while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in older):
         generation += 1
     return generation
 
 
-def publish(cloud: Cloud, bucket: Bucket, version: Version) -> None:
+def _publish(cloud: Cloud, bucket: Bucket, version: Version) -> None:
     """Make `version` the live one; hold the store's lock and have checked everything before."""
     old = records.load(cloud, records.live_kind(bucket.name), version.name)
     kept = old is None or _keep(cloud, bucket, old, noncurrent=bucket.versioned)
@@ -124,6 +299,8 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
     """Delete a live or noncurrent version; hold the store's lock.
 
     With `for_good` a live version does not become noncurrent, as when its generation was named.
+    The copy is kept before the live record goes: killed in between, the emulator still has it, and
+    its next start undoes the half deletion.
     """
     live = version.noncurrent_since is None
     kept = _keep(cloud, bucket, version, noncurrent=live and bucket.versioned and not for_good)
@@ -144,21 +321,26 @@ def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
 
 
 def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | None:
-    """Return why a version may not be deleted or replaced, or None when it may."""
+    """Return why a version may not be deleted or replaced, or None when it may.
+
+    Holds come first, then the bucket's retention policy, which counts from the version's creation
+    (cloud.google.com/storage/docs/object-holds and …/bucket-lock).
+    """
+    named = f"Object '{bucket.name}/{version.name}'"
     for hold, name in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
         if version.fields.get(hold):
             return ApiError(
                 403,
-                f"Object '{bucket.name}/{version.name}' is under active {name} hold and cannot be "
-                "deleted, overwritten or archived until hold is removed.",
+                f"{named} is under active {name} hold and cannot be deleted, overwritten or "
+                "archived until hold is removed.",
             )
     period = int(bucket.settings.get("retentionPolicy", {}).get("retentionPeriod", 0))
     until = version.created + period
     if period and cloud.clock.now() < until:
         return ApiError(
             403,
-            f"Object '{bucket.name}/{version.name}' is subject to bucket's retention policy or "
-            f"object retention and cannot be deleted or overwritten until {rfc3339(until)}",
+            f"{named} is subject to bucket's retention policy or object retention and cannot be "
+            f"deleted or overwritten until {rfc3339(until)}",
             reason="retentionPolicyNotMet",
         )
     return None
@@ -168,45 +350,32 @@ def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -
     """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
     now = cloud.clock.now()
     if noncurrent:
-        kind = records.noncurrent_kind(bucket.name)
-        kept = replace(version, noncurrent_since=now)
+        kind, kept = records.noncurrent_kind(bucket.name), replace(version, noncurrent_since=now)
     elif bucket.soft_delete_seconds:
-        kind = records.deleted_kind(bucket.name)
         end = now + bucket.soft_delete_seconds
+        kind = records.deleted_kind(bucket.name)
         kept = replace(version, soft_deleted=now, hard_delete=end)
     else:
         return False
-    key = records.version_key(version.name, version.generation)
-    records.save(cloud, kind, key, kept)
+    records.save(cloud, kind, records.version_key(version.name, version.generation), kept)
     return True
 
 
-# Fields that callers may set.
+# Fields that callers may set (cloud.google.com/storage/docs/json_api/v1/objects#resource).
 
 Change = Callable[[Json], Json]
 """What a call makes of an object's fields."""
-
 STORAGE_CLASSES = (
-    "STANDARD",
-    "NEARLINE",
-    "COLDLINE",
-    "ARCHIVE",
-    "MULTI_REGIONAL",
-    "REGIONAL",
-    "DURABLE_REDUCED_AVAILABILITY",
+    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
+    # Of older buckets; …/storage/docs/storage-classes#legacy.
+    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
 )
 _PLAIN = {
-    "cacheControl",
-    "contentDisposition",
-    "contentEncoding",
-    "contentLanguage",
-    "contentType",
-    "customTime",
-    "eventBasedHold",
-    "metadata",
-    "temporaryHold",
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
+    *("customTime", "eventBasedHold", "metadata", "temporaryHold"),
 }
 _UNSUPPORTED = {"acl", "contexts", "customerEncryption", "kmsKeyName", "retention"}
+# Bytes of all keys and values together (cloud.google.com/storage/quotas#objects).
 _METADATA_LIMIT = 8192
 
 
@@ -216,10 +385,8 @@ def writable(body: Json) -> Json:
     if refused:
         raise ApiError(501, f"the local cloud does not implement objects' {', '.join(refused)}")
     fields = {name: body[name] for name in _PLAIN if name in body}
-    size = sum(
-        len(key.encode()) + len((value or "").encode())
-        for key, value in (fields.get("metadata") or {}).items()
-    )
+    pairs = (fields.get("metadata") or {}).items()
+    size = sum(len(key.encode()) + len((value or "").encode()) for key, value in pairs)
     if size > _METADATA_LIMIT:
         raise invalid(
             f"Metadata of {size} bytes is too long: keys and values may have {_METADATA_LIMIT} "
@@ -245,31 +412,17 @@ def patched(fields: Json, changes: Json) -> Json:
 
 
 def storage_class(body: Json, default: str) -> str:
-    """Return the storage class that `body` asks for."""
-    wanted = body.get("storageClass") or default
-    check_storage_class(wanted)
-    return str(wanted)
-
-
-def check_storage_class(name: str) -> None:
-    """Refuse a storage class that doesn't exist."""
-    if name not in STORAGE_CLASSES:
-        raise invalid(
-            f"Invalid argument: storage class '{name}' is not one of {', '.join(STORAGE_CLASSES)}."
-        )
-
-
-def hashes(body: Json) -> Hashes:
-    """Return the checksums that the metadata of an upload promises."""
-    return Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
+    """Return the storage class that `body` asks for; 400 for one that does not exist."""
+    wanted = str(body.get("storageClass") or default)
+    if wanted not in STORAGE_CLASSES:
+        known = ", ".join(STORAGE_CLASSES)
+        raise invalid(f"Invalid argument: storage class '{wanted}' is not one of {known}.")
+    return wanted
 
 
 def header_hashes(request: Request) -> Hashes:
-    """Return the checksums in a request's headers."""
-    sent = dict(
-        part.strip().split("=", 1)
-        for part in request.headers.get("X-Goog-Hash", "").split(",")
-        if "=" in part
-    )
+    """Return the checksums in a request's headers: Google's own, or RFC 1864's for the MD5."""
+    named = request.headers.get("X-Goog-Hash", "").split(",")
+    sent = dict(part.strip().split("=", 1) for part in named if "=" in part)
     md5 = sent.get("md5", "") or request.headers.get("Content-MD5", "")
     return Hashes(md5, sent.get("crc32c", ""))

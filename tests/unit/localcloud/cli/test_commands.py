@@ -27,7 +27,7 @@ def test_env_speaks_shell_and_json_and_takes_itself_back(started: Run, home: Pat
     assert "GOOGLE_OAUTH_ACCESS_TOKEN" not in done.stdout
 
 
-def test_credentials_are_nobody_elses_to_read(started: Run, home: Path) -> None:
+def test_credentials_are_readable_by_their_owner_alone(started: Run, home: Path) -> None:
     started("env")
     for name in ("secret", "application_default_credentials.json"):
         assert (home / name).stat().st_mode & 0o077 == 0
@@ -46,7 +46,7 @@ def test_googles_library_renews_its_token_at_the_local_cloud(
     assert project == "tpu-stack-local"
 
 
-def test_the_clouds_own_port_lets_nobody_in_without_the_key(started: Run) -> None:
+def test_the_admin_api_needs_the_key(started: Run) -> None:
     port = json.loads(started("status", "--json").stdout)["port"]
     for headers in ({}, {"Local-Cloud": "admin"}, {"Local-Cloud": "0" * 64}):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -86,7 +86,7 @@ def test_wrong_faults_are_refused_naming_all_that_is_wrong(started: Run) -> None
     assert started("faults", "preempt", "nothing").returncode == 2
 
 
-def test_time_goes_on_as_far_as_somebody_says_and_never_back(started: Run) -> None:
+def test_forward_sets_the_clock_ahead_and_never_back(started: Run) -> None:
     assert started("forward", "3600").returncode == 0
     shown = started("forward", "-1")
     assert (shown.returncode, "not above 0" in shown.stderr) == (2, True)
@@ -108,3 +108,22 @@ def test_the_home_may_come_from_the_environment(started: Run, home: Path) -> Non
         check=False,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", ["--help", "faults add --help", "--version", "env --unset"])
+def test_a_closed_pipe_ends_a_command_without_an_error(arguments: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "localcloud", *arguments.split()],
+        env={**os.environ, "LOCALCLOUD_HOME": str(tmp_path)},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    complaints = [
+        line for line in done.stderr.splitlines() if "Traceback" in line or "rror" in line
+    ]
+    assert (done.returncode, complaints) == (0, [])

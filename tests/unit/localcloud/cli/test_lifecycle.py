@@ -52,7 +52,7 @@ def test_its_home_and_files_are_its_owners_and_a_start_says_what_is_not(
     assert open_to_others == {}
 
 
-def test_a_folder_that_is_not_its_own_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_start_refuses_a_home_that_belongs_to_others(run: Run, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     (shared / "theirs").write_text("theirs")
@@ -107,7 +107,7 @@ def test_commands_say_that_nothing_runs(run: Run) -> None:
         assert done.stdout == ""
 
 
-def test_a_killed_cloud_is_no_obstacle_and_keeps_its_state(started: Run, home: Path) -> None:
+def test_a_killed_cloud_starts_again_with_its_state(started: Run, home: Path) -> None:
     environment = json.loads(started("env", "--json").stdout)
     session = client(environment)
     url = "https://storage.googleapis.com/storage/v1/b"

@@ -32,7 +32,7 @@ def ask(
     return command
 
 
-def test_what_was_asked_for_is_told_with_what_was_refused(api: Client, ask: Ask) -> None:
+def test_permissions_lists_granted_and_refused_ones(api: Client, ask: Ask) -> None:
     viewer = api.as_member(VIEWER)
     api.get(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}")
     viewer.get(f"serviceusage.googleapis.com/v1/{PROJECT}/services", status=403)

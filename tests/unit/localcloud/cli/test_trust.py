@@ -123,7 +123,7 @@ def get(url: str, variables: dict[str, str]) -> int:
         return answer.status_code
 
 
-def test_a_folder_of_authorities_counts_and_what_is_not_there_does_not(
+def test_ssl_cert_dir_is_trusted_and_missing_files_are_ignored(
     local_cloud: LocalCloud, company: Company, tmp_path: Path
 ) -> None:
     own = {"SSL_CERT_DIR": str(company.authority.parent), "CURL_CA_BUNDLE": "/nowhere"}

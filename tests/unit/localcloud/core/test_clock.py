@@ -44,7 +44,7 @@ def test_an_action_that_fails_does_not_keep_the_next_from_running(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_on_the_wall_clock_a_slow_action_holds_nobody_up() -> None:
+def test_a_slow_action_does_not_delay_others_on_the_wall_clock() -> None:
     clock = Clock()
     release, done = threading.Event(), threading.Event()
     clock.at(clock.now(), lambda: release.wait(20))
@@ -54,7 +54,7 @@ def test_on_the_wall_clock_a_slow_action_holds_nobody_up() -> None:
     clock.close()
 
 
-def test_a_clock_that_is_set_ahead_does_at_once_what_is_due_by_then() -> None:
+def test_setting_the_clock_ahead_runs_what_becomes_due() -> None:
     clock, done, later = Clock(), threading.Event(), threading.Event()
     clock.at(clock.now() + 3600, done.set)
     clock.at(clock.now() + 7200, later.set)

@@ -41,9 +41,7 @@ def test_a_method_that_is_not_emulated_says_so(api: Client) -> None:
         ("compute.instances.create", None),
     ],
 )
-def test_gcloud_is_told_at_once_that_nothing_connects_to_a_machine(
-    api: Client, command: str, refused: str | None
-) -> None:
+def test_gcloud_ssh_is_refused_at_once(api: Client, command: str, refused: str | None) -> None:
     """As gcloud 528 names itself (googlecloudsdk/core/transport.py)."""
     agent = f"gcloud/528.0.0 command/gcloud.{command} invocation-id/1a environment/None"
     answer = api.session.get(f"https://{PROJECT}", headers={"User-Agent": agent}, timeout=20)
@@ -66,7 +64,7 @@ def test_an_unknown_field_or_parameter_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"', b"\xff"])
-def test_a_body_that_is_no_json_object_is_refused(api: Client, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(api: Client, body: bytes) -> None:
     answer = api.session.post(
         f"https://{BUCKETS}?project=tpu-stack-local",
         data=body,

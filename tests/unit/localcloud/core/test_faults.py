@@ -103,7 +103,7 @@ class TestALostAnswer:
         api.post(BUCKETS, new, status=503, project="tpu-stack-local")
         api.post(BUCKETS, new, status=409, project="tpu-stack-local")
 
-    def test_leaves_what_a_tpu_call_did(
+    def test_a_lost_answer_leaves_the_tpu_call_done(
         self, api: Client, cloud: Cloud, machines: FakeMachines
     ) -> None:
         lose(cloud, "tpu.projects.locations.nodes.create")

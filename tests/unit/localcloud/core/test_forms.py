@@ -27,7 +27,7 @@ def test_a_property_named_like_prose_is_a_field(api: Client) -> None:
     assert "annotations" in document("secretmanager", "v1").schemas["Secret"]["properties"]
 
 
-def test_what_the_path_names_may_stand_in_the_message_too(api: Client) -> None:
+def test_fields_bound_by_the_path_may_be_repeated_in_the_body(api: Client) -> None:
     api.post(_SECRETS, {"replication": {"automatic": {}}}, secretId="s")
     sent = {"parent": f"{_IN}/secrets/s", "payload": {"data": "YQ=="}}
     api.post(f"{_SECRETS}/s:addVersion", sent)

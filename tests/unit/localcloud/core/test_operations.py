@@ -67,7 +67,7 @@ def test_with_latency_the_effect_comes_when_its_time_has_passed(
 
 
 @pytest.mark.parametrize("pause", [1.0, 500.0])
-def test_what_is_still_to_come_survives_a_restart(
+def test_pending_operations_survive_a_restart(
     tmp_path: Path, clock: VirtualClock, pause: float
 ) -> None:
     cloud = Cloud(tmp_path, clock=clock)
@@ -84,7 +84,7 @@ def test_what_is_still_to_come_survives_a_restart(
     cloud.close()
 
 
-def test_what_is_done_is_not_done_again_after_a_restart(
+def test_finished_operations_do_not_run_again_after_a_restart(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     cloud = Cloud(tmp_path, clock=clock)

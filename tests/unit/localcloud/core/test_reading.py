@@ -58,7 +58,7 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         (lambda body: [*body], "kmsKeyName, labels, messageStoragePolicy of"),
     ],
 )
-def test_what_nothing_reads_is_named_and_nothing_is_changed(
+def test_unread_fields_are_501_and_change_nothing(
     api: Client, cloud: Cloud, handle: list[object], read: object, named: str
 ) -> None:
     handle.append(lambda _, body: read(body))  # type: ignore[operator]
@@ -78,7 +78,7 @@ def test_copying_the_whole_is_reading_it(copied: object) -> None:
 @pytest.mark.parametrize(
     ("mask", "named"), [("*", "labels.a, schemaSettings"), ("labels", "labels.a"), ("name", "")]
 )
-def test_what_the_mask_leaves_out_does_not_count(mask: str, named: str) -> None:
+def test_fields_outside_the_update_mask_are_ignored(mask: str, named: str) -> None:
     about = SimpleNamespace(api="pubsub", version="v1", request="Topic", id="patch")
     body = tracked({"labels": {"a": "b"}, "schemaSettings": {"schema": "s"}})
     call = SimpleNamespace(method=about, body=body, mask=lambda: [mask])
@@ -110,7 +110,7 @@ def test_no_effect_comes_before_the_refusal(
     assert done == ["done"]
 
 
-def test_what_a_mask_in_the_body_leaves_out_may_be_sent(api: Client) -> None:
+def test_fields_outside_a_mask_in_the_body_are_ignored(api: Client) -> None:
     api.put(_ONE, {"labels": {"a": "b"}})
     topic = {
         "name": _KEY,

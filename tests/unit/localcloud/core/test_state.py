@@ -32,7 +32,7 @@ def test_records_are_copies_and_survive_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_the_disk_does_not_take_is_not_there_before_a_restart_either(tmp_path: Path) -> None:
+def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path) -> None:
     store = Store(tmp_path / "state.sqlite")
     store.put("kind", "a", {"n": 1})
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
@@ -93,7 +93,7 @@ def test_many_clients_at_once_are_all_answered(local_cloud: LocalCloud) -> None:
     assert len(Client(local_cloud).get(url, project="tpu-stack-local")["items"]) == 40
 
 
-def test_what_was_made_is_there_after_a_restart(
+def test_records_survive_a_restart(
     local_cloud: LocalCloud, api: Client, clock: VirtualClock
 ) -> None:
     url = "storage.googleapis.com/storage/v1/b"

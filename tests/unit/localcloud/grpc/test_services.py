@@ -70,7 +70,7 @@ def test_a_version_without_rules_of_its_own_has_as_many_methods_as_its_client() 
         ("storage.googleapis.com", "/google.storage.v2.Storage/GetBucket"),
     ],
 )
-def test_a_method_that_nobody_serves_is_unimplemented_and_counted(
+def test_an_unknown_grpc_method_is_unimplemented_and_counted(
     channel: Channel, local_cloud: LocalCloud, host: str, path: str
 ) -> None:
     error = called(channel(host), path)

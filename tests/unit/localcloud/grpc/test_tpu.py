@@ -128,7 +128,7 @@ def test_callers_without_permission_get_googles_reason(
     assert refused.value.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
-def test_methods_common_to_all_versions_are_served(tpus: Any, module: Any) -> None:
+def test_methods_shared_by_all_versions_are_served(tpus: Any, module: Any) -> None:
     operation = tpus.create_node(parent=PARENT, node_id="t", node=VM)
     asked = tpus.get_operation({"name": operation.operation.name})
     made = module.Node()

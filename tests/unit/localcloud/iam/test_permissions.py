@@ -111,5 +111,5 @@ def test_a_handler_that_asks_for_a_permission_that_google_does_not_have_fails(
     local_cloud: LocalCloud,
 ) -> None:
     someone = Principal("user:someone@example.com")
-    with pytest.raises(LookupError, match=r"tpu.queuedResources.get is no permission"):
+    with pytest.raises(LookupError, match=r"tpu.queuedResources.get is not a permission"):
         access.allowed(local_cloud.cloud, someone, "tpu.queuedResources.get", ["projects/x"])

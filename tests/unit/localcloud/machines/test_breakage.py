@@ -42,11 +42,11 @@ def test_a_machine_that_hangs_stands_still_until_it_is_let_go_on(
 ) -> None:
     key = guest.boot(spec(_COUNTING))
     guest.sees(key, "beat")
-    faults.hang(cloud, "m", on=True)
+    faults.put(cloud, "hang", {"name": "m", "on": True})
     before = output(cloud, key)
     time.sleep(0.4)
     assert output(cloud, key).count("beat") - before.count("beat") <= 1
-    faults.hang(cloud, "m", on=False)
+    faults.put(cloud, "hang", {"name": "m", "on": False})
     until(lambda: output(cloud, key).count("beat") > before.count("beat") + 1)
 
 
@@ -55,28 +55,28 @@ def test_nothing_can_be_written_to_a_full_disk_also_by_what_starts_later(
 ) -> None:
     key = guest.boot(spec(_WRITING))
     guest.sees(key, " can\n")
-    faults.fill_disk(cloud, "?", on=True)
+    faults.put(cloud, "full-disk", {"name": "?", "on": True})
     until(lambda: output(cloud, key).endswith(" cannot\n"))
-    faults.fill_disk(cloud, "m", on=False)
+    faults.put(cloud, "full-disk", {"name": "m", "on": False})
     until(lambda: output(cloud, key).endswith(" can\n"))
 
 
 def test_processes_are_killed_by_their_command_line(cloud: Cloud, guest: Guest) -> None:
     key = guest.boot(spec("systemd-run --unit=stays -p Restart=always sleep 1234\necho up\n"))
     guest.sees(key, "startup-script: up")
-    faults.kill(cloud, "m", "sleep 1234")
+    faults.put(cloud, "kill", {"name": "m", "process": "sleep 1234"})
     guest.sees(key, "killed, signal=9")
     with pytest.raises(ApiError, match="no process of m has a command line with 'no such'"):
-        faults.kill(cloud, "m", "no such")
+        faults.put(cloud, "kill", {"name": "m", "process": "no such"})
 
 
-def test_a_machine_that_is_off_or_unknown_can_not_be_broken(cloud: Cloud, guest: Guest) -> None:
+def test_only_running_machines_can_be_broken(cloud: Cloud, guest: Guest) -> None:
     key = guest.boot(spec("true"))
     with pytest.raises(ApiError, match="no machine is called other"):
-        faults.hang(cloud, "other", on=True)
+        faults.put(cloud, "hang", {"name": "other", "on": True})
     cloud.machines.halt(key)
     with pytest.raises(ApiError, match="is off: only what runs can fail"):
-        faults.hang(cloud, "m", on=True)
+        faults.put(cloud, "hang", {"name": "m", "on": True})
 
 
 def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
@@ -99,7 +99,7 @@ def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
     old = metadata.access_token(cloud, machine, [])["access_token"]
     elsewhere = cloud.token(Principal(f"serviceAccount:{email}"))
     ask(old, 404)
-    faults.expire_tokens(cloud, "m")
+    faults.put(cloud, "expire-tokens", {"name": "m"})
     assert ask(old, 401)["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
     ask(elsewhere, 404)
     ask(metadata.access_token(cloud, machine, [])["access_token"], 404)
@@ -115,7 +115,7 @@ def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> 
         "chaos-bucket/jobs/b/lease",
         "chaos-bucket/jobs/b/model",
     ]
-    faults.delete_objects(cloud, "*/lease")
+    faults.put(cloud, "delete-objects", {"name": "*/lease"})
     assert faults.objects(cloud, "*") == ["chaos-bucket/jobs/b/model"]
     with pytest.raises(ApiError, match=re.escape("no object is called */lease")):
-        faults.delete_objects(cloud, "*/lease")
+        faults.put(cloud, "delete-objects", {"name": "*/lease"})

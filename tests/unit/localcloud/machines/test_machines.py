@@ -50,7 +50,7 @@ def test_a_script_has_its_own_home_host_name_and_identity(guest: Guest) -> None:
     assert f"startup-script: {sys.executable}\n" in text
 
 
-def test_what_would_keep_users_apart_says_that_there_is_one_and_leaves_the_host_alone(
+def test_useradd_and_chown_do_not_touch_the_host(
     guest: Guest,
 ) -> None:
     text = guest.run(

@@ -20,9 +20,7 @@ def logs(guest: Guest) -> list[SerialLog]:
     return guest.machines.serial_logs(PROJECT)
 
 
-def test_what_a_vm_wrote_stays_when_the_vm_and_the_emulator_are_gone(
-    guest: Guest, local_cloud: LocalCloud
-) -> None:
+def test_serial_logs_survive_their_vm_and_a_restart(guest: Guest, local_cloud: LocalCloud) -> None:
     machine = spec(attributes={"startup-script": "echo trained", ON: "TRUE"})
     guest.boot(machine)
     guest.sees(machine.key, DONE)

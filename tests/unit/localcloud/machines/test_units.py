@@ -69,7 +69,7 @@ def test_a_unit_that_ignores_the_polite_signal_is_killed_after_its_timeout(guest
     assert "startup-script: inactive\n" in text
 
 
-def test_what_a_unit_leaves_behind_ends_with_it(guest: Guest) -> None:
+def test_background_processes_of_a_unit_end_with_it(guest: Guest) -> None:
     text = guest.run(
         "systemd-run --unit=job --wait bash -c 'setsid sleep 1000 >/dev/null 2>&1 & exit 0'; "
         "pgrep -f 'sleep 1000' -u $(id -u) | xargs -r -I% grep -zl $LOCALCLOUD_MACHINE "
@@ -99,7 +99,7 @@ def test_a_failed_unit_keeps_its_name_unless_it_is_collected(
     assert re.findall(r"startup-script: code (\d+)", text) == [code]
 
 
-def test_what_the_local_machine_cannot_do_fails_by_name(guest: Guest) -> None:
+def test_unsupported_systemd_options_fail_by_name(guest: Guest) -> None:
     text = guest.run(
         "systemd-run --on-calendar=daily true; echo code $?\n"
         "systemd-run -p DynamicUser=yes true; echo code $?\n"
@@ -118,7 +118,7 @@ def test_an_option_of_the_command_itself_is_not_taken_for_one_of_systemd_run(gue
     assert re.search(r"echo\[\d+\]: --unit=x -p -u /\S+/root\n", text)
 
 
-def test_a_unit_with_a_socket_starts_when_somebody_connects(guest: Guest) -> None:
+def test_a_socket_unit_starts_its_service_at_the_first_connection(guest: Guest) -> None:
     serve = (
         "import os, socket; assert os.environ['LISTEN_PID'] == str(os.getpid());"
         "taken, _ = socket.socket(fileno=3).accept(); taken.sendall(b'hello'); taken.close()"

@@ -50,21 +50,24 @@ events:
         ("{at: 5}", "expected one fault, found none"),
         ("{at: 5, preempt: x, dead: x}", "expected one fault, found preempt, dead"),
         ("{preempt: x}", "expected either `at` or `when`"),
-        ("{at: soon, preempt: x}", "at: 'soon' is no time; write seconds, or 90s, 5m, 2h"),
+        ("{at: soon, preempt: x}", "at: 'soon' is not a time; write seconds, or 90s, 5m, 2h"),
         ("{at: -1, preempt: x}", "at: -1 is not 0 or more"),
         ("{at: 200h, preempt: x}", "at: '200h' is later than a week"),
-        ("{at: .inf, preempt: x}", "at: inf is no time"),
-        ("{at: 1.2.3, preempt: x}", "at: '1.2.3' is no time"),
+        ("{at: .inf, preempt: x}", "at: inf is not a time"),
+        ("{at: 1.2.3, preempt: x}", "at: '1.2.3' is not a time"),
         ("{at: 5, for: 0, hang: x}", "for: 0 is not above 0"),
         ("{at: 5, for: 5, preempt: x}", "for: preempt happens at once and has no end"),
         ("{at: 5, after: 5, preempt: x}", "after: it goes with `when`"),
         ("{when: {serial: x}, preempt: x}", "when: expected `serial` and `says`, or `object`"),
-        ("{when: {serial: x, says: '('}, preempt: x}", "says: '(' is no regular expression"),
+        ("{when: {serial: x, says: '('}, preempt: x}", "says: '(' is not a regular expression"),
         ("{at: 5, preempt: 7}", "preempt: expected a name, not 7"),
         ("{at: 5, error: {status: 503}}", "error: method is missing"),
         ("{at: 5, error: {method: x, status: 200}}", "error: status must be 400 to 599"),
-        ("{at: 5, error: {method: x, count: many}}", "error: count: 'many' is no int"),
-        ("{at: 5, error: {method: x, carried_out: 1}}", "error: carried_out: 1 is no bool"),
+        ("{at: 5, error: {method: x, count: many}}", "error: count: 'many' is not of type int"),
+        (
+            "{at: 5, error: {method: x, carried_out: 1}}",
+            "error: carried_out: 1 is not of type bool",
+        ),
         (
             "{at: 5, slow: {method: x, seconds: 1, carried_out: true}}",
             "slow: unknown 'carried_out'",
@@ -73,10 +76,10 @@ events:
         ("{at: 5, slow: {method: x, hours: 1}}", "slow: seconds is missing"),
         (
             "{at: 5, kill: {machine: x, process: '('}}",
-            "kill: process: '(' is no regular expression",
+            "kill: process: '(' is not a regular expression",
         ),
-        ("{at: 5, stockout: {zone: x, types: [v9]}}", "stockout: 'x' is no zone with TPUs"),
-        ("{at: 5, quota: {metric: x, limit: 1}}", "quota: 'x' is no TPU quota"),
+        ("{at: 5, stockout: {zone: x, types: [v9]}}", "stockout: 'x' is not a zone with TPUs"),
+        ("{at: 5, quota: {metric: x, limit: 1}}", "quota: 'x' is not a TPU quota"),
         ("{at: 5, clock: -3}", "clock: expected seconds above 0, not -3"),
         ("often", "expected a time and a fault, not 'often'"),
     ],
@@ -93,19 +96,19 @@ def test_the_readmes_scenario_is_one_and_has_every_kind_but_one(tmp_path: Path) 
     assert KINDS.keys() - kinds == {"delete-objects"}
 
 
-def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_scenario_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as refused:
         parsed(tmp_path, "evnts: 1\nevents:\n  - {at: -1, premept: x}\n  - {at: soon, hang: 7}\n")
     assert len(str(refused.value).splitlines()) == 5
 
 
 @pytest.mark.parametrize("text", ["[]", "events: 3", "events: [", "{}"])
-def test_what_is_no_scenario_is_refused(tmp_path: Path, text: str) -> None:
+def test_files_without_a_list_of_events_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ScenarioError, match=r"scenario\.yaml: "):
         parsed(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_scenario_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"missing\.yaml"):
         read(tmp_path / "missing.yaml")
 

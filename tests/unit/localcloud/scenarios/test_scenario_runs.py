@@ -110,7 +110,7 @@ def test_calls_that_fail_work_again_at_the_end(emulator: Emulator) -> None:
     ]
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(emulator: Emulator) -> None:
+def test_a_failing_event_does_not_stop_the_others(emulator: Emulator) -> None:
     run, told = playing(emulator, Event("dead", "nobody"), Event("dead", "tpu", at=1.0))
     run.play()
     assert told == [

@@ -82,7 +82,7 @@ def test_identity_beside_a_length_is_read_by_its_length_as_tensorflow_sends_it(
     assert answers(connection)[0][1]["size"] == 4
 
 
-def test_a_client_that_waits_for_continue_is_told_to_go_on(connect: Connect) -> None:
+def test_expect_100_continue_is_answered(connect: Connect) -> None:
     connection = connect(STORAGE)
     connection.sendall(
         b"PUT /read HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
@@ -112,7 +112,7 @@ def test_a_connection_is_closed_when_the_client_asks_for_it(connect: Connect) ->
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3", ""])
-def test_a_length_that_is_no_number_is_refused(connect: Connect, length: str) -> None:
+def test_a_content_length_that_is_not_a_number_is_refused(connect: Connect, length: str) -> None:
     connection = connect(STORAGE)
     connection.sendall(f"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n".encode())
     assert answers(connection)[0][0] == 400

@@ -24,7 +24,7 @@ def test_http2_is_for_clients_that_speak_nothing_else(
     assert connect(HOST, offer=offer).selected_alpn_protocol() == chosen
 
 
-def test_what_is_no_grpc_is_refused_as_the_protocol_says(connect: Connect) -> None:
+def test_http2_requests_without_grpc_get_415(connect: Connect) -> None:
     connection = connect(HOST, offer=["h2"])
     client = H2Connection()
     client.initiate_connection()
@@ -37,7 +37,9 @@ def test_what_is_no_grpc_is_refused_as_the_protocol_says(connect: Connect) -> No
     assert (b":status", b"415") in response.headers
 
 
-def test_a_client_that_breaks_the_protocol_is_told_so_and_left(connect: Connect) -> None:
+def test_a_client_that_breaks_the_protocol_gets_goaway_and_is_disconnected(
+    connect: Connect,
+) -> None:
     connection = connect(HOST, offer=["h2"])
     client = H2Connection()
     client.initiate_connection()

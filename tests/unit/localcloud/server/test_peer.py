@@ -50,7 +50,7 @@ def test_a_process_of_this_user_is_not_where_the_listener_is_another_ones(
     assert heard(listener.port) == 0
 
 
-def test_what_nobody_holds_any_more_is_not_let_in() -> None:
+def test_a_socket_without_an_owner_is_not_let_in() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = server.getsockname()
         with socket.create_connection(here) as client:
@@ -63,7 +63,7 @@ def test_what_nobody_holds_any_more_is_not_let_in() -> None:
     assert not proxy.may_enter(("127.0.0.1", 1), here)
 
 
-def test_a_client_that_speaks_ipv6_is_known_too() -> None:
+def test_clients_that_speak_ipv6_are_recognized() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.socket(socket.AF_INET6)
         client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

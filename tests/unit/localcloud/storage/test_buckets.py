@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localcloud import admin
+from localcloud import app
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
@@ -42,7 +42,7 @@ def test_a_domain_name_takes_a_proof_of_ownership(api: Client) -> None:
     assert "verify" in str(create(api, 403, name="data.example.com"))
 
 
-def test_a_bucket_of_ones_own_is_not_made_twice(api: Client, bucket: Bucket) -> None:
+def test_creating_your_own_bucket_again_is_a_conflict(api: Client, bucket: Bucket) -> None:
     assert "you already own it" in str(create(api, 409, name=bucket.name))
 
 
@@ -134,16 +134,16 @@ def test_a_bucket_with_noncurrent_versions_is_not_deleted(api: Client, bucket: B
     api.delete(bucket.url, status=409)
 
 
-def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
+def test_objects_of_a_deleted_bucket_count_until_soft_delete_ends(
     api: Client, cloud: Cloud, clock: VirtualClock
 ) -> None:
     bucket = Bucket(api, softDeletePolicy={"retentionDurationSeconds": "604800"})
     bucket.put("object", b"12345")
     bucket.put("object", b"123")
-    assert admin.soft_deleted_bytes(cloud) == 5
+    assert app.soft_deleted_bytes(cloud) == 5
     api.delete(f"{bucket.url}/o/object", status=204)
     api.delete(bucket.url, status=204)
-    assert admin.soft_deleted_bytes(cloud) == 8
+    assert app.soft_deleted_bytes(cloud) == 8
     (kept,) = api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")["items"]
     assert (kept["name"], "softDeleteTime" in kept) == (bucket.name, True)
     api.get(bucket.url, status=404)
@@ -151,7 +151,7 @@ def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
     again = Bucket(api)
     assert again.names(softDeleted="true") == []
     clock.advance(8 * 86400)
-    assert admin.soft_deleted_bytes(cloud) == 0
+    assert app.soft_deleted_bytes(cloud) == 0
     assert "items" not in api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")
 
 
@@ -188,7 +188,7 @@ def test_a_project_that_one_has_no_role_in_is_closed(api: Client) -> None:
     stranger.post(BUCKETS, {"name": "some-bucket"}, project=DEFAULT_PROJECT, status=403)
 
 
-def test_the_lists_of_what_a_bucket_cannot_have_are_empty(api: Client, bucket: Bucket) -> None:
+def test_lists_of_unsupported_bucket_resources_are_empty(api: Client, bucket: Bucket) -> None:
     assert "items" not in api.get(f"{bucket.url}/anywhereCaches")
     assert "items" not in api.get(f"{bucket.url}/anywhereCaches/")
     assert "items" not in api.get(f"{bucket.url}/notificationConfigs")

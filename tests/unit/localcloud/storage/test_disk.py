@@ -15,7 +15,7 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.services.storage import content, records
+from localcloud.services.storage import records, versions
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -41,11 +41,11 @@ def test_a_failed_upload_leaves_no_file(bucket: Bucket, files: Files) -> None:
 def test_a_full_disk_is_a_clear_error(
     bucket: Bucket, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: content.Digest, chunk: bytes) -> None:
+    def full(self: versions.Digest, chunk: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(content.Digest, "update", full)
+        patched.setattr(versions.Digest, "update", full)
         refused = bucket.send("x", b"1")
     assert refused.status_code == 507
     assert "disk is full" in refused.json()["error"]["message"]
@@ -53,7 +53,7 @@ def test_a_full_disk_is_a_clear_error(
     bucket.put("x", b"1")
 
 
-def test_a_reader_gets_the_whole_object_though_it_is_deleted_meanwhile(bucket: Bucket) -> None:
+def test_a_deletion_does_not_interrupt_a_reader(bucket: Bucket) -> None:
     data = os.urandom(8 << 20)
     bucket.put("x", data)
     answer = bucket.api.session.get(f"{HOST}/{bucket.name}/x", stream=True, timeout=30)

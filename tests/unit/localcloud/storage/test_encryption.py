@@ -61,7 +61,7 @@ def test_objects_are_written_with_the_keys_primary_version_and_name_it(api: Clie
     assert bucket.send("four", kmsKeyName=KEY).status_code == 501
 
 
-def test_nobody_reads_what_a_destroyed_key_has_encrypted(api: Client) -> None:
+def test_objects_encrypted_with_a_destroyed_key_are_unreadable(api: Client) -> None:
     let_storage_use_the_key(api)
     bucket = Bucket(api, encryption=ENCRYPTION)
     bucket.put("one")

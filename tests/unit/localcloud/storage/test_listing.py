@@ -56,7 +56,7 @@ def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Posit
     trailing=st.booleans(),
     size=st.integers(1, 7),
 )
-def test_a_list_in_pages_is_what_the_documentation_says(
+def test_pages_of_a_list_match_a_model_of_googles_documentation(
     objects: set[str],
     prefix: str,
     delimiter: str,

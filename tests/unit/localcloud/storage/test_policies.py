@@ -90,7 +90,7 @@ def test_a_resumable_upload_needs_the_starters_permission_at_its_end(bucket: Buc
     assert bucket.read("log") == b"first"
 
 
-def test_who_may_not_list_does_not_learn_what_is_missing(bucket: Bucket) -> None:
+def test_missing_objects_are_403_without_permission_to_list(bucket: Bucket) -> None:
     grant(bucket, "roles/storage.legacyObjectReader", TRAINER)
     bucket.api.as_member(TRAINER).get(f"{bucket.url}/o/nothing", status=403)
     bucket.api.get(f"{bucket.url}/o/nothing", status=404)
@@ -119,7 +119,7 @@ def anonymous(bucket: Bucket) -> requests.Session:
     return session(bucket.api.local_cloud, "")
 
 
-def test_nobody_reads_anonymously_unless_allusers_may(bucket: Bucket) -> None:
+def test_anonymous_reads_need_a_grant_to_allusers(bucket: Bucket) -> None:
     bucket.put("one", b"1")
     url = f"{HOST}/{bucket.name}/one"
     assert anonymous(bucket).get(url, timeout=30).status_code == 401

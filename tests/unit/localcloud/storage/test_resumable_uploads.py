@@ -70,7 +70,7 @@ def test_the_status_tells_how_far_an_upload_is(bucket: Bucket) -> None:
     assert (status.status_code, status.headers["Range"]) == (308, f"bytes=0-{QUANTUM - 1}")
 
 
-def test_a_chunk_that_is_no_multiple_of_256_kib_is_kept_in_part(bucket: Bucket) -> None:
+def test_of_an_odd_chunk_only_multiples_of_256_kib_are_kept(bucket: Bucket) -> None:
     url = start(bucket)
     size = QUANTUM + 100
     answer = send(bucket, url, b"x" * size, f"bytes 0-{size - 1}/*")
@@ -158,7 +158,7 @@ def test_a_precondition_is_checked_at_the_start_and_at_the_end(bucket: Bucket) -
     assert bucket.read("big") == b"faster"
 
 
-def test_what_came_before_the_connection_broke_is_kept(
+def test_an_interrupted_upload_keeps_the_bytes_that_arrived(
     bucket: Bucket, local_cloud: LocalCloud
 ) -> None:
     url = start(bucket)
@@ -182,7 +182,7 @@ def test_what_came_before_the_connection_broke_is_kept(
     assert bucket.names() == []
 
 
-def test_an_upload_goes_on_after_a_restart(tmp_path: Path, clock: VirtualClock) -> None:
+def test_a_resumable_upload_survives_a_restart(tmp_path: Path, clock: VirtualClock) -> None:
     home = tmp_path / "cloud"
     before = LocalCloud(home, clock=clock)
     before.start()

@@ -95,7 +95,7 @@ def test_a_recursive_answer_is_json_or_text(server: Server) -> None:
     assert text == "Some-Key 1\nfoo bar\n"
 
 
-def test_what_does_not_exist_is_404(server: Server) -> None:
+def test_missing_metadata_entries_are_404(server: Server) -> None:
     assert server.ask("instance/attributes/none").status_code == 404
     assert server.ask("instance/none/").status_code == 404
     assert server.ask("instance/attributes/foo", "PUT").status_code == 405
