@@ -166,16 +166,26 @@ def _plain_session(given: Given) -> requests.Session:
     return made
 
 
-def _session(given: Given) -> requests.Session:
+def account(given: Given) -> google.auth.credentials.Credentials:
+    """Return Google's own object for these credentials, which refreshes its access token.
+
+    Raises:
+        google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
+    """
     from google.auth import impersonated_credentials
-    from google.auth.transport.requests import AuthorizedSession
 
     found = _without_quota_project(_credentials(given))
     if given.account:
         found = impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
             found, given.account, list(_SCOPES), delegates=list(given.delegates)
         )
-    return AuthorizedSession(found)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _session(given: Given) -> requests.Session:
+    from google.auth.transport.requests import AuthorizedSession
+
+    return AuthorizedSession(account(given))  # type: ignore[no-untyped-call]
 
 
 def _credentials(given: Given) -> google.auth.credentials.Credentials:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import requests
@@ -15,12 +16,23 @@ class UnexpectedStatus(AssertionError):
     """A call that was answered with another status than the test expects."""
 
 
-def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
+class Session(requests.Session):
+    """A session that can be called, too: it then returns status, headers and content."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: Any = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request and return the answer, also a refusal."""
+        answer = self.request(method, url, headers=headers, data=body, timeout=60)
+        return answer.status_code, answer.headers, answer.content
+
+
+def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> Session:
     """Return a session that reaches the local cloud as `member`; without a token if it is empty.
 
     A person's token is of an OAuth client of their own: no API asks for a quota project.
     """
-    made = requests.Session()
+    made = Session()
     made.trust_env = False
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
     made.verify = str(local_cloud.authority.certificate)

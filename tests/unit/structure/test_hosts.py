@@ -27,7 +27,7 @@ from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster.cloud_tpu import CloudTpuApi
 from tpu_training.cluster.google import BucketObject
 from tpustack.ci.forge import forge_of
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import AccountToken, Google
 from tpustack.jobs.vertex import _BOOT
 
 # Google warns of credentials from elsewhere, as those here are.
@@ -55,6 +55,10 @@ HOSTILE = [
 ]
 
 
+def of_the_command_line(url: str) -> None:
+    Google(Transport(AccountToken(Given(token=TOKEN)))).get(url)
+
+
 def of_infra(url: str) -> None:
     Api(url, "API", credentials.session(Given(token=TOKEN)), sleep=lambda _: None).get("")
 
@@ -80,7 +84,7 @@ def of_the_jobs(url: str) -> None:
 
 
 CLIENTS: list[Callable[[str], object]] = [
-    lambda url: Google(credentials.session(Given(token=TOKEN))).get(url),
+    of_the_command_line,
     as_another_account,
     of_infra,
     of_the_agent,

@@ -60,7 +60,7 @@ def live(cloud: LocalCloud, project: Path, run: Run, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("tpustack.live.check.QUESTIONS", asked)
         who = session(cloud, member) if member else session(cloud)
         who.hooks = credentials.session(Given(token="unused")).hooks
-        monkeypatch.setattr(google, "_session", lambda: who)
+        monkeypatch.setattr(google, "_transport", lambda: who)
         config: dict[str, Any] = {"zone": "us-central1-b", "tpu": TPU, **settings}
         keys = {f"tpu-stack:{name}": value for name, value in config.items()}
         path = project / "stacks" / "Pulumi.night.yaml"

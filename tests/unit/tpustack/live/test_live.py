@@ -313,7 +313,7 @@ def test_without_credentials_it_says_so_and_asks_nothing(
     def nobody() -> None:
         raise TpustackError("no Google credentials: log in")
 
-    monkeypatch.setattr(google, "_session", nobody)
+    monkeypatch.setattr(google, "_transport", nobody)
     done = run("check", "--live", "--stack", "night")
     assert done.code == 1
     assert done.err == "error: no Google credentials: log in\n"

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-import requests
 from pulumi import automation
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
+from tpu_core.google import Answer, Body, Send
 from tpustack.cloud.google import Google
 from tpustack.commands import init
 from tpustack.errors import TpustackError
@@ -29,19 +29,18 @@ URLS = [f"gs://{NAME}", f"gs://{NAME}/team"]
 REFUSED = "{}/{}/{}.json: created by ada@laptop (pid 42) at 2026-11-21T10:00:00Z"
 
 
-class Lossy(requests.Session):
+class Lossy:
     """Carries each call out; loses the answers to those of one verb."""
 
     loses = ""
 
-    def __init__(self, inner: requests.Session) -> None:
-        super().__init__()
+    def __init__(self, inner: Send) -> None:
         self.inner = inner
 
-    def request(self, verb: str, *arguments: object, **options: object) -> requests.Response:  # type: ignore[override]
-        answer: requests.Response = self.inner.request(verb, *arguments, **options)  # type: ignore[arg-type]
-        if verb == Lossy.loses:
-            raise requests.ConnectionError("the answer is lost")
+    def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        answer = self.inner(method, url, headers, body)
+        if method == Lossy.loses:
+            raise OSError("the answer is lost")
         return answer
 
 
