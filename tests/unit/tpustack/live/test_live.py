@@ -16,8 +16,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
 from tpustack.cloud import google
 from tpustack.errors import TpustackError
-from tpustack.live.check import QUESTIONS
-from tpustack.live.project import account
+from tpustack.live import QUESTIONS, account
 
 from ..conftest import Run
 from .conftest import APIS, TPU, Live
