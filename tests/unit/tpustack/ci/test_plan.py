@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.names import MADE_FOR
-from tpustack.ci.plan import SECRET, UNKNOWN, surplus
+from tpustack.ci.deployment import SECRET, UNKNOWN, surplus
 
 VM = "urn:pulumi:dev::tpu-stack::tpu-stack:infra:Vm$gcp:compute/instance:Instance::vm"
 BUCKET = "urn:pulumi:dev::tpu-stack::gcp:storage/bucket:Bucket"
