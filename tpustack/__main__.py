@@ -1,7 +1,5 @@
 """`tpustack`: loads the module of a command only when that command is called."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 

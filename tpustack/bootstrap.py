@@ -1,24 +1,19 @@
 """`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
-import yaml
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
-from infra.settings.parse import load_yaml
 from tpustack.cloud.google import require_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
-from tpustack.engine.toolchain import PASSPHRASE
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND, root, state
+from tpustack.project import BACKEND, read_yaml, root, state
 from tpustack.recovery.locks import LockedError
 from tpustack.recovery.repair import Repair
 
@@ -28,16 +23,11 @@ _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 def load(stack: str, project: Path) -> BootstrapSettings:
     """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
-    try:
-        document = load_yaml(path.read_text(encoding="utf-8")) or {}
-        return parse(document.get("config") or {}, stack)
-    except FileNotFoundError:
+    if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
-        raise UsageError(
-            f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}")
+    try:
+        return parse((read_yaml(path) or {}).get("config") or {}, stack)
     except BootstrapError as error:
         raise UsageError(str(error)) from None
 
@@ -55,7 +45,10 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     for project in dict.fromkeys((settings.project, *settings.all_projects)):
         require_project(project)
     program, folder = root() / "bootstrap", state() / "bootstrap"
-    known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
+    known = {
+        _PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, toolchain.PASSPHRASE),
+        **environment,
+    }
     remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
     if not unfinished and _has(remote, stack):

@@ -1,7 +1,5 @@
 """`tpustack demo`: every step from an empty machine to a trained model and back to nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,7 +183,7 @@ class Demo:
         path.write_text(json.dumps(asdict(self.summary), indent=2) + "\n", encoding="utf-8")
         self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
 
-    @contextmanager
+    @contextlib.contextmanager
     def _phase(self, name: str, title: str) -> Iterator[None]:
         self._print(f"● {title}", "bold")
         started = time.monotonic()

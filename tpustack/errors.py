@@ -1,7 +1,5 @@
 """Errors that end a command with one message."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 

@@ -4,8 +4,6 @@ Nothing is created. A question that Google does not answer, or whose API is disa
 of its own and ends no other: the first look at a new project finds most APIs off.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

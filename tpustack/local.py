@@ -16,14 +16,13 @@ import click
 from tpustack import project
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError, require
-from tpustack.project import local_cloud_home
 
 
 class LocalCloudCommand:
     """Runs `python -m localcloud` on one home folder."""
 
     def __init__(self, home: Path | None = None) -> None:
-        self.home = home or local_cloud_home()
+        self.home = home or project.local_cloud_home()
 
     def arguments(self, *arguments: str) -> list[str]:
         """Return the command as an argument list."""
@@ -76,7 +75,7 @@ def pass_on(arguments: Sequence[str]) -> int:
     require("localcloud.cli")
     variables = {**os.environ, "LOCALCLOUD_PROG": "tpustack local"}
     with contextlib.suppress(UsageError):
-        variables["LOCALCLOUD_HOME"] = str(local_cloud_home())
+        variables["LOCALCLOUD_HOME"] = str(project.local_cloud_home())
     command = [sys.executable, "-m", "localcloud", *arguments]
     return subprocess.run(command, env=variables, check=False).returncode
 

@@ -1,7 +1,5 @@
 """The project's folder, the folders of what it keeps, and its training wheel."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tpustack.errors import TpustackError, UsageError
 
@@ -38,6 +37,22 @@ def _is_project(folder: Path) -> bool:
         return bool(_NAME.search((folder / "Pulumi.yaml").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return False
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file. Raises UsageError if it can't be read, or isn't YAML."""
+    # The jobs' commands load neither YAML nor the settings, which take longer than their work.
+    import yaml
+
+    from infra.settings.parse import load_yaml
+
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        return load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} can't be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def state() -> Path:

@@ -1,72 +1,17 @@
 """Reference texts: the settings as a page and as text, the catalog as tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator, Price, Proof, is_in
-from infra.cost import UNKNOWN, dollars
+from infra import cost
+from infra.catalog import Catalog, entries
 from infra.settings.reference import Setting, all_settings, groups
 
-_INTRODUCTION = """\
-# Settings
-
-<!-- Made by `make docs` from infra/settings; a test keeps the two equal. -->
-
-A stack is one file, `stacks/Pulumi.STACK.yaml`. Below `config:` it has Google's project and the
-settings of this page, each with `tpu-stack:` before its first part:
-
-```yaml
-config:
-  gcp:project: my-tpus
-  tpu-stack:zone: us-central1-a
-  tpu-stack:tpu:
-    acceleratorType: v5litepod-4
-    runtimeVersion: tpu-vm-tf-2.16.1-pod-pjrt
-    capacity: spot
-```
-
-`tpustack init NAME` asks for what such a file needs and offers what the catalog allows; options
-answer in advance:
-
-```console
-$ tpustack init mine --project my-tpus --zone us-central1-a --accelerator-type v5litepod-4 \\
-    --capacity spot --backend file
-stacks/Pulumi.mine.yaml is written. It costs $1.09 an hour.
-tpu-vm-tf-2.16.1-pod-pjrt has TensorFlow 2.16.1: test your model with that version.
-The stack mine is made and selected; its state is in ~/.pulumi.
-Next:
-  pulumi preview
-  pulumi up
-```
-
-It also chooses where Pulumi keeps the stack's state (`--backend`: a bucket or this machine) and
-what encrypts its secrets (`--secrets-provider`), logs in there and makes the stack
-([state](state.md#where-the-state-is)). Git ignores the file: it is one person's.
-
-`tpustack check` says everything that is wrong with a stack file, or with all of them, without
-engine or cloud. It exits with 0 if all is fine and with 2 if not; warnings are of what is allowed
-and may surprise:
-
-```console
-$ tpustack check --stack mine
-mine: fine
-  warning: not proven on a real TPU (docs/tpu.md#what-stays-unproven): a VM that drives it by ...
-```
-
-`tpustack settings` prints this reference. A name that is not here is an error; so are settings
-next to `config:` or in another namespace, numbers and flags in quotes within a group, and
-[secrets](gitops.md#from-an-empty-project-to-the-first-green-pipeline).
-
-`Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It
-takes every name without a default for required, so `namePrefix` cannot stand there; neither can
-`gcp:project`, which is the provider's, nor what is inside a group. The engine checks that much
-before the program runs, and says only the first thing that is wrong; `tpustack check` says all.
-"""
+# What the page says before its tables; a text file, since mkdocs takes every .md for a page.
+_INTRODUCTION = Path(__file__).with_name("settings.txt")
 
 
 def facts(setting: Setting) -> str:
@@ -87,7 +32,7 @@ def settings_page() -> str:
     """Return the page docs/settings.md."""
     settings = all_settings()
     parts = [
-        _INTRODUCTION,
+        _INTRODUCTION.read_text(encoding="utf-8"),
         "## The stack\n",
         *_table([s for s in settings if not s.group]),
     ]
@@ -185,7 +130,7 @@ def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
     for version in catalog.node_versions.values():
         if version.ended is None and families.intersection(version.families):
             found = (version.version, version.version, "node", True, version.families)
-            records.append(_runtime_record(*found, Proof.DOCUMENTED))
+            records.append(_runtime_record(*found, entries.Proof.DOCUMENTED))
     for record in records:
         serves = "yes" if record["servesGrpc"] else "no"
         own = record["tensorflow"] or "-"
@@ -228,7 +173,7 @@ def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
             wanted |= {tpu.name, tpu.family} if kind == tpu.family else {tpu.family}
     for entry in catalog.prices.entries():
         everywhere = entry.regions == ("all",)
-        if zone and not everywhere and not is_in(_region(zone), entry.regions):
+        if zone and not everywhere and not entries.is_in(_region(zone), entry.regions):
             continue
         if kind and wanted.isdisjoint(entry.of):
             continue
@@ -253,7 +198,7 @@ def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
     return Listing(tuple(rows), 4, tuple(records))
 
 
-def _tpu_record(tpu: Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> Record:
+def _tpu_record(tpu: entries.Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> Record:
     return {
         "name": tpu.name,
         "family": tpu.family,
@@ -273,7 +218,9 @@ def _tpu_record(tpu: Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> R
     }
 
 
-def _tpu_prices(tpu: Accelerator, catalog: Catalog, zone: str) -> dict[str, Price | None]:
+def _tpu_prices(
+    tpu: entries.Accelerator, catalog: Catalog, zone: str
+) -> dict[str, entries.Price | None]:
     ways = {"onDemand": "on-demand", "spot": "spot"}
     return {name: catalog.prices.tpu(tpu, _region(zone), way) for name, way in ways.items()}
 
@@ -284,7 +231,7 @@ def _runtime_record(
     architecture: str,
     grpc: bool,
     families: tuple[str, ...],
-    proof: Proof,
+    proof: entries.Proof,
 ) -> Record:
     return {
         "name": name,
@@ -300,11 +247,11 @@ def _region(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def _shown(price: Price | None) -> str:
-    return dollars(price.amount, 4) if price else UNKNOWN
+def _shown(price: entries.Price | None) -> str:
+    return cost.dollars(price.amount, 4) if price else cost.UNKNOWN
 
 
-def _exact(price: Price | None) -> str | None:
+def _exact(price: entries.Price | None) -> str | None:
     return f"{price.amount.normalize():f}" if price else None
 
 

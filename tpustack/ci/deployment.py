@@ -35,6 +35,7 @@ from tpustack.cloud.google import require_project
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import NOTHING, Done, Stack
 from tpustack.errors import TpustackError
+from tpustack.project import read_yaml
 from tpustack.recovery.repair import Repair
 
 PLAN_TAG = "tpustack:plan"
@@ -313,7 +314,7 @@ def write_seal(path: Path, seal: Seal) -> None:
 
 def encryption_of(stack_file: Path) -> dict[str, str]:
     """Return what a stack file says about its encryption; the engine has filled it in."""
-    document = parse.load_yaml(stack_file.read_text(encoding="utf-8"))
+    document = read_yaml(stack_file)
     return {name: document[name] for name in _ENCRYPTION if document.get(name)}
 
 
@@ -354,8 +355,7 @@ def _unreviewed(
     if reviewed is None:
         return surplus(fresh.steps, {})
     # The key is the checkout's: one that a plan names would get what the plan's secrets hold.
-    file = parse.stack_path(run.root, engine.name).read_text(encoding="utf-8")
-    provider = parse.load_yaml(file).get("secretsprovider")
+    provider = read_yaml(parse.stack_path(run.root, engine.name)).get("secretsprovider")
     now, then = comparable(
         fresh, reviewed, lambda texts, how: engine.decrypted(texts, how, provider)
     )

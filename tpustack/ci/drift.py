@@ -1,15 +1,12 @@
 """`tpustack ci drift`: finds what was changed by hand. Never writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.settings.base import SettingsError
-from infra.settings.parse import load_stack_file, stack_path
+from infra.settings import base, parse
 from tpustack.ci.pipeline import load_pipeline
 from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google
@@ -42,8 +39,8 @@ def drift(run: Run, stacks: Sequence[str], google: Callable[[], Google] = Google
 def left_alone(root: Path, stack: str, events: Events) -> tuple[Change, ...]:
     """Return what a refresh saw that no deployment undoes, without what the stack's limits did."""
     try:
-        idle = load_stack_file(stack_path(root, stack)).limits.idle_minutes
-    except SettingsError:
+        idle = parse.load_stack_file(parse.stack_path(root, stack)).limits.idle_minutes
+    except base.SettingsError:
         idle = None
     stopped = ("state: STOPPED",)
     return tuple(each for each in events.noticed if idle is None or each.properties != stopped)
@@ -80,11 +77,11 @@ def _granted(
 ) -> tuple[list[Change], list[str]]:
     """Return the buckets with grants that the state lacks, and what to tell of grants."""
     try:
-        project = load_stack_file(stack_path(root, stack)).project
+        project = parse.load_stack_file(parse.stack_path(root, stack)).project
         apis = google()
         found = list(grants_on_buckets(apis, project, resources))
         others = grants_on_project(apis, project, resources)
-    except (SettingsError, TpustackError) as error:
+    except (base.SettingsError, TpustackError) as error:
         return [], [f"Grants could not be compared with the state: {error}"]
     notes = [_BY_HAND_GRANTED] if found else []
     if others:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -28,14 +28,12 @@ from infra.catalog import Catalog
 from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError, counted
-from infra.settings.parse import load_stack_file, load_yaml, stack_path
+from infra.settings import StackSettings, base, parse
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND
+from tpustack.project import BACKEND, read_yaml
 from tpustack.recovery.locks import LockedError, locked_message
 
 # Each preview is an engine, a Python and a provider, some 300 MB together.
@@ -158,14 +156,14 @@ class Run:
 
 def explained(stack: str, work: Callable[[], Result]) -> Result:
     """Do the work and time it; an expected error becomes a failed stack."""
-    started = monotonic()
+    started = time.monotonic()
     try:
         result = work()
     except LockedError as error:
         result = failed(stack, locked_message(stack, error.locks))
     except (StackError, TpustackError) as error:
         result = failed(stack, str(error))
-    return replace(result, seconds=monotonic() - started)
+    return replace(result, seconds=time.monotonic() - started)
 
 
 def in_parallel(stacks: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
@@ -186,14 +184,14 @@ def checked_settings(
     def context(settings: StackSettings) -> Context:
         return Context(stack, root, catalog, names_of(settings, stack))
 
-    path = stack_path(root, stack)
+    path = parse.stack_path(root, stack)
     try:
-        settings = load_stack_file(path)
+        settings = parse.load_stack_file(path)
         ensure_valid(settings, context(settings))
-    except SettingsError as error:
+    except base.SettingsError as error:
         raise StackError(str(with_checks(error, context))) from None
     known = {**os.environ, **environment}
-    provider = load_yaml(path.read_text(encoding="utf-8")).get("secretsprovider")
+    provider = read_yaml(path).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
         raise StackError(
             f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
@@ -282,7 +280,7 @@ def _changes(command: str, result: Result) -> Iterator[str]:
         return
     lines = [_change(change) for change in result.changes]
     what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
-    count = f"{counted(len(lines), 'resource')} {what}"
+    count = f"{base.counted(len(lines), 'resource')} {what}"
     listing = block("\n".join(lines), "diff")
     yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
 

@@ -14,17 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from infra import credentials
-from tpu_core.google import (
-    Answer,
-    Body,
-    GoogleError,
-    Json,
-    MachineToken,
-    Send,
-    Transport,
-    message,
-    parse,
-)
+from tpu_core import google as core
 from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
@@ -38,7 +28,7 @@ _ASKS_FOR_ONE = b"requires a quota project"
 _OF_PROJECT = re.compile(r"/projects/([^/]+)/")
 
 
-class ApiError(TpustackError, GoogleError):
+class ApiError(TpustackError, core.GoogleError):
     """Google refuses a call or can't be reached; `status` is HTTP's, 0 without an answer."""
 
 
@@ -61,7 +51,7 @@ def says_disabled(error: Forbidden) -> bool:
     return "it is disabled" in str(error)
 
 
-class AccountToken(MachineToken):
+class AccountToken(core.MachineToken):
     """Access tokens of whoever runs the command, by google-auth and in the provider's order."""
 
     def __init__(self, given: credentials.Given) -> None:
@@ -94,18 +84,18 @@ class AccountToken(MachineToken):
         self._account = self._found()
 
 
-def _transport() -> Send:
+def _transport() -> core.Send:
     """Return what sends requests with the caller's credentials, to Google's APIs alone."""
     given = credentials.given({})
     token = AccountToken(given)
     # Each reads the certificates, which takes longer than most calls.
-    transport = functools.cache(lambda patience: Transport(token, patience))
+    transport = functools.cache(lambda patience: core.Transport(token, patience))
 
-    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+    def send(method: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
         once = transport(_PATIENCE if method == "GET" else 0.0)
         if given.quota_project:
             headers = {**headers, credentials.QUOTA_PROJECT: given.quota_project}
-        answer: Answer = once(method, url, headers, body)
+        answer: core.Answer = once(method, url, headers, body)
         project = _OF_PROJECT.search(url)
         if answer[0] == 403 and project and _ASKS_FOR_ONE in answer[2]:
             # To name it in each call would take `serviceusage.services.use` of everyone.
@@ -123,7 +113,7 @@ class Google:
         send: sends requests; by default with the caller's credentials.
     """
 
-    def __init__(self, send: Send | None = None) -> None:
+    def __init__(self, send: core.Send | None = None) -> None:
         self._send = send or _transport()
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
@@ -180,11 +170,13 @@ class Google:
         """Start to delete the resource at `url`."""
         self._ask("DELETE", url, parameters)
 
-    def exchange(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+    def exchange(
+        self, method: str, url: str, headers: dict[str, str], body: core.Body
+    ) -> core.Answer:
         """Send a request as it is and return the answer, also a refusal: a `Send` of tpu_core."""
         try:
             return self._send(method, url, headers, body)
-        except GoogleError as error:
+        except core.GoogleError as error:
             raise ApiError(error.status, str(error)) from None
         except OSError as error:
             raise ApiError(0, f"{url} can't be reached: {error}") from None
@@ -202,14 +194,14 @@ class Google:
         status, _, content = self.exchange(method, url + query, headers, data)
         if status < 300:
             return content
-        text = f"{url} answers {status}: {message(content)}"
+        text = f"{url} answers {status}: {core.message(content)}"
         if status in (403, 404):
             raise (Forbidden if status == 403 else NotFound)(text)
         raise ApiError(status, text)
 
 
-def _json(url: str, content: bytes) -> Json:
-    answer = parse(content)
+def _json(url: str, content: bytes) -> core.Json:
+    answer = core.parse(content)
     if answer.get("garbage"):  # Such as the page of some proxy.
         raise ApiError(502, f"{url} answers something else than a JSON object")
     return answer

@@ -6,8 +6,6 @@ nothing answers once it is dead. `make clean`, and the next command that runs th
 earlier ones have left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tpustack.ci import pipeline, sweep
+from tpustack.ci import deployment, pipeline, sweep
 from tpustack.ci.deployment import ready
 from tpustack.ci.pipeline import PullRequests
 from tpustack.ci.result import Outcome, Result, Run
@@ -120,7 +120,7 @@ def swept(world: World) -> list[Result]:
 
 @pytest.fixture(autouse=True)
 def plain_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "result_of", lambda stack, done: Result(stack, Outcome.CHANGES))
+    monkeypatch.setattr(deployment, "result_of", lambda stack, done: Result(stack, Outcome.CHANGES))
 
 
 def deploys(world: World, stack: str, lost: list[str]) -> Iterator[None]:
