@@ -200,12 +200,12 @@ class Api:
 
     def get(self, path: str, **query: str) -> Any:
         """Return what a path answers."""
-        return self._call("GET", path, params=query).json()
+        return self._request("GET", self._url + path, params=query).json()
 
     def bytes(self, path: str, **query: str) -> bytes:
         """Return a file of another job. Raises TpustackError if it is too long."""
         content = b""
-        with self._call("GET", path, params=query, stream=True) as answer:
+        with self._request("GET", self._url + path, params=query, stream=True) as answer:
             try:
                 for part in answer.iter_content(_PART):
                     content += part
@@ -217,15 +217,12 @@ class Api:
 
     def send(self, verb: str, path: str, **fields: object) -> None:
         """Change something."""
-        self._call(verb, path, json=fields)
+        self._request(verb, self._url + path, json=fields)
 
     def whoami(self, **fields: str) -> Any:
         """Return whose token it is."""
         verb = "POST" if fields else "GET"
         return self._request(verb, self._whoami, json=fields or None).json()
-
-    def _call(self, verb: str, path: str, **options: Any) -> requests.Response:
-        return self._request(verb, self._url + path, **options)
 
     def _request(
         self, verb: str, url: str, *, also: tuple[int, ...] = (), **options: Any

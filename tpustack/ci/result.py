@@ -107,16 +107,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
-        return {
-            **vars(self),
-            "outcome": self.outcome.value,
-            "changes": [vars(change) for change in self.changes],
-            "violations": self.violations and [vars(violation) for violation in self.violations],
-            "cost": self.cost and vars(self.cost),
-            "notes": list(self.notes),
-            "unfinished": [vars(change) for change in self.unfinished],
-            "seconds": round(self.seconds, 2),
-        }
+        found: dict[str, Any] = _RESULTS.dump_python([self], mode="json")[0]
+        return found | {"seconds": round(self.seconds, 2)}
 
 
 def failed(stack: str, problem: str, *notes: str) -> Result:
@@ -245,65 +237,51 @@ def markdown(command: str, result: Result) -> str:
         f"### {_TITLES[command]} stack {code(result.stack)}: {result.outcome.value}",
         *(f"> {prose(note)}" for note in result.notes),
         *([block(result.problem, "text")] if result.problem else []),
-        *_violations(result.violations),
-        *_replaced(result.replaced),
-        *_changes(command, result),
-        *_unfinished(result.unfinished),
-        *_cost(result.cost),
+        *_sections(command, result),
     ]
     return shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
 
 
-def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
-    if violations is None:
-        return
-    lines = [
-        f"- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}" for each in violations
-    ]
-    yield "**Policies**\n\n" + "\n".join(lines) if lines else "**Policies**: every rule is kept."
-
-
-def _replaced(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {code(change.type)} **{prose(change.name)}**"
-            + (f", because of {', '.join(map(code, change.because))}" if change.because else "")
-            for change in changes
-        ]
-        yield "**Will be replaced** (deleted and made again)\n\n" + "\n".join(lines)
-
-
-def _changes(command: str, result: Result) -> Iterator[str]:
-    if not result.changes:
-        if result.outcome is Outcome.NO_CHANGE:
-            yield "Nothing changes."
-        return
-    lines = [_change(change) for change in result.changes]
-    what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
-    count = f"{base.counted(len(lines), 'resource')} {what}"
-    listing = block("\n".join(lines), "diff")
-    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+def _sections(command: str, result: Result) -> Iterator[str]:
+    """Yield what the rules say, what is replaced, what changes, what failed, and the cost."""
+    if result.violations:
+        broken = (
+            f"\n- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}"
+            for each in result.violations
+        )
+        yield f"**Policies**\n{''.join(broken)}"
+    elif result.violations is not None:
+        yield "**Policies**: every rule is kept."
+    if result.replaced:
+        replaced = (
+            f"\n- {code(each.type)} **{prose(each.name)}**"
+            + (f", because of {', '.join(map(code, each.because))}" if each.because else "")
+            for each in result.replaced
+        )
+        yield f"**Will be replaced** (deleted and made again)\n{''.join(replaced)}"
+    if result.changes:
+        what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
+        count = f"{base.counted(len(result.changes), 'resource')} {what}"
+        listing = block("\n".join(map(_change, result.changes)), "diff")
+        yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+    elif result.outcome is Outcome.NO_CHANGE:
+        yield "Nothing changes."
+    if result.unfinished:
+        failures = (
+            f"\n- {line(each.operation)} {code(each.type)} **{prose(each.name)}**"
+            for each in result.unfinished
+        )
+        yield f"**Failed** ({len(result.unfinished)})\n{''.join(failures)}"
+    if cost := result.cost:
+        before, after = cost.before or "nothing", cost.after or "unknown"
+        difference = cost.difference or "unknown difference"
+        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def _change(change: Change) -> str:
     operation, kind, name = map(line, (change.operation, change.type, change.name))
     of = f" [{line(', '.join(change.properties))}]" if change.properties else ""
     return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
-
-
-def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {line(each.operation)} {code(each.type)} **{prose(each.name)}**" for each in changes
-        ]
-        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
-
-
-def _cost(cost: CostChange | None) -> Iterator[str]:
-    if cost:
-        before, after = cost.before or "nothing", cost.after or "unknown"
-        difference = cost.difference or "unknown difference"
-        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def prose(text: str) -> str:
