@@ -15,7 +15,6 @@ from tpustack.engine.stack import Update
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, read_yaml, root, state
 from tpustack.recovery.locks import LockedError
-from tpustack.recovery.repair import Repair
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
@@ -57,10 +56,9 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     local = remote.elsewhere(folder).select(stack)
     if unfinished:
         recovery = local.recovery(line)
-        repair = Repair(recovery)
         try:
-            repair.take_up()
-            repair.when_unlocked(recovery.ask_for_lock)
+            recovery.take_up()
+            recovery.when_unlocked(recovery.ask_for_lock)
         except LockedError as error:
             raise TpustackError(
                 f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "

@@ -36,7 +36,6 @@ from tpustack.engine.backend import Backend
 from tpustack.engine.stack import NOTHING, Done, Stack
 from tpustack.errors import TpustackError
 from tpustack.project import read_yaml
-from tpustack.recovery.repair import Repair
 
 PLAN_TAG = "tpustack:plan"
 """What a deployment notes with a stack: the digest of the plan that it is about to carry out."""
@@ -192,7 +191,7 @@ class _Deploy:
         self.run, self.stack, self.how = run, stack, how
         self.line = run.line(stack)
         self.engine = run.backend.stack(stack)
-        self.repair = Repair(self.engine.recovery(self.line, forge.has_ended))
+        self.repair = self.engine.recovery(self.line, forge.has_ended)
         self.reviewed = how.plans and _kept(how.plans, stack)
         self.resumed = False
 

@@ -22,7 +22,6 @@ from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
 from tpustack.cloud.google import Forbidden, Google, NotFound, parse_time, says_disabled
 from tpustack.errors import TpustackError
-from tpustack.recovery.repair import Repair
 
 # Bounds what a mistake in the branches or the backend can cost.
 MOST_STACKS, MOST_ORPHANS = 10, 60
@@ -89,17 +88,16 @@ def _remove_empty(run: Run, stack: str) -> Result:
 
     The engine refuses one that has: by then a run that is at work may have made them.
     """
-    recovery = run.backend.stack(stack).recovery(run.line(stack), forge.has_ended)
-    repair = Repair(recovery)
+    repair = run.backend.stack(stack).recovery(run.line(stack), forge.has_ended)
     repair.take_up()
-    repair.when_unlocked(recovery.ask_for_lock)
+    repair.when_unlocked(repair.ask_for_lock)
     run.backend.remove(stack)
     return Result(stack, Outcome.CHANGES, notes=tuple(repair.notes))
 
 
 def _remove_stack(run: Run, stack: str) -> Result:
     engine, line = run.backend.stack(stack), run.line(stack)
-    repair = Repair(engine.recovery(line, forge.has_ended))
+    repair = engine.recovery(line, forge.has_ended)
     repair.take_up()
     done = repair.when_unlocked(lambda: engine.clear(line))
     result = deployment.result_of(stack, done).noting(*repair.notes)

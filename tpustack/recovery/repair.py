@@ -69,6 +69,43 @@ class Recovery:
     ) -> None:
         self._stack, self._workspace, self._line = stack, workspace, line
         self._ended = ended
+        self.notes: list[str] = []
+        """What was repaired, for people."""
+
+    def take_up(self) -> list[str]:
+        """Take what a killed run was creating into the state, if it exists by now.
+
+        Returns the URNs of all that it was creating.
+
+        Raises:
+            LockedError: when that run is still at work.
+        """
+        state = self.interrupted()
+        if state is None:
+            return []
+        # Only the lock tells a run that was killed from one that works.
+        self.when_unlocked(self.ask_for_lock)
+        found = self.look(state)
+        self.when_unlocked(lambda: self.write(found))
+        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
+        self.notes.append(f"An earlier run was killed; it was creating {names}.")
+        return found.created
+
+    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
+        """Do something that needs the lock, after releasing one whose holder is dead.
+
+        Raises:
+            LockedError: when it is held.
+        """
+        try:
+            return operation()
+        except locking.LockedError as error:
+            if not self.are_orphaned(error.locks):
+                raise
+            self.release(error.locks)
+            whose = locking.holder_names(error.locks)
+            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
+            return operation()
 
     def state(self) -> State:
         """Return the state as the backend has it."""
@@ -206,50 +243,6 @@ class Recovery:
             raise TpustackError(
                 f"pulumi {what} of stack {self._stack} failed:\n{diagnostics(str(error))}"
             ) from None
-
-
-class Repair:
-    """Makes one stack usable again; `notes` says what was done for that."""
-
-    def __init__(self, recovery: Recovery) -> None:
-        self.notes: list[str] = []
-        self._recovery = recovery
-
-    def take_up(self) -> list[str]:
-        """Take what a killed run was creating into the state, if it exists by now.
-
-        Returns the URNs of all that it was creating.
-
-        Raises:
-            LockedError: when that run is still at work.
-        """
-        recovery = self._recovery
-        state = recovery.interrupted()
-        if state is None:
-            return []
-        # Only the lock tells a run that was killed from one that works.
-        self.when_unlocked(recovery.ask_for_lock)
-        found = recovery.look(state)
-        self.when_unlocked(lambda: recovery.write(found))
-        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
-        self.notes.append(f"An earlier run was killed; it was creating {names}.")
-        return found.created
-
-    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
-        """Do something that needs the lock, after releasing one whose holder is dead.
-
-        Raises:
-            LockedError: when it is held.
-        """
-        try:
-            return operation()
-        except locking.LockedError as error:
-            if not self._recovery.are_orphaned(error.locks):
-                raise
-            self._recovery.release(error.locks)
-            whose = locking.holder_names(error.locks)
-            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
-            return operation()
 
 
 class _Copy:

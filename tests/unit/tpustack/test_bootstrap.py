@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.tpustack.conftest import recovery_of
 from tpustack import bootstrap
 from tpustack.errors import TpustackError
 from tpustack.recovery.locks import Lock, LockedError
@@ -25,7 +26,7 @@ class Here:
         self.dead, self.locked, self.began = dead, True, False
 
     def recovery(self, line: object) -> Any:
-        return SimpleNamespace(
+        return recovery_of(
             interrupted=lambda: None,
             ask_for_lock=self.ask,
             are_orphaned=lambda locks: self.dead,

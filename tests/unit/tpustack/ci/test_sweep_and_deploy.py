@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from tests.unit.tpustack.conftest import recovery_of
 from tpustack.ci import deployment, pipeline, sweep
 from tpustack.ci.deployment import ready
 from tpustack.ci.pipeline import PullRequests
@@ -101,7 +102,7 @@ def swept(world: World) -> list[Result]:
         return SimpleNamespace(
             clear=lambda line: world.call(lambda: world.clear(stack)),
             resources=list,
-            recovery=lambda line, ended: SimpleNamespace(
+            recovery=lambda line, ended: recovery_of(
                 interrupted=lambda: world.call(lambda: world.interrupted(stack)),
                 ask_for_lock=lambda: world.call(world.unlocked),
                 are_orphaned=lambda locks: False,

@@ -13,16 +13,18 @@ import pytest
 from tests.unit.tpustack.conftest import Run
 from tpustack.commands import recovery
 from tpustack.recovery.locks import Lock, LockedError
+from tpustack.recovery.repair import Recovery
 
 NOW = datetime.now(timezone.utc)
 FRESH = Lock("gs://state/dev.json", "grace", "laptop", 42, NOW)
 DEAD = Lock("gs://state/dev.json", "runner", "ci", 7, NOW)
 
 
-class FakeRecovery:
+class FakeRecovery(Recovery):
     """A stack's state behind a lock."""
 
     def __init__(self, locks: list[Lock] | None) -> None:
+        self.notes = []
         self.held = locks
         self.released = False
 

@@ -28,7 +28,7 @@ from tpustack.recovery.locks import (
     run_of,
     unknown,
 )
-from tpustack.recovery.repair import Recovery, Repair
+from tpustack.recovery.repair import Recovery
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -276,7 +276,7 @@ def test_a_dead_lock_goes_with_its_note_and_one_that_came_since_stays(
         raise LockedError(refusals.pop(0))
 
     with pytest.raises(LockedError) as refused:
-        Repair(state.recovery()).when_unlocked(operation)
+        state.recovery().when_unlocked(operation)
     assert refused.value.locks == [third]
     assert [path.name for path in (state.root / LOCKS).iterdir()] == [f"{engine.pid}.json"]
     (left,) = state.notes()

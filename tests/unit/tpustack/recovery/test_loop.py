@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tpustack.conftest import Run
+from tests.unit.tpustack.conftest import Run, recovery_of
 from tpustack.cloud.google import NotFound
 from tpustack.commands import recovery
 from tpustack.commands import recovery as recover
@@ -51,7 +51,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     """Also where an update is at work: it waits for its end."""
     lost: list[dict[str, str]] = [{"tpu": "PREEMPTED"}, {}]
     renewed: list[Any] = []
-    recovery = SimpleNamespace(locks=lambda: None, interrupted=lambda: None)
+    recovery = recovery_of(locks=lambda: None, interrupted=lambda: None)
     stack = SimpleNamespace(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
@@ -119,7 +119,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
 ) -> None:
     renewed: list[Any] = []
     stack = SimpleNamespace(
-        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, interrupted=lambda: None),
+        recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),
