@@ -243,7 +243,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         file = None
     if file is None:
-        raise TpustackError(f"{archive.name} has no {name}")
+        raise TpustackError(f"{Path(str(archive.name)).name} has no {name}")
     return file.read()
 
 

@@ -416,14 +416,12 @@ def tpu(target: Target) -> Iterator[Finding]:
         for zone in zones
     ]
     # Without quota in one zone `pulumi up` tries the next one, as without capacity.
-    if not all(one.state == WRONG for one in found):
-        found = [
-            _warning(f"{one.said}: pulumi up tries another zone", one.cure)
-            if one.state == WRONG
-            else one
-            for one in found
-        ]
-    yield from found
+    nowhere = all(one.state == WRONG for one in found)
+    for one in found:
+        if one.state == WRONG and not nowhere:
+            yield _warning(f"{one.said}: pulumi up tries another zone", one.cure)
+        else:
+            yield one
 
 
 def _judged(
@@ -520,7 +518,11 @@ def vcpus(target: Target) -> Iterator[Finding]:
         return
     region = target.google.get(f"{_COMPUTE}/projects/{target.project}/regions/{settings.region}")
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
-    names = _vcpu_metrics(machine.name, settings.vm.capacity)
+    # The quota that counts comes first; n1 and e2 have the common one.
+    own = f"{machine.name.partition('-')[0].upper()}_CPUS"
+    names = ["CPUS"] if own in ("N1_CPUS", "E2_CPUS") else [own, "CPUS"]
+    if settings.vm.capacity is not machines.VmCapacity.ON_DEMAND:
+        names.insert(0, "PREEMPTIBLE_CPUS")
     metric = next((name for name in names if name in quotas), None)
     if metric is None:
         yield _unknown(f"Google lists no quota of {names[0]}", "")
@@ -532,14 +534,6 @@ def vcpus(target: Target) -> Iterator[Finding]:
         yield _ok(said)
     else:
         yield (_wrong if limit < machine.vcpus else _warning)(said, cure)
-
-
-def _vcpu_metrics(machine: str, capacity: machines.VmCapacity) -> tuple[str, ...]:
-    """Return the names of the quota, the one that counts first; n1 and e2 have the common one."""
-    own = f"{machine.partition('-')[0].upper()}_CPUS"
-    common = ("CPUS",) if own in ("N1_CPUS", "E2_CPUS") else (own, "CPUS")
-    on_demand = capacity is machines.VmCapacity.ON_DEMAND
-    return common if on_demand else ("PREEMPTIBLE_CPUS", *common)
 
 
 # Organization policies that would refuse what the stack creates.
@@ -560,13 +554,9 @@ org-policy-constraints, read 2026-11).
     """
 
     name: str
-    bites: Callable[[Rule, StackSettings], bool]
+    bites: Callable[[Rule, StackSettings], object]
     cure: str
     state: str = WRONG
-
-
-def _enforced(rule: Rule) -> bool:
-    return bool(rule.get("enforce"))
 
 
 def _denies(rule: Rule, *values: str) -> bool:
@@ -601,7 +591,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "compute.requireOsLogin",
-        lambda rule, s: not s.vm.os_login and _enforced(rule),
+        lambda rule, s: not s.vm.os_login and rule.get("enforce"),
         "Set vm.osLogin: true",
     ),
     Constraint(
@@ -621,12 +611,12 @@ CONSTRAINTS = (
     ),
     Constraint(
         "compute.requireShieldedVm",
-        lambda rule, s: _enforced(rule) and not _shielded(s),
+        lambda rule, s: rule.get("enforce") and not _shielded(s),
         "Leave vm.shielded out",
     ),
     Constraint(
         "iam.disableServiceAccountCreation",
-        lambda rule, s: _enforced(rule),
+        lambda rule, _: rule.get("enforce"),
         f"{_ADMINISTRATOR}: the stack creates a service account",
     ),
     # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
@@ -637,7 +627,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "compute.disableSerialPortAccess",
-        lambda rule, s: s.training.run_on is machines.RunOn.VM and _enforced(rule),
+        lambda rule, s: s.training.run_on is machines.RunOn.VM and rule.get("enforce"),
         "Read the training's output on the VM, with journalctl",
         WARNING,
     ),
@@ -645,7 +635,7 @@ CONSTRAINTS = (
     # (docs.cloud.google.com/composer/docs/composer-1/known-issues). Not tried with a VM.
     Constraint(
         "compute.disableSerialPortLogging",
-        lambda rule, s: s.vm.serial_port_logging and _enforced(rule),
+        lambda rule, s: s.vm.serial_port_logging and rule.get("enforce"),
         "Set vm.serialPortLogging: false",
         WARNING,
     ),

@@ -22,7 +22,7 @@ Replies = Callable[..., list[urllib.request.Request]]
 @pytest.fixture
 def replies(monkeypatch: pytest.MonkeyPatch) -> Replies:
     """Answer the next requests with these statuses, or errors; return the requests."""
-    monkeypatch.setattr(core.time, "sleep", lambda _: None)
+    monkeypatch.setattr("tpu_core.google.time.sleep", lambda _: None)
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "ya29.token")
 
     def reply(*answers: int | Exception, content: bytes = b"{}") -> list[urllib.request.Request]:
