@@ -68,7 +68,7 @@ def run(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return bootstrap.bootstrap("pipeline", {}, print)
 
 
-def test_it_refuses_where_the_first_may_be_at_work_and_names_the_lock(
+def test_bootstrap_refuses_while_another_may_run_and_names_its_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=False)
@@ -79,7 +79,7 @@ def test_it_refuses_where_the_first_may_be_at_work_and_names_the_lock(
     assert (here.locked, here.began) == (True, False)
 
 
-def test_it_goes_on_where_the_first_is_dead(
+def test_bootstrap_continues_after_a_dead_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=True)

@@ -23,7 +23,7 @@ Resources:
 """
 
 
-def test_what_is_finished_and_what_went_wrong_is_shown() -> None:
+def test_finished_resources_and_errors_are_shown() -> None:
     said: list[str] = []
     output = engine_output(said.append)
     for line in LINES.splitlines():

@@ -79,7 +79,7 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
         '{"resourcePlans": {}, "tpu-stack": {"stack": "dev", "commit": 1}}',
     ],
 )
-def test_what_is_not_sealed_is_refused_in_words(tmp_path: Path, forged: str) -> None:
+def test_unsealed_plans_are_refused_with_a_message(tmp_path: Path, forged: str) -> None:
     path = tmp_path / "dev.plan.json"
     path.write_text(forged)
     with pytest.raises(TpustackError, match="is no plan of `tpustack ci preview`"):
@@ -122,7 +122,7 @@ def test_no_forged_plan_breaks_the_comparison_or_allows_a_replacement(
     assert deployment.surplus(now, then, resumed=resumed)
 
 
-def test_who_decrypts_is_never_taken_from_a_plan(tmp_path: Path) -> None:
+def test_a_plan_cannot_choose_the_key_that_decrypts_it(tmp_path: Path) -> None:
     """A plan that names a key of its own would send credentials to whoever made it."""
     file = tmp_path / "Pulumi.dev.yaml"
     file.write_text("secretsprovider: gcpkms://k\nencryptedkey: e\nencryptionsalt: ''\nconfig: {}")

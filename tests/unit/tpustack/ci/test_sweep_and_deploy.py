@@ -159,7 +159,7 @@ def scenes() -> Iterator[tuple[str, int, int, bool]]:
             yield fault, at, begin, made
 
 
-def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stays_paid() -> None:
+def test_an_interrupted_sweep_loses_no_live_stack_and_leaves_no_paid_resource() -> None:
     seen = count()
     for fault, at, begin, made in scenes():
         world, lost = World(fault, at, begin), list[str]()
@@ -186,7 +186,7 @@ def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stay
     assert next(seen) > 100
 
 
-def test_a_stack_whose_tags_are_damaged_or_whose_backend_refuses_stops_no_other() -> None:
+def test_one_broken_stack_does_not_stop_the_sweep_of_others() -> None:
     world = World("answer lost", at=1)
     world.tags = {
         "pr-1": pipeline.request_tags("gone", HOW, NOW),

@@ -39,7 +39,7 @@ def test_it_looks_each_minute() -> None:
     assert pauses(True, True) == ([60.0, 60.0], [])
 
 
-def test_failures_are_told_and_asked_later_each_time_up_to_an_hour() -> None:
+def test_failures_are_reported_and_retried_with_a_back_off_up_to_an_hour() -> None:
     waited, lines = pauses(*[False] * 8, True, False)
     assert waited == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 60, 120]
     assert lines[0] == "trying again: the backend does not answer"
@@ -134,7 +134,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
     assert "The VM is back." in done.out
 
 
-def test_it_takes_nobodys_lock(run: Run) -> None:
+def test_the_loop_releases_no_lock_of_a_live_holder(run: Run) -> None:
     done = run("recover", "--stack", "dev", "--loop", "--yes")
     assert done.code == 2
     assert "--yes is not for --loop" in done.err

@@ -103,7 +103,7 @@ def test_exactly_the_lock_that_was_named_is_deleted(cloud: LocalCloud, url: str)
     assert [name.rpartition("/")[2] for name in names(cloud)] == ["2.json"]
 
 
-def test_a_release_whose_answer_is_lost_is_told_and_the_next_one_finds_it_done(
+def test_a_release_with_a_lost_answer_fails_and_can_be_repeated(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(URLS[0]).write(f"{LOCKS}/1.json", "{}")
@@ -116,7 +116,7 @@ def test_a_release_whose_answer_is_lost_is_told_and_the_next_one_finds_it_done(
     assert names(cloud) == []
 
 
-def test_of_a_bucket_that_refuses_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_refuses_proves_no_holder_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lossy, "loses", "GET")
     (named,) = locks_in(REFUSED.format(URLS[0], LOCKS, "1"))
     assert not recovery(URLS[0]).are_orphaned([named])
