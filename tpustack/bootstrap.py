@@ -1,4 +1,9 @@
-"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket."""
+"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket.
+
+The bucket that is to hold the state does not exist before the first run, so that run keeps its
+state in a folder, which stays until the state is in the bucket: a run that is interrupted at any
+point finds either the folder or the bucket.
+"""
 
 import os
 import shutil
@@ -34,7 +39,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
 def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
     """Create or update everything; the next run continues one that was interrupted.
 
-    The state of the first run is in a folder, until there is a bucket to move it to.
+    Raises TpustackError while another run may be at work on the folder.
     """
     settings = load(stack, root())
     try:
@@ -65,6 +70,7 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
                 f"it is dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
     update = local.up(line)
+    # From here on the folder is deleted only after the state is in the bucket as a whole.
     if stack not in remote.stacks():
         remote.create(stack)
     local.copy_to(remote.stack(stack))

@@ -1,4 +1,8 @@
-"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing."""
+"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing.
+
+It uses the same stack files, engine, agent and trainer as a real deployment; only the environment
+leads Google's clients to the local cloud. What it measures is written to .demo/summary.json.
+"""
 
 import contextlib
 import json
@@ -8,10 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,15 +68,12 @@ class Demo:
         self.cloud = LocalCloudCommand()
         self.summary = Summary(architecture)
         self.unfinished = project.demo() / "unfinished"
-        self._pids = [os.getpid()]
-        self.watch = Watch(lambda: list(self._pids))
         self._engine_output = engine_output(lambda line: self._say(line, "dim"))
 
     def run(self) -> None:
         """Run every phase; stop the local cloud afterwards, unless it is to be kept."""
         started = time.monotonic()
         kept = False
-        self.watch.start()
         try:
             self._forget_unfinished()
             with self._phase("toolchain", "Pulumi engine"):
@@ -105,7 +105,6 @@ class Demo:
                 stopping = time.monotonic()
                 self.cloud.run("stop")
                 self.summary.seconds["stop"] = round(time.monotonic() - stopping, 2)
-            self.watch.stop()
         self._finish(started, kept)
 
     def _forget_unfinished(self) -> None:
@@ -125,11 +124,13 @@ class Demo:
             if self.stack == STACKS["node"]:
                 self.cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
             status = self.cloud.status()
-            self._pids.append(status["pid"])
+            # The engine, the provider and our own calls find the local cloud by these alone.
             os.environ.update(self.cloud.environment())
             self._say(f"listens on 127.0.0.1:{status['port']}, project {status['project']}")
         resources: dict[str, int] = status["resources"]
         return resources
+
+    # The phases.
 
     def _up(self, engine: Stack) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
@@ -174,11 +175,6 @@ class Demo:
 
     def _finish(self, started: float, kept: bool) -> None:
         self.summary.seconds["total"] = round(time.monotonic() - started, 2)
-        self.summary.peak_memory_mib = round(self.watch.peak_mib)
-        if not kept:
-            left = self.watch.left()
-            self.summary.processes_left = len(left)
-            self._say(f"{len(left)} processes left")
         path = project.demo() / "summary.json"
         path.write_text(json.dumps(asdict(self.summary), indent=2) + "\n", encoding="utf-8")
         self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
@@ -227,10 +223,8 @@ class Summary:
         architecture: `vm` or `node`.
         data: which images it trained on.
         seconds: wall time per phase and in all.
-        peak_memory_mib: largest resident memory of all processes together, MiB.
         second_up_changes: resources that a second `pulumi up` would not leave as they are.
         resources_left: resources that the cloud holds after destroy.
-        processes_left: processes of the demo that still run after it.
     """
 
     architecture: str
@@ -240,10 +234,8 @@ class Summary:
     endpoint: str | None = None
     data: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    peak_memory_mib: float | None = None
     second_up_changes: int | None = None
     resources_left: int | None = None
-    processes_left: int | None = None
 
     def show(self, console: Console, metrics: dict[str, Any], outputs: dict[str, Any]) -> None:
         """Print the training's result and where its files are in the bucket."""
@@ -263,55 +255,6 @@ class Summary:
             console.print(row, markup=False, soft_wrap=True)
 
 
-_MIB = 1 << 20
-
-
-class Watch(threading.Thread):
-    """Samples the process trees below some roots: their memory, and what of them still runs.
-
-    Args:
-        roots: gives the process ids whose descendants count, this process included.
-        interval: seconds between two samples.
-    """
-
-    def __init__(self, roots: Callable[[], Iterable[int]], interval: float = 0.5) -> None:
-        super().__init__(daemon=True)
-        self._roots, self._interval = roots, interval
-        self._seen: set[psutil.Process] = set()
-        self._stopped = threading.Event()
-        self.peak_mib = 0.0
-        """Largest sum of resident memory in a sample; shared pages count for each process."""
-
-    def run(self) -> None:
-        """Take samples until it is stopped."""
-        while not self._stopped.wait(self._interval):
-            self._sample()
-
-    def stop(self) -> None:
-        """Wait for the last sample."""
-        self._stopped.set()
-        self.join()
-
-    def left(self) -> list[psutil.Process]:
-        """Return the processes that were seen and still run, this one aside."""
-        running = (each for each in self._seen - {psutil.Process()} if each.is_running())
-        return [each for each in running if each.status() != psutil.STATUS_ZOMBIE]
-
-    def _sample(self) -> None:
-        processes: set[psutil.Process] = set()
-        resident = 0
-        for pid in self._roots():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                root = psutil.Process(pid)
-                processes |= {root, *root.children(recursive=True)}
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                resident += process.memory_info().rss
-        # A new set: `left` may walk the old one in another thread.
-        self._seen = self._seen | processes
-        self.peak_mib = max(self.peak_mib, resident / _MIB)
-
-
 def end_children(grace: float) -> None:
     """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds."""
     children = psutil.Process().children(recursive=True)
@@ -325,6 +268,8 @@ def end_children(grace: float) -> None:
     psutil.wait_procs(alive, timeout=grace)
 
 
+# A line of the engine about a resource that is finished, such as " +  gcp:storage:Bucket bucket
+# created (0.14s)"; lines about what has only begun are passed over.
 _DONE = re.compile(
     r"^ ?(?P<sign>[-+~]+) +(?P<kind>\S+) (?P<name>\S+) "
     r"(?P<what>created|updated|deleted|replaced)(?P<time> \([\d.ms]+\))?"

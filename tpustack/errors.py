@@ -1,4 +1,7 @@
-"""Errors that end a command with one message."""
+"""Errors that end a command with one message.
+
+Everything else that is raised is a mistake of ours, and ends with a traceback.
+"""
 
 from importlib.util import find_spec
 

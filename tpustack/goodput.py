@@ -1,4 +1,9 @@
-"""The goodput of a job for people: the files of its ledger, its cost, and tables."""
+"""The goodput of a job for people: the files of its ledger, its cost, and tables.
+
+The account itself is made by the training package (tpu_training.goodput), which its own report
+uses, too. Names of machines and causes come from the bucket, which others may write: each passes
+through `line` before a terminal gets it.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +125,10 @@ class Money:
 
 
 def money_of(total: Account, estimate: Estimate) -> Money:
-    """Price a job's account by the stack's estimate as it is set now."""
+    """Price a job's account by the stack's estimate as it is set now.
+
+    Earlier starts may have run on other machines: the ledger does not know what those cost.
+    """
     hour = estimate.configured
     parts = [each.configured for each in estimate.lines if each.part == "TPU"]
     tpu = sum((part.amount for part in parts if part), Decimal(0))

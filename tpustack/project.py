@@ -71,7 +71,10 @@ def local_cloud_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for this project: what a second clone need not make again."""
+    """Return the user's cache folder for this project: what a second clone need not make again.
+
+    XDG_CACHE_HOME counts on every system; else it is where the system keeps caches.
+    """
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "tpu-stack"
     if sys.platform == "darwin":
@@ -79,7 +82,9 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "tpu-stack"
 
 
-# 1980-01-01, the earliest time that a zip archive can hold.
+# The wheel's digest names it in the bucket, and another digest means another boot of the VM. So two
+# builds of the same sources must be equal: all files get this time, 1980-01-01, which is the
+# earliest that a zip archive can hold.
 _EPOCH = "315532800"
 
 

@@ -1,4 +1,8 @@
-"""Reference texts: the settings as a page and as text, the catalog as tables."""
+"""Reference texts: the settings as a page and as text, the catalog as tables.
+
+Both are made from what the checks use, so that no list of settings or types is kept twice. Prices
+are of the catalog, in US dollars; what has no price in a region is shown as unknown, never as 0.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -82,7 +86,10 @@ class Listing:
 
 
 def by_zone(catalog: Catalog) -> Listing:
-    """List the families of TPUs and their sizes in every zone."""
+    """List the families of TPUs and their sizes in every zone.
+
+    The catalog has the types of a family from small to large.
+    """
     zones: dict[str, dict[str, list[str]]] = {}
     for tpu in catalog.accelerators.values():
         for zone in tpu.zones:
@@ -115,27 +122,41 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
 
 
 def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it."""
+    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it.
+
+    Versions of classic nodes that Google no longer offers are left out.
+    """
     families = {
         tpu.family
         for tpu in catalog.accelerators.values()
         if kind in (None, tpu.name, tpu.family) and (zone is None or zone in tpu.zones)
     }
+    found = [
+        (one.name, one.tensorflow, "vm", one.serves_grpc, one.proof, one.families)
+        for one in catalog.runtimes.values()
+    ]
+    found += [
+        (one.version, one.version, "node", True, entries.Proof.DOCUMENTED, one.families)
+        for one in catalog.node_versions.values()
+        if one.ended is None
+    ]
     rows: list[Row] = [("runtime", "TensorFlow", "architecture", "gRPC", "proof", "families")]
     records: list[Record] = []
-    for runtime in catalog.runtimes.values():
-        if families.intersection(runtime.families):
-            found = (runtime.name, runtime.tensorflow, "vm", runtime.serves_grpc, runtime.families)
-            records.append(_runtime_record(*found, runtime.proof))
-    for version in catalog.node_versions.values():
-        if version.ended is None and families.intersection(version.families):
-            found = (version.version, version.version, "node", True, version.families)
-            records.append(_runtime_record(*found, entries.Proof.DOCUMENTED))
-    for record in records:
-        serves = "yes" if record["servesGrpc"] else "no"
-        own = record["tensorflow"] or "-"
-        names = ", ".join(record["families"])
-        rows.append((record["name"], own, record["architecture"], serves, record["proof"], names))
+    for name, tensorflow, architecture, grpc, proof, own in found:
+        if families.isdisjoint(own):
+            continue
+        serves = "yes" if grpc else "no"
+        rows.append((name, tensorflow or "-", architecture, serves, proof.value, ", ".join(own)))
+        records.append(
+            {
+                "name": name,
+                "tensorflow": tensorflow,
+                "architecture": architecture,
+                "servesGrpc": grpc,
+                "proof": proof.value,
+                "families": list(own),
+            }
+        )
     return Listing(tuple(rows), 6, tuple(records))
 
 
@@ -162,7 +183,10 @@ def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
 
 
 def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the prices as their sources have them."""
+    """List the prices as their sources have them.
+
+    A source may price a family, a type or a part of a machine, so `kind` matches each of them.
+    """
     rows: list[Row] = [
         ("of", "where", "unit", "source of", "on demand", "spot", "preemptible"),
     ]
@@ -223,24 +247,6 @@ def _tpu_prices(
 ) -> dict[str, entries.Price | None]:
     ways = {"onDemand": "on-demand", "spot": "spot"}
     return {name: catalog.prices.tpu(tpu, _region(zone), way) for name, way in ways.items()}
-
-
-def _runtime_record(
-    name: str,
-    tensorflow: str | None,
-    architecture: str,
-    grpc: bool,
-    families: tuple[str, ...],
-    proof: entries.Proof,
-) -> Record:
-    return {
-        "name": name,
-        "tensorflow": tensorflow,
-        "architecture": architecture,
-        "servesGrpc": grpc,
-        "proof": proof.value,
-        "families": list(families),
-    }
 
 
 def _region(zone: str) -> str:

@@ -1,4 +1,8 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need.
+
+What Google's TPU compiler said of a job is only looked up here: to compile takes minutes, and is
+what `tpu-training compile` does. Without its answer, commands say less and fail no more often.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 @dataclass(frozen=True)
 class Report:
-    """The problems of one stack file, and its warnings."""
+    """The problems of one stack file, and its warnings.
+
+    Warnings are of what is allowed and may surprise; there are none as long as there are problems.
+    """
 
     stack: str
     file: str
@@ -88,7 +95,11 @@ def require_file(stack: str) -> None:
 
 
 def check(stack: str, catalog: Catalog) -> Report:
-    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell."""
+    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell.
+
+    A file whose form is wrong is checked, too, as far as it could be read: one look should name
+    every problem.
+    """
     path = path_of(stack)
     problems: tuple[base.Problem, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,9 @@
-"""`tpustack ci`: the commands that the workflows call."""
+"""`tpustack ci`: the commands that the workflows call.
+
+The commands that touch stacks write their results to a folder, which the workflow keeps as an
+artifact. A later job, with a token that may write comments, reads it: no job has both the request's
+own code and that token. So everything that is read from such a folder is treated as hostile.
+"""
 
 import os
 import re
@@ -42,6 +47,7 @@ _OUTPUT = click.option(
     show_default=True,
     help="Folder for STACK.md, result.json and plans.",
 )
+# Added to every text that a request's own code has produced.
 _FORGEABLE = (
     "The request's own code made this preview. The plan that counts is made after the merge, and "
     "shown where the deployment is approved."
@@ -201,9 +207,13 @@ def _run(
 ) -> None:
     """Do the work, print and write its results, and end the process.
 
+    The exit code is that of the worst result, so that a workflow needs no parser.
+
     Args:
+        name: the command, for the files and their headings.
         folder: where its files go.
         built: the stacks that need the training wheel.
+        work: does it; each result is printed as soon as it is there.
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()
@@ -233,6 +243,7 @@ def _run(
 
 
 def _needs_wheel(stack: str) -> bool:
+    # Without reading the file as YAML: what is wrong with it is reported by the preview, in words.
     path = parse.stack_path(root(), stack)
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
@@ -364,7 +375,8 @@ def _limits(stack: str) -> None:
     further = settings.tpu_zones[1:]
     place = Place(settings.project, settings.zone, names.bucket, lambda: further)
     client = Client(Google().exchange)
-    # Only the machine itself can tell whether nothing trains.
+    # The agent's own code decides, so that both judge alike. Only the machine itself can tell
+    # whether nothing trains, so the idle limit is left to it.
     enforcer = LimitEnforcer(
         place, client, lambda: True, time.time, lambda text: click.echo(console.line(text))
     )

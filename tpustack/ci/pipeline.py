@@ -1,4 +1,9 @@
-"""The pipeline: its settings in stacks/pipeline.yaml, the stacks of requests, and what git says."""
+"""The pipeline: its settings in stacks/pipeline.yaml, the stacks of requests, and what git says.
+
+What git is asked for comes from the command line or a workflow's variables, which a request can
+influence by the names of its branches. So revisions follow `--end-of-options`, paths follow `--`,
+and no shell is involved.
+"""
 
 import io
 import re
@@ -176,7 +181,7 @@ def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) 
 
 
 def utc_now() -> datetime:
-    """Return the current time, with its zone."""
+    """Return the current time, with its zone; tests replace it."""
     return datetime.now(timezone.utc)
 
 
@@ -197,6 +202,7 @@ def touched_stacks(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
 
 def changed_files(root: Path, base: str) -> list[str]:
     """Return the files that differ from where the branch left `base`, uncommitted ones included."""
+    # Not `base` itself: what others merged in the meantime is no change of this branch.
     merge_base = _git(root, "merge-base", base, "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "--relative", "-z", merge_base, "--", ".")
     new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
@@ -305,6 +311,7 @@ def restored_checkout(root: Path) -> Iterator[None]:
 
 
 def _put_back(path: Path, content: bytes) -> None:
+    # Whatever else was changed belongs to the person who edits the file while a run takes place.
     then, now = _parsed(content), _parsed(path.read_bytes())
     if then is None or now is None:
         return

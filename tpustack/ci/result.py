@@ -79,6 +79,7 @@ class Result:
     """The result of a run for one stack, as plain data.
 
     Attributes:
+        outcome: decides the exit code.
         changes: what was or will be done; for drift, what differs from the state.
         violations: what the policies say; None if they were not asked.
         cost: None if it was not compared.

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from tpustack.demo import Watch, end_children
+from tests.watch import Watch
+from tpustack.demo import end_children
 
 SLEEPER = [sys.executable, "-c", "input()"]
 STUBBORN = [
