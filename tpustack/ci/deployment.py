@@ -60,7 +60,10 @@ class Preview:
 
 
 def preview(run: Run, stacks: Sequence[str], how: Preview) -> list[Result]:
-    """Preview stacks side by side and keep their plans."""
+    """Preview stacks side by side and keep their plans.
+
+    Neither the state nor the cloud is written: the account that previews may only read both.
+    """
     known = run.backend.stacks()
     return result.in_parallel(stacks, lambda stack: _preview(run, stack, stack in known, how))
 
@@ -166,7 +169,10 @@ class Deployment:
 
 
 def deploy(run: Run, stacks: Sequence[str], how: Deployment) -> Iterator[Result]:
-    """Deploy one stack after the other; after one that failed, none of the rest."""
+    """Deploy one stack after the other; after one that failed, none of the rest.
+
+    The order is that of stacks/pipeline.yaml: what fails in dev must not reach prod.
+    """
     known = run.backend.stacks()
     stopped = ""
     for stack in stacks:
@@ -187,6 +193,13 @@ def ready(backend: Backend, stack: str, tags: Mapping[str, str], *, known: bool)
 
 
 class _Deploy:
+    """One stack's deployment; a run that was killed at any point is continued by the next one.
+
+    Attributes:
+        reviewed: the plan that may be carried out; None without one.
+        resumed: whether an earlier run has carried out a part of it.
+    """
+
     def __init__(self, run: Run, stack: str, how: Deployment) -> None:
         self.run, self.stack, self.how = run, stack, how
         self.line = run.line(stack)
@@ -375,7 +388,11 @@ def _goes_beyond(stack: str, more: Sequence[str]) -> str:
 
 
 def comparable(fresh: Sealed, reviewed: Sealed, decrypt: Decrypt) -> tuple[Plan, Plan]:
-    """Return the steps of both with keyed hashes in the place of secrets."""
+    """Return the steps of both with keyed hashes in the place of secrets.
+
+    The hashes are equal where the secrets are, and no message that names them shows any.
+    """
+    # A key for this comparison alone: without it, hashes of short secrets could be guessed.
     key = secrets.token_bytes(32)
     return _hashed(fresh, key, decrypt), _hashed(reviewed, key, decrypt)
 
@@ -466,7 +483,10 @@ def _is_left(steps: Sequence[str], planned: Sequence[str], resumed: bool) -> boo
 
 
 def _as_created(update: Any, creation: Any) -> tuple[Any, Any]:
-    """Return what an update changes, and what the creation that it completes says of the same."""
+    """Return what an update changes, and what the creation that it completes says of the same.
+
+    The engine writes a creation as `adds` alone, an update as `adds`, `updates` and `deletes`.
+    """
     if not isinstance(update, dict) or not isinstance(creation, dict):
         return update, creation
     created = creation.get("adds")

@@ -38,7 +38,10 @@ Json = Mapping[str, Any]
 
 
 def sweep(run: Run, branches: set[str], now: datetime) -> list[Result]:
-    """Remove the stacks of requests whose branch is gone or whose time is up."""
+    """Remove the stacks of requests whose branch is gone or whose time is up.
+
+    One that can't be removed stops no other; its failure is a result of its own.
+    """
     results: list[Result] = []
     for stack in sorted(filter(pipeline.REQUEST.fullmatch, run.backend.stacks())):
         try:
@@ -238,7 +241,10 @@ def _listed(google: Google, url: str, field: str, **parameters: str) -> Iterator
 
 
 def _in_compute(google: Google, project: str) -> Callable[[str], Iterator[Json]]:
-    """Return what lists a collection of Compute Engine: a global one, or one of all places."""
+    """Return what lists a collection of Compute Engine: a global one, or one of all places.
+
+    Names without a folder, such as `disks`, are of all zones and regions (aggregatedList).
+    """
 
     def listed(collection: str) -> Iterator[Json]:
         place, _, name = collection.rpartition("/")

@@ -26,6 +26,8 @@ from tpustack.stacks import require_file
 
 
 class _Workspace(automation.LocalWorkspace):
+    """Without a side effect of the API's own: what it does with a stack selects it for the user."""
+
     def select_stack(self, stack_name: str) -> None:
         """Leave the user's selection alone: every command names its stack."""
 
@@ -198,7 +200,7 @@ class Pulumi(automation.PulumiCommand):
 
 
 class _Reader(threading.Thread):
-    """Reads a stream to its end."""
+    """Reads a stream to its end, in a thread: the engine's other stream must not wait for it."""
 
     def __init__(self, stream: IO[str] | None, heard: _Output) -> None:
         super().__init__(daemon=True)
