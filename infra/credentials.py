@@ -167,19 +167,15 @@ def _plain_session(given: Given) -> requests.Session:
 
 
 def account(given: Given) -> google.auth.credentials.Credentials:
-    """Return Google's own object for these credentials, which refreshes its access token.
-
-    Raises:
-        google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
-    """
+    """Return these credentials. Raises GoogleAuthError if there are none or they are of no use."""
     from google.auth import impersonated_credentials
 
     found = _without_quota_project(_credentials(given))
-    if given.account:
-        found = impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
-            found, given.account, list(_SCOPES), delegates=list(given.delegates)
-        )
-    return found
+    if not given.account:
+        return found
+    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call,no-any-return]
+        found, given.account, list(_SCOPES), delegates=list(given.delegates)
+    )
 
 
 def _session(given: Given) -> requests.Session:

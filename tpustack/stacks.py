@@ -156,8 +156,8 @@ def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
 def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
     """Return what is known of the stack's job on one slice of its TPU; compiles nothing.
 
-    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type, or
-    if the arguments name a TPU or data of their own.
+    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type,
+    or if the arguments name a TPU or data of their own.
     """
     if manifest is None:
         return None

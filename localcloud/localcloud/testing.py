@@ -1,8 +1,5 @@
 """A small client for tests against the local cloud: JSON in, JSON out, the status checked."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import requests
@@ -17,12 +14,10 @@ class UnexpectedStatus(AssertionError):
 
 
 class Session(requests.Session):
-    """A session that can be called, too: it then returns status, headers and content."""
+    """A session that can be called, too: for status, headers and content."""
 
-    def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], body: Any = None
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request and return the answer, also a refusal."""
+    def __call__(self, method: str, url: str, headers: Any, body: Any) -> tuple[int, Any, bytes]:
+        """Send a request."""
         answer = self.request(method, url, headers=headers, data=body, timeout=60)
         return answer.status_code, answer.headers, answer.content
 
@@ -37,11 +32,8 @@ def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> S
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
     made.verify = str(local_cloud.authority.certificate)
     if member:
-        principal = Principal(
-            member,
-            frozenset(scopes or {CLOUD_PLATFORM}),
-            own_client=not member.startswith("serviceAccount:"),
-        )
+        own = not member.startswith("serviceAccount:")
+        principal = Principal(member, frozenset(scopes or {CLOUD_PLATFORM}), own_client=own)
         token = local_cloud.cloud.token(principal, lifetime=30 * 86400)
         made.headers["Authorization"] = f"Bearer {token}"
     return made

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from infra.catalog import vertex_regions
 from infra.names import MADE_FOR, MARK, VERTEX, mark_of
-from infra.resources import vertex
+from infra.resources.vertex import UNENDED, account_of
 from tpu_core.google import vertex_root
 from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
@@ -342,8 +342,8 @@ def _custom_jobs(google: Google, project: str, orphans: Iterable[Orphan]) -> Ite
         root = vertex_root(region)
         url = f"{root}/projects/{project}/locations/{region}/customJobs"
         try:
-            for job in _listed(google, url, "customJobs", filter=vertex.UNENDED):
-                if stack := stacks.get(vertex.account_of(job)):
+            for job in _listed(google, url, "customJobs", filter=UNENDED):
+                if stack := stacks.get(account_of(job)):
                     # Its title is whatever a submitter wrote.
                     name = f"custom job {job['name'].rpartition('/')[2]} in {region}"
                     yield Orphan(stack, name, f"{root}/{job['name']}", _creation_time(job))
