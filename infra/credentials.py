@@ -101,11 +101,7 @@ def given(configured: Mapping[str, str]) -> Given:
 
 
 def session(given: Given) -> requests.Session:
-    """Return a client with these credentials, or with the default ones.
-
-    Raises:
-        google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
-    """
+    """Return a client with these credentials, or the default ones. Raises GoogleAuthError."""
     made = _plain_session(given) if given.token and not given.account else _session(given)
     keep_to_google(made)
     made.hooks["response"].append(_counted)
@@ -173,7 +169,7 @@ def account(given: Given) -> google.auth.credentials.Credentials:
     found = _without_quota_project(_credentials(given))
     if not given.account:
         return found
-    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call,no-any-return]
+    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
         found, given.account, list(_SCOPES), delegates=list(given.delegates)
     )
 

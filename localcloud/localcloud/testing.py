@@ -1,5 +1,7 @@
 """A small client for tests against the local cloud: JSON in, JSON out, the status checked."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import requests
@@ -46,11 +48,7 @@ def machine(zone: str | None = None, **fields: Any) -> Json:
         return f"zones/{zone}/{kind}/{name}" if zone else name
 
     image = "projects/debian-cloud/global/images/family/debian-12"
-    disk = {
-        "sourceImage": image,
-        "diskSizeGb": "50",
-        "diskType": path("diskTypes", "pd-balanced"),
-    }
+    disk = {"sourceImage": image, "diskSizeGb": "50", "diskType": path("diskTypes", "pd-balanced")}
     return {
         "machineType": path("machineTypes", "n1-standard-2"),
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
