@@ -39,8 +39,7 @@ class Watch(threading.Thread):
 
     def left(self) -> list[psutil.Process]:
         """Return the processes that were seen and still run, this one aside."""
-        running = (each for each in self._seen - {psutil.Process()} if each.is_running())
-        return [each for each in running if each.status() != psutil.STATUS_ZOMBIE]
+        return [each for each in self._seen - {psutil.Process()} if _lives(each)]
 
     def _sample(self) -> None:
         processes: set[psutil.Process] = set()
@@ -55,3 +54,9 @@ class Watch(threading.Thread):
         # A new set: `left` may walk the old one in another thread.
         self._seen = self._seen | processes
         self.peak_mib = max(self.peak_mib, resident / _MIB)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -27,8 +27,11 @@ def demo(request: pytest.FixtureRequest) -> tuple[dict[str, Any], str]:
     # The local cloud outlives the command that starts it, so what was seen once is followed, too.
     watch = Watch(lambda: [process.pid, *(each.pid for each in watch.left())])
     watch.start()
-    out, err = process.communicate(timeout=SECONDS)
-    watch.stop()
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        watch.stop()
     assert process.returncode == 0, out[-3000:] + err[-3000:]
     assert watch.left() == []
     assert 500 < watch.peak_mib < 6 * 1024
