@@ -103,11 +103,7 @@ def given(configured: Mapping[str, str]) -> Given:
 
 
 def session(given: Given) -> requests.Session:
-    """Return a client with these credentials, or with the default ones.
-
-    Raises:
-        google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
-    """
+    """Return a client with these credentials, or the default ones. Raises GoogleAuthError."""
     made = _plain_session(given) if given.token and not given.account else _session(given)
     keep_to_google(made)
     made.hooks["response"].append(_counted)
@@ -193,16 +189,22 @@ def _plain_session(given: Given) -> requests.Session:
     return made
 
 
-def _session(given: Given) -> requests.Session:
+def account(given: Given) -> google.auth.credentials.Credentials:
+    """Return these credentials. Raises GoogleAuthError if there are none or they are of no use."""
     from google.auth import impersonated_credentials
-    from google.auth.transport.requests import AuthorizedSession
 
     found = _without_quota_project(_credentials(given))
-    if given.account:
-        found = impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
-            found, given.account, list(_SCOPES), delegates=list(given.delegates)
-        )
-    return AuthorizedSession(found)  # type: ignore[no-untyped-call]
+    if not given.account:
+        return found
+    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
+        found, given.account, list(_SCOPES), delegates=list(given.delegates)
+    )
+
+
+def _session(given: Given) -> requests.Session:
+    from google.auth.transport.requests import AuthorizedSession
+
+    return AuthorizedSession(account(given))  # type: ignore[no-untyped-call]
 
 
 def _credentials(given: Given) -> google.auth.credentials.Credentials:

@@ -32,10 +32,11 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.base import SettingsError
 from infra.settings.parse import NAMESPACE, parse, stack_path
+from tests.watch import Watch
 from tpustack import project
 from tpustack.cloud.google import Google, look_up
 from tpustack.console import Interrupted, handled
-from tpustack.demo import Watch, end_children
+from tpustack.demo import end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack

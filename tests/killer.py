@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from tpustack.engine.stack import Stack
-from tpustack.recovery.repair import Repair
 
 _BEGINS = re.compile(r"(?:gcp|tpu-stack|pulumi-python):\S+ +(\S+) (creating|deleting) \(0s\)")
 _MARK = "TPUSTACK_KILLED"
@@ -107,7 +106,7 @@ class Killer:
         life.points.append(f"{command}: {last} + {pause:.1f} s")
         recovery = engine.recovery(_ignore)
         recovery.release(recovery.locks() or [])
-        Repair(recovery).take_up()
+        recovery.take_up()
 
 
 def _ignore(line: str) -> None:

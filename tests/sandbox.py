@@ -13,10 +13,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import requests
 import yaml
 
 from infra.settings.parse import stack_path
+from localcloud.testing import Session
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
@@ -70,10 +70,10 @@ def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes
     (project / "stacks" / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
 
 
-def session(cloud: LocalCloudCommand) -> requests.Session:
+def session(cloud: LocalCloudCommand) -> Session:
     """A client of the APIs of a running local cloud."""
     environment = cloud.environment()
-    made = requests.Session()
+    made = Session()
     made.trust_env = False
     made.proxies = {"https": environment["HTTPS_PROXY"]}
     made.verify = environment["REQUESTS_CA_BUNDLE"]

@@ -1,6 +1,8 @@
-"""`tpustack`: loads the module of a command only when that command is called."""
+"""`tpustack`: loads the module of a command only when that command is called.
 
-from __future__ import annotations
+The engine's SDK, Google's clients and the tables take a second to import, and shell completion
+starts this program at each press of the tab key. So the help of all commands is here, as text.
+"""
 
 import contextlib
 import sys
@@ -31,6 +33,7 @@ COMMANDS = {
     "settings": "List every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
+# The module and the function of each, below the package.
 _WHERE = {
     "bootstrap": "bootstrap:command",
     "catalog": "commands.stack:catalog_command",

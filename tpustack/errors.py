@@ -1,6 +1,7 @@
-"""Errors that end a command with one message."""
+"""Errors that end a command with one message.
 
-from __future__ import annotations
+Everything else that is raised is a mistake of ours, and ends with a traceback.
+"""
 
 from importlib.util import find_spec
 

@@ -1,18 +1,22 @@
-"""The goodput of a job for people: the files of its ledger, its cost, and tables."""
+"""The goodput of a job for people: the files of its ledger, its cost, and tables.
+
+The account itself is made by the training package (tpu_training.goodput), which its own report
+uses, too. Names of machines and causes come from the bucket, which others may write: each passes
+through `line` before a terminal gets it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from infra.cost import dollars
 from tpustack.console import line
+from tpustack.errors import TpustackError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     from tpustack.cloud.google import Google
 
 
-_OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _SCHEME = "gs://"
 _AT_ONCE = 8
 
@@ -51,30 +54,30 @@ def _paths(where: str) -> Iterator[File]:
 
 def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
+    from tpu_core.bucket import Bucket, Item
+    from tpu_core.google import GoogleError
     from tpu_training.goodput.ledger import ASIDE, FOLDER, File
     from tpustack.cloud.google import Google
 
-    google = google or Google()
-    bucket, _, folder = where.removeprefix(_SCHEME).partition("/")
-    objects = _OBJECTS.format(quote(bucket, safe=""))
+    name, _, folder = where.removeprefix(_SCHEME).partition("/")
+    bucket = Bucket(name, (google or Google()).exchange)
 
-    def fetch(item: dict[str, Any]) -> File:
-        if item["name"].endswith(ASIDE):
-            return File(f"{_SCHEME}{bucket}/{item['name']}", "")
-        text = google.text(f"{objects}/{quote(item['name'], safe='')}", {"alt": "media"})
-        return File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
+    def fetch(item: Item) -> File:
+        content = None if item.path.endswith(ASIDE) else bucket.read(item.path)
+        url = f"{_SCHEME}{name}/{item.path}"
+        if content is None:
+            return File(url, "")
+        return File(url, content[0].decode(errors="replace"), item.updated)
 
     # A job that was preempted often has hundreds.
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"})
-        kinds = (".json", ASIDE)
-        # TensorFlow's own marks of folders are objects, too.
-        yield from threads.map(fetch, (item for item in found if item["name"].endswith(kinds)))
-
-
-def _seconds(timestamp: str) -> float:
-    # Python 3.10 does not read Z.
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = bucket.items(f"{folder}/{FOLDER}/")
+            # TensorFlow's own marks of folders are objects, too.
+            own = (item for item in found if item.path.endswith((".json", ASIDE)))
+            yield from threads.map(fetch, own)
+    except GoogleError as error:
+        raise TpustackError(str(error)) from None
 
 
 # Without a TPU, only the other machines cost money.
@@ -122,27 +125,21 @@ class Money:
 
 
 def money_of(total: Account, estimate: Estimate) -> Money:
-    """Price a job's account by the stack's estimate as it is set now."""
+    """Price a job's account by the stack's estimate as it is set now.
+
+    Earlier starts may have run on other machines: the ledger does not know what those cost.
+    """
     hour = estimate.configured
-    tpu = sum(
-        (
-            line.configured.amount
-            for line in estimate.lines
-            if line.part == "TPU" and line.configured
-        ),
-        Decimal(0),
-    )
-    states = {
-        state: _cents(hour.hour - tpu if state in _WITHOUT_TPU else hour.hour, seconds)
-        for state, seconds in total.seconds.items()
-    }
+    parts = [each.configured for each in estimate.lines if each.part == "TPU"]
+    tpu = sum((part.amount for part in parts if part), Decimal(0))
+    states = {}
+    for state, seconds in total.seconds.items():
+        hours = Decimal(f"{seconds:.3f}") / _SECONDS_PER_HOUR
+        cost = hours * (hour.hour - tpu if state in _WITHOUT_TPU else hour.hour)
+        states[state] = cost.quantize(Decimal("1e-6"))
     whole = sum(states.values(), Decimal(0))
     step = whole / total.steps if total.steps else None
     return Money(hour.hour, states, step and step.quantize(Decimal("1e-9")), hour.complete)
-
-
-def _cents(hour: Decimal, seconds: float) -> Decimal:
-    return (hour * Decimal(f"{seconds:.3f}") / _SECONDS_PER_HOUR).quantize(Decimal("1e-6"))
 
 
 # The least wall time that is shown in a unit, the unit's seconds and its name.
@@ -183,14 +180,11 @@ def machines_table(total: Account) -> Table | None:
 
     table = Table("TPU or machine", f"{_unit(total)[1]} by state")
     for tpu, states in total.tpus.items():
-        table.add_row(Text(line(tpu)), Text(line(_states_text(states, total))))
+        text = ", ".join(f"{state} {_spent(spent, total)}" for state, spent in states.items())
+        table.add_row(Text(line(tpu)), Text(line(text)))
     for machine, seconds in total.machines.items():
         table.add_row(Text(line(machine) or "not named"), f"training {_spent(seconds, total)}")
     return table if total.tpus or len(total.machines) > 1 else None
-
-
-def _states_text(seconds: Mapping[str, float], total: Account) -> str:
-    return ", ".join(f"{state} {_spent(spent, total)}" for state, spent in seconds.items())
 
 
 def _unit(total: Account) -> tuple[int, str]:

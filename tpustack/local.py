@@ -1,10 +1,15 @@
-"""The local Google Cloud, run by its command line; `tpustack local` passes it on."""
+"""The local Google Cloud, run by its command line; `tpustack local` passes it on.
+
+It is a distribution of its own that knows nothing of this project, so it is started as a process
+and asked in JSON, never imported.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,14 +21,13 @@ import click
 from tpustack import project
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError, require
-from tpustack.project import local_cloud_home
 
 
 class LocalCloudCommand:
     """Runs `python -m localcloud` on one home folder."""
 
     def __init__(self, home: Path | None = None) -> None:
-        self.home = home or local_cloud_home()
+        self.home = home or project.local_cloud_home()
 
     def arguments(self, *arguments: str) -> list[str]:
         """Return the command as an argument list."""
@@ -45,7 +49,10 @@ class LocalCloudCommand:
 
     @contextlib.contextmanager
     def running(self, *options: str) -> Iterator[LocalCloudCommand]:
-        """Start it with `options` on a free port, and stop it in the end."""
+        """Start it with `options` on a free port, and stop it in the end.
+
+        Tests that run side by side have a cloud and a home folder each.
+        """
         self.run("start", "--port", "0", *options)
         try:
             yield self
@@ -54,13 +61,11 @@ class LocalCloudCommand:
 
     def status(self) -> dict[str, Any]:
         """Return port, resources and processes of the running cloud."""
-        loaded: dict[str, Any] = json.loads(self.run("status", "--json"))
-        return loaded
+        return dict(json.loads(self.run("status", "--json")))
 
     def environment(self) -> dict[str, str]:
         """Return the variables that lead Google's clients to the local cloud."""
-        loaded: dict[str, str] = json.loads(self.run("env", "--json"))
-        return loaded
+        return dict(json.loads(self.run("env", "--json")))
 
     def is_running(self) -> bool:
         """Return whether it answers."""
@@ -76,7 +81,7 @@ def pass_on(arguments: Sequence[str]) -> int:
     require("localcloud.cli")
     variables = {**os.environ, "LOCALCLOUD_PROG": "tpustack local"}
     with contextlib.suppress(UsageError):
-        variables["LOCALCLOUD_HOME"] = str(local_cloud_home())
+        variables["LOCALCLOUD_HOME"] = str(project.local_cloud_home())
     command = [sys.executable, "-m", "localcloud", *arguments]
     return subprocess.run(command, env=variables, check=False).returncode
 
@@ -93,6 +98,7 @@ def local_command(arguments: tuple[str, ...]) -> None:
     code = pass_on(arguments[:1] if backend else arguments or ("--help",))
     if code == 0 and backend:
         variables = toolchain.environment(toolchain.find(), project.state())
-        click.echo(toolchain.exports(variables))
+        for name, value in variables.items():
+            click.echo(f"export {name}={shlex.quote(value)}")
         click.echo(f"and Pulumi's, for the stacks of `make demo`: {', '.join(variables)}", err=True)
     sys.exit(code)

@@ -1,7 +1,5 @@
 """The project's folder, the folders of what it keeps, and its training wheel."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tpustack.errors import TpustackError, UsageError
 
@@ -40,13 +39,29 @@ def _is_project(folder: Path) -> bool:
         return False
 
 
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file. Raises UsageError if it can't be read, or isn't YAML."""
+    # The jobs' commands load neither YAML nor the settings, which take longer than their work.
+    import yaml
+
+    from infra.settings.parse import load_yaml
+
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        return load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} can't be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
 def state() -> Path:
     """Return the folder of the local stacks' state."""
     return root() / ".state"
 
 
 def demo() -> Path:
-    """Return the folder where the demo keeps its data and its figures."""
+    """Return the folder where the demo keeps its data and its figures; Git ignores it."""
     return root() / ".demo"
 
 
@@ -56,7 +71,10 @@ def local_cloud_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for this project: what a second clone need not make again."""
+    """Return the user's cache folder for this project: what a second clone need not make again.
+
+    XDG_CACHE_HOME counts on every system; else it is where the system keeps caches.
+    """
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "tpu-stack"
     if sys.platform == "darwin":
@@ -64,7 +82,9 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "tpu-stack"
 
 
-# 1980-01-01, the earliest time that a zip archive can hold.
+# The wheel's digest names it in the bucket, and another digest means another boot of the VM. So two
+# builds of the same sources must be equal: all files get this time, 1980-01-01, which is the
+# earliest that a zip archive can hold.
 _EPOCH = "315532800"
 
 

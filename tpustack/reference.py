@@ -1,72 +1,21 @@
-"""Reference texts: the settings as a page and as text, the catalog as tables."""
+"""Reference texts: the settings as a page and as text, the catalog as tables.
 
-from __future__ import annotations
+Both are made from what the checks use, so that no list of settings or types is kept twice. Prices
+are of the catalog, in US dollars; what has no price in a region is shown as unknown, never as 0.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator, Price, Proof, is_in
-from infra.cost import UNKNOWN, dollars
+from infra import cost
+from infra.catalog import Catalog, entries
 from infra.settings.reference import Setting, all_settings, groups
 
-_INTRODUCTION = """\
-# Settings
-
-<!-- Made by `make docs` from infra/settings; a test keeps the two equal. -->
-
-A stack is one file, `stacks/Pulumi.STACK.yaml`. Below `config:` it has Google's project and the
-settings of this page, each with `tpu-stack:` before its first part:
-
-```yaml
-config:
-  gcp:project: my-tpus
-  tpu-stack:zone: us-central1-a
-  tpu-stack:tpu:
-    acceleratorType: v5litepod-4
-    runtimeVersion: tpu-vm-tf-2.16.1-pod-pjrt
-    capacity: spot
-```
-
-`tpustack init NAME` asks for what such a file needs and offers what the catalog allows; options
-answer in advance:
-
-```console
-$ tpustack init mine --project my-tpus --zone us-central1-a --accelerator-type v5litepod-4 \\
-    --capacity spot --backend file
-stacks/Pulumi.mine.yaml is written. It costs $1.09 an hour.
-tpu-vm-tf-2.16.1-pod-pjrt has TensorFlow 2.16.1: test your model with that version.
-The stack mine is made and selected; its state is in ~/.pulumi.
-Next:
-  pulumi preview
-  pulumi up
-```
-
-It also chooses where Pulumi keeps the stack's state (`--backend`: a bucket or this machine) and
-what encrypts its secrets (`--secrets-provider`), logs in there and makes the stack
-([state](state.md#where-the-state-is)). Git ignores the file: it is one person's.
-
-`tpustack check` says everything that is wrong with a stack file, or with all of them, without
-engine or cloud. It exits with 0 if all is fine and with 2 if not; warnings are of what is allowed
-and may surprise:
-
-```console
-$ tpustack check --stack mine
-mine: fine
-  warning: not proven on a real TPU (docs/tpu.md#what-stays-unproven): a VM that drives it by ...
-```
-
-`tpustack settings` prints this reference. A name that is not here is an error; so are settings
-next to `config:` or in another namespace, numbers and flags in quotes within a group, and
-[secrets](gitops.md#from-an-empty-project-to-the-first-green-pipeline).
-
-`Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It
-takes every name without a default for required, so `namePrefix` cannot stand there; neither can
-`gcp:project`, which is the provider's, nor what is inside a group. The engine checks that much
-before the program runs, and says only the first thing that is wrong; `tpustack check` says all.
-"""
+# What the page says before its tables; a text file, since mkdocs takes every .md for a page.
+_INTRODUCTION = Path(__file__).with_name("settings.txt")
 
 
 def facts(setting: Setting) -> str:
@@ -87,7 +36,7 @@ def settings_page() -> str:
     """Return the page docs/settings.md."""
     settings = all_settings()
     parts = [
-        _INTRODUCTION,
+        _INTRODUCTION.read_text(encoding="utf-8"),
         "## The stack\n",
         *_table([s for s in settings if not s.group]),
     ]
@@ -137,7 +86,10 @@ class Listing:
 
 
 def by_zone(catalog: Catalog) -> Listing:
-    """List the families of TPUs and their sizes in every zone."""
+    """List the families of TPUs and their sizes in every zone.
+
+    The catalog has the types of a family from small to large.
+    """
     zones: dict[str, dict[str, list[str]]] = {}
     for tpu in catalog.accelerators.values():
         for zone in tpu.zones:
@@ -170,27 +122,41 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
 
 
 def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it."""
+    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it.
+
+    Versions of classic nodes that Google no longer offers are left out.
+    """
     families = {
         tpu.family
         for tpu in catalog.accelerators.values()
         if kind in (None, tpu.name, tpu.family) and (zone is None or zone in tpu.zones)
     }
+    found = [
+        (one.name, one.tensorflow, "vm", one.serves_grpc, one.proof, one.families)
+        for one in catalog.runtimes.values()
+    ]
+    found += [
+        (one.version, one.version, "node", True, entries.Proof.DOCUMENTED, one.families)
+        for one in catalog.node_versions.values()
+        if one.ended is None
+    ]
     rows: list[Row] = [("runtime", "TensorFlow", "architecture", "gRPC", "proof", "families")]
     records: list[Record] = []
-    for runtime in catalog.runtimes.values():
-        if families.intersection(runtime.families):
-            found = (runtime.name, runtime.tensorflow, "vm", runtime.serves_grpc, runtime.families)
-            records.append(_runtime_record(*found, runtime.proof))
-    for version in catalog.node_versions.values():
-        if version.ended is None and families.intersection(version.families):
-            found = (version.version, version.version, "node", True, version.families)
-            records.append(_runtime_record(*found, Proof.DOCUMENTED))
-    for record in records:
-        serves = "yes" if record["servesGrpc"] else "no"
-        own = record["tensorflow"] or "-"
-        names = ", ".join(record["families"])
-        rows.append((record["name"], own, record["architecture"], serves, record["proof"], names))
+    for name, tensorflow, architecture, grpc, proof, own in found:
+        if families.isdisjoint(own):
+            continue
+        serves = "yes" if grpc else "no"
+        rows.append((name, tensorflow or "-", architecture, serves, proof.value, ", ".join(own)))
+        records.append(
+            {
+                "name": name,
+                "tensorflow": tensorflow,
+                "architecture": architecture,
+                "servesGrpc": grpc,
+                "proof": proof.value,
+                "families": list(own),
+            }
+        )
     return Listing(tuple(rows), 6, tuple(records))
 
 
@@ -217,7 +183,10 @@ def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
 
 
 def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the prices as their sources have them."""
+    """List the prices as their sources have them.
+
+    A source may price a family, a type or a part of a machine, so `kind` matches each of them.
+    """
     rows: list[Row] = [
         ("of", "where", "unit", "source of", "on demand", "spot", "preemptible"),
     ]
@@ -228,7 +197,7 @@ def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
             wanted |= {tpu.name, tpu.family} if kind == tpu.family else {tpu.family}
     for entry in catalog.prices.entries():
         everywhere = entry.regions == ("all",)
-        if zone and not everywhere and not is_in(_region(zone), entry.regions):
+        if zone and not everywhere and not entries.is_in(_region(zone), entry.regions):
             continue
         if kind and wanted.isdisjoint(entry.of):
             continue
@@ -253,7 +222,7 @@ def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
     return Listing(tuple(rows), 4, tuple(records))
 
 
-def _tpu_record(tpu: Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> Record:
+def _tpu_record(tpu: entries.Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> Record:
     return {
         "name": tpu.name,
         "family": tpu.family,
@@ -273,38 +242,22 @@ def _tpu_record(tpu: Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> R
     }
 
 
-def _tpu_prices(tpu: Accelerator, catalog: Catalog, zone: str) -> dict[str, Price | None]:
+def _tpu_prices(
+    tpu: entries.Accelerator, catalog: Catalog, zone: str
+) -> dict[str, entries.Price | None]:
     ways = {"onDemand": "on-demand", "spot": "spot"}
     return {name: catalog.prices.tpu(tpu, _region(zone), way) for name, way in ways.items()}
-
-
-def _runtime_record(
-    name: str,
-    tensorflow: str | None,
-    architecture: str,
-    grpc: bool,
-    families: tuple[str, ...],
-    proof: Proof,
-) -> Record:
-    return {
-        "name": name,
-        "tensorflow": tensorflow,
-        "architecture": architecture,
-        "servesGrpc": grpc,
-        "proof": proof.value,
-        "families": list(families),
-    }
 
 
 def _region(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def _shown(price: Price | None) -> str:
-    return dollars(price.amount, 4) if price else UNKNOWN
+def _shown(price: entries.Price | None) -> str:
+    return cost.dollars(price.amount, 4) if price else cost.UNKNOWN
 
 
-def _exact(price: Price | None) -> str | None:
+def _exact(price: entries.Price | None) -> str | None:
     return f"{price.amount.normalize():f}" if price else None
 
 

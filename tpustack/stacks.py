@@ -1,4 +1,8 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need.
+
+What Google's TPU compiler said of a job is only looked up here: to compile takes minutes, and is
+what `tpu-training compile` does. Without its answer, commands say less and fail no more often.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
-from infra.checks import find_problems, find_warnings, with_checks
+from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context
-from infra.checks.software import MANIFEST
 from infra.cost import Estimate, dollars
 from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem, SettingsError
-from infra.settings.parse import load_stack_file, stack_name, stack_path
+from infra.settings import StackSettings, base, parse
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -33,11 +34,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 @dataclass(frozen=True)
 class Report:
-    """The problems of one stack file, and its warnings."""
+    """The problems of one stack file, and its warnings.
+
+    Warnings are of what is allowed and may surprise; there are none as long as there are problems.
+    """
 
     stack: str
     file: str
-    problems: tuple[Problem, ...]
+    problems: tuple[base.Problem, ...]
     warnings: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -48,7 +52,7 @@ class Report:
             "problems": [
                 {
                     "setting": problem.setting,
-                    "value": None if problem.value is UNSET else problem.value,
+                    "value": None if problem.value is base.UNSET else problem.value,
                     "why": problem.why,
                     "cure": problem.cure,
                 }
@@ -65,12 +69,12 @@ def path_of(stack: str) -> Path:
             f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
             "digits, hyphens, dots and underscores)"
         )
-    return stack_path(root(), stack)
+    return parse.stack_path(root(), stack)
 
 
 def all_stacks() -> list[str]:
     """Return the stacks that have a file. Raises UsageError if there is none."""
-    found = sorted(stack_name(path) for path in (root() / "stacks").glob("Pulumi.*.yaml"))
+    found = sorted(parse.stack_name(path) for path in (root() / "stacks").glob("Pulumi.*.yaml"))
     if not found:
         raise UsageError(f"{root() / 'stacks'} has no stack files. Make one with `tpustack init`")
     return found
@@ -79,8 +83,8 @@ def all_stacks() -> list[str]:
 def load(stack: str) -> StackSettings:
     """Return a stack's settings. Raises UsageError with every problem of their form."""
     try:
-        return load_stack_file(path_of(stack))
-    except SettingsError as error:
+        return parse.load_stack_file(path_of(stack))
+    except base.SettingsError as error:
         raise UsageError(str(error)) from None
 
 
@@ -91,13 +95,17 @@ def require_file(stack: str) -> None:
 
 
 def check(stack: str, catalog: Catalog) -> Report:
-    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell."""
+    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell.
+
+    A file whose form is wrong is checked, too, as far as it could be read: one look should name
+    every problem.
+    """
     path = path_of(stack)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[base.Problem, ...] = ()
     warnings: tuple[str, ...] = ()
     try:
-        settings = load_stack_file(path)
-    except SettingsError as error:
+        settings = parse.load_stack_file(path)
+    except base.SettingsError as error:
         whole = with_checks(error, lambda rest: context_of(stack, rest, catalog))
         problems = whole.problems
     else:
@@ -133,7 +141,7 @@ def shown(path: Path) -> str:
 def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
     """Return the description of the stack's data set; None if it is not on this machine."""
     folder = root / (settings.training.data or "")
-    if settings.training.data is None or not (folder / MANIFEST).is_file():
+    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
         return None
     # It takes a while to load, for which only those who have data should wait.
     from tpu_training.compile import read_manifest
@@ -146,7 +154,11 @@ def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
 
 
 def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
-    """Return what is known of the stack's job on one slice of its TPU; compiles nothing."""
+    """Return what is known of the stack's job on one slice of its TPU; compiles nothing.
+
+    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type,
+    or if the arguments name a TPU or data of their own.
+    """
     if manifest is None:
         return None
     from tpu_training.compile import cached_job
@@ -197,7 +209,10 @@ class EpochCost:
 def epoch_cost(
     settings: StackSettings, manifest: Manifest | None, estimate: Estimate
 ) -> EpochCost | None:
-    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing."""
+    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing.
+
+    The time is a lower bound, by what the compiler counted and what the chip does at best.
+    """
     answer = answer_of(settings, manifest)
     if manifest is None or answer is None or answer.train.costs is None:
         return None

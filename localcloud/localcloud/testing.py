@@ -14,21 +14,27 @@ class UnexpectedStatus(AssertionError):
     """A call that was answered with another status than the test expects."""
 
 
-def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
+class Session(requests.Session):
+    """A session that can be called, too: for status, headers and content."""
+
+    def __call__(self, method: str, url: str, headers: Any, body: Any) -> tuple[int, Any, bytes]:
+        """Send a request."""
+        answer = self.request(method, url, headers=headers, data=body, timeout=60)
+        return answer.status_code, answer.headers, answer.content
+
+
+def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> Session:
     """Return a session that reaches the local cloud as `member`; without a token if it is empty.
 
     A person's token is of an OAuth client of their own: no API asks for a quota project.
     """
-    made = requests.Session()
+    made = Session()
     made.trust_env = False
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
     made.verify = str(local_cloud.authority.certificate)
     if member:
-        principal = Principal(
-            member,
-            frozenset(scopes or {CLOUD_PLATFORM}),
-            own_client=not member.startswith("serviceAccount:"),
-        )
+        own = not member.startswith("serviceAccount:")
+        principal = Principal(member, frozenset(scopes or {CLOUD_PLATFORM}), own_client=own)
         token = local_cloud.cloud.token(principal, lifetime=30 * 86400)
         made.headers["Authorization"] = f"Bearer {token}"
     return made

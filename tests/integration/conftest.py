@@ -17,6 +17,7 @@ import requests
 import yaml
 
 from infra.deployer import Permissions
+from localcloud.testing import Session
 from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -91,7 +92,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
 
 
 @pytest.fixture
-def google(cloud: LocalCloudCommand) -> requests.Session:
+def google(cloud: LocalCloudCommand) -> Session:
     """A client of the local cloud's APIs."""
     return session(cloud)
 

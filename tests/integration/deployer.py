@@ -9,6 +9,7 @@ import requests
 
 from bootstrap.settings import UNLIMITED
 from infra.deployer import OBJECTS_ROLE, Permissions
+from localcloud.testing import Session
 from tpustack.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
@@ -71,7 +72,7 @@ class Deployer:
         url = f"iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{_EMAIL}"
         return str(self._post(f"{url}:generateAccessToken", {"scope": [_SCOPE]})["accessToken"])
 
-    def session(self, client: requests.Session) -> requests.Session:
+    def session(self, client: Session) -> Session:
         """Make a client of the local cloud's APIs the account's."""
         client.headers["Authorization"] = f"Bearer {self.token()}"
         return client

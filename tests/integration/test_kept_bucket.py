@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from infra.deployer import CHANGE, READ, WRITE, objects_condition, permissions_of
+from localcloud.testing import Session
 from tpustack.engine.stack import Stack
 
 from .test_recovery import FORMS, NODES
@@ -84,7 +85,7 @@ def test_data_and_declaration_change_and_the_stack_goes_and_comes_back_to_its_bu
     needed = {*permissions.of_project(READ, WRITE), DELETE}
     assert needed <= {*account.asked()} <= {*needed, *permissions.of_project(CHANGE)}
 
-    client = requests.Session()
+    client = Session()
     client.proxies, client.verify, client.trust_env = google.proxies, google.verify, False
     mine = account.session(client)
     assert mine.delete(f"{OBJECTS}/jobs%2Ftrain%2Fcheckpoint").status_code == 403

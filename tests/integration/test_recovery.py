@@ -17,6 +17,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 
+from localcloud.testing import Session
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import File, Ledger, Span, read
@@ -134,7 +135,7 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
 
 def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_knows_where_it_is(
     deploy: Callable[..., Stack],
-    google: requests.Session,
+    google: Session,
     cloud: LocalCloudCommand,
     pulumi: Callable[..., subprocess.Popen[str]],
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import requests
 from rich.console import Console
 
-from localcloud.testing import machine
+from localcloud.testing import Session, machine
 from tpu_agent.bundle import program, startup_script
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def compute(cloud: LocalCloudCommand, google: requests.Session) -> requests.Session:
+def compute(cloud: LocalCloudCommand, google: Session) -> Session:
     services = "https://serviceusage.googleapis.com/v1/projects/tpu-stack-local/services"
     google.post(f"{services}/compute.googleapis.com:enable", json={}).raise_for_status()
     return google
@@ -115,7 +115,7 @@ order_training no-mark "PYTHONUNBUFFERED=1" -- /bin/bash -c '
 
 
 def test_following_ends_when_the_trainer_is_not_started_again_or_the_script_fails(
-    compute: requests.Session, monkeypatch: pytest.MonkeyPatch
+    compute: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(compute))
     shown = Console(file=io.StringIO(), record=True)

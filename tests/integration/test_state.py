@@ -13,7 +13,6 @@ import pytest
 from tests.killer import Killer
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
-from tpustack.recovery.repair import Repair
 
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -70,7 +69,7 @@ def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
     locks = recovery.locks() or []
     assert not recovery.are_orphaned(locks)
     recovery.release(locks)
-    found = Repair(recovery).take_up()
+    found = recovery.take_up()
     assert all(any(kind.partition(":")[2] in urn for urn in found) for kind in calls)
     if stack != DESTROYED_AT_ONCE:
         engine.up(ignore)

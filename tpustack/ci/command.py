@@ -1,6 +1,9 @@
-"""`tpustack ci`: the commands that the workflows call."""
+"""`tpustack ci`: the commands that the workflows call.
 
-from __future__ import annotations
+The commands that touch stacks write their results to a folder, which the workflow keeps as an
+artifact. A later job, with a token that may write comments, reads it: no job has both the request's
+own code and that token. So everything that is read from such a folder is treated as hostile.
+"""
 
 import os
 import re
@@ -13,15 +16,14 @@ from pathlib import Path
 import click
 
 from infra.names import names_of
-from infra.settings.parse import stack_path
-from tpustack import console, project
+from infra.settings import parse
+from tpustack import console
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
-from tpustack.console import line
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import root
+from tpustack.project import build_wheel, root
 from tpustack.stacks import load, path_of, require_file
 
 _STACKS = click.option(
@@ -45,6 +47,7 @@ _OUTPUT = click.option(
     show_default=True,
     help="Folder for STACK.md, result.json and plans.",
 )
+# Added to every text that a request's own code has produced.
 _FORGEABLE = (
     "The request's own code made this preview. The plan that counts is made after the merge, and "
     "shown where the deployment is approved."
@@ -204,25 +207,32 @@ def _run(
 ) -> None:
     """Do the work, print and write its results, and end the process.
 
+    The exit code is that of the worst result, so that a workflow needs no parser.
+
     Args:
+        name: the command, for the files and their headings.
         folder: where its files go.
         built: the stacks that need the training wheel.
+        work: does it; each result is printed as soon as it is there.
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()
     result.require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
-        project.build_wheel()
+        build_wheel()
     environment = toolchain.engine(toolchain.find())
     done = []
-    with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
+    with (
+        pipeline.restored_checkout(root()),
+        pipeline.rules_of(root(), policies) as pack,
+    ):
         run = result.Run(Backend(environment, root(), pack), root(), folder, _report)
         for one in work(run):
             done.append(one)
             click.echo(f"{one.stack}: {one.outcome.value}")
             for each in (*one.notes, *one.problem.splitlines()):
-                run.report(f"{one.stack}: {line(each)}")
+                run.report(f"{one.stack}: {console.line(each)}")
     if not done:
         click.echo("No stack is concerned.")
     result.write_results(folder, name, done, time.monotonic() - started)
@@ -233,7 +243,8 @@ def _run(
 
 
 def _needs_wheel(stack: str) -> bool:
-    path = stack_path(root(), stack)
+    # Without reading the file as YAML: what is wrong with it is reported by the preview, in words.
+    path = parse.stack_path(root(), stack)
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -284,7 +295,7 @@ def _comment_on_all() -> None:
                 forge.post_comments(own, request, texts)
                 click.echo(f"request {request}: {', '.join(texts)}")
         except TpustackError as error:
-            problems.append(f"request {request}: {line(str(error))}")
+            problems.append(f"request {request}: {console.line(str(error))}")
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -352,27 +363,22 @@ def _limits(stack: str) -> None:
     For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
     """
     from tpu_agent.limits import LimitEnforcer
-    from tpu_core.google import Answer, Body, Client
+    from tpu_core.google import Client
     from tpu_core.tpu import Place
 
     require_file(stack)
-    settings, google = load(stack), Google()
+    settings = load(stack)
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:
         click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
         return
-
-    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
-        try:
-            return google.exchange(method, url, headers, body)
-        except TpustackError as error:
-            raise OSError(str(error)) from None
-
     further = settings.tpu_zones[1:]
     place = Place(settings.project, settings.zone, names.bucket, lambda: further)
-    # Only the machine itself can tell whether nothing trains.
+    client = Client(Google().exchange)
+    # The agent's own code decides, so that both judge alike. Only the machine itself can tell
+    # whether nothing trains, so the idle limit is left to it.
     enforcer = LimitEnforcer(
-        place, Client(send), lambda: True, time.time, lambda text: click.echo(line(text))
+        place, client, lambda: True, time.time, lambda text: click.echo(console.line(text))
     )
     limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
     try:

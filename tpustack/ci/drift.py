@@ -1,6 +1,9 @@
-"""`tpustack ci drift`: finds what was changed by hand. Never writes."""
+"""`tpustack ci drift`: finds what was changed by hand. Never writes.
 
-from __future__ import annotations
+Three sources are compared with the state. A refresh by the engine finds what an update would put
+right. The events of that refresh also name what no update undoes: machines that are stopped, labels
+that were added. Grants that the stack did not make are read from Google's policies.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.settings.base import SettingsError
-from infra.settings.parse import load_stack_file, stack_path
+from infra.settings import base, parse
 from tpustack.ci.pipeline import load_pipeline
 from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google
@@ -42,9 +44,10 @@ def drift(run: Run, stacks: Sequence[str], google: Callable[[], Google] = Google
 def left_alone(root: Path, stack: str, events: Events) -> tuple[Change, ...]:
     """Return what a refresh saw that no deployment undoes, without what the stack's limits did."""
     try:
-        idle = load_stack_file(stack_path(root, stack)).limits.idle_minutes
-    except SettingsError:
+        idle = parse.load_stack_file(parse.stack_path(root, stack)).limits.idle_minutes
+    except base.SettingsError:
         idle = None
+    # What the agent stopped for being idle is as the stack wants it.
     stopped = ("state: STOPPED",)
     return tuple(each for each in events.noticed if idle is None or each.properties != stopped)
 
@@ -78,13 +81,16 @@ def _drift(run: Run, stack: str, google: Callable[[], Google], *, known: bool) -
 def _granted(
     root: Path, stack: str, google: Callable[[], Google], resources: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Change], list[str]]:
-    """Return the buckets with grants that the state lacks, and what to tell of grants."""
+    """Return the buckets with grants that the state lacks, and what to tell of grants.
+
+    A caller who may not read policies still learns of all other drift.
+    """
     try:
-        project = load_stack_file(stack_path(root, stack)).project
+        project = parse.load_stack_file(parse.stack_path(root, stack)).project
         apis = google()
         found = list(grants_on_buckets(apis, project, resources))
         others = grants_on_project(apis, project, resources)
-    except (SettingsError, TpustackError) as error:
+    except (base.SettingsError, TpustackError) as error:
         return [], [f"Grants could not be compared with the state: {error}"]
     notes = [_BY_HAND_GRANTED] if found else []
     if others:
@@ -102,7 +108,10 @@ def _repair(root: Path, stack: str) -> str:
 
 
 def _together(changes: Sequence[Change], noticed: Sequence[Change]) -> Iterator[Change]:
-    """Yield each resource once, with all that differs."""
+    """Yield each resource once, with all that differs.
+
+    The same resource may have changed in ways that an update undoes and in ways that it does not.
+    """
     others = {(each.type, each.name): each for each in noticed}
     for change in changes:
         more = others.pop((change.type, change.name), None)

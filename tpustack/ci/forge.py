@@ -1,4 +1,9 @@
-"""GitHub and GitLab: comments and issues, each written once and then updated; reviewed plans."""
+"""GitHub and GitLab: comments and issues, each written once and then updated; reviewed plans.
+
+A comment is found again by the marker in its first line and by its author: the marker alone could
+be copied by anyone who may comment. Plans come from artifacts of a request's pipeline, and only
+from a pipeline that ran on the request's last commit in this repository, not in a fork.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +197,10 @@ class Api:
             page += 1
 
     def find(self, path: str) -> Any:
-        """Return what there is, or None. Raises AccessDenied where the token may not look."""
+        """Return what there is, or None. Raises AccessDenied where the token may not look.
+
+        401 and 403 are no failures here: a job's own token sees little of a repository's settings.
+        """
         answer = self._request("GET", self._url + path, also=(*_FORBIDDEN, _NOT_FOUND))
         if answer.status_code in _FORBIDDEN:
             raise AccessDenied(f"GET {self._url}{path} answers {answer.status_code}")
@@ -200,12 +208,15 @@ class Api:
 
     def get(self, path: str, **query: str) -> Any:
         """Return what a path answers."""
-        return self._call("GET", path, params=query).json()
+        return self._request("GET", self._url + path, params=query).json()
 
     def bytes(self, path: str, **query: str) -> bytes:
-        """Return a file of another job. Raises TpustackError if it is too long."""
+        """Return a file of another job. Raises TpustackError if it is too long.
+
+        It is read in parts, since no header says reliably how long it is.
+        """
         content = b""
-        with self._call("GET", path, params=query, stream=True) as answer:
+        with self._request("GET", self._url + path, params=query, stream=True) as answer:
             try:
                 for part in answer.iter_content(_PART):
                     content += part
@@ -217,15 +228,12 @@ class Api:
 
     def send(self, verb: str, path: str, **fields: object) -> None:
         """Change something."""
-        self._call(verb, path, json=fields)
+        self._request(verb, self._url + path, json=fields)
 
     def whoami(self, **fields: str) -> Any:
         """Return whose token it is."""
         verb = "POST" if fields else "GET"
         return self._request(verb, self._whoami, json=fields or None).json()
-
-    def _call(self, verb: str, path: str, **options: Any) -> requests.Response:
-        return self._request(verb, self._url + path, **options)
 
     def _request(
         self, verb: str, url: str, *, also: tuple[int, ...] = (), **options: Any
@@ -272,6 +280,7 @@ def _required(environment: Mapping[str, str], *names: str) -> list[str]:
     return [environment[name] for name in names]
 
 
+# Of .github/workflows: the workflow whose artifacts are plans, and the artifacts' names.
 _WORKFLOW = "preview.yml"
 _PLANS = re.compile(r"plans-(?P<stack>[A-Za-z0-9_-]{1,100})")
 
@@ -366,6 +375,7 @@ def _is_of(run: Mapping[str, Any], head: str) -> bool:
     )
 
 
+# The name of a job of .gitlab-ci.yml that previews a stack.
 _JOB = re.compile(r"preview (?P<stack>[A-Za-z0-9_-]{1,100})")
 
 

@@ -1,6 +1,9 @@
-"""The pipeline: its settings in stacks/pipeline.yaml, the stacks of requests, and what git says."""
+"""The pipeline: its settings in stacks/pipeline.yaml, the stacks of requests, and what git says.
 
-from __future__ import annotations
+What git is asked for comes from the command line or a workflow's variables, which a request can
+influence by the names of its branches. So revisions follow `--end-of-options`, paths follow `--`,
+and no shell is involved.
+"""
 
 import io
 import re
@@ -16,10 +19,11 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from infra.settings import parse
 from infra.settings.base import Section, SettingsError, Text
-from infra.settings.parse import load_stack_file, load_yaml, stack_name, stack_path
 from tpustack.engine.stack import POLICY
 from tpustack.errors import TpustackError, UsageError
+from tpustack.project import read_yaml
 
 PIPELINE_FILE = Path("stacks") / "pipeline.yaml"
 REQUEST = re.compile(r"pr-[1-9][0-9]*")
@@ -60,18 +64,11 @@ def require_listed(stacks: Sequence[str], pipeline: PipelineSettings) -> None:
 def load_pipeline(root: Path) -> PipelineSettings:
     """Return the settings of the pipeline. Raises UsageError with every problem."""
     path = root / PIPELINE_FILE
-    try:
-        document = load_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise UsageError(
             f"{PIPELINE_FILE} is not there. It lists the pipeline's stacks: `stacks: [dev, prod]`"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{PIPELINE_FILE} can't be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{PIPELINE_FILE} is not valid YAML: {' '.join(str(error).split())}"
-        ) from None
+        )
+    document = read_yaml(path)
     try:
         settings = PipelineSettings.model_validate(document)
     except ValidationError as error:
@@ -88,9 +85,9 @@ def load_pipeline(root: Path) -> PipelineSettings:
 def _require_own_project(root: Path, project: str) -> None:
     """Raise UsageError if a stack that is no request's is in the project of requests' stacks."""
     others = [
-        stack_name(path)
+        parse.stack_name(path)
         for path in sorted((root / PIPELINE_FILE).parent.glob("Pulumi.*.yaml"))
-        if not REQUEST.fullmatch(stack_name(path)) and _project_of(path) == project
+        if not REQUEST.fullmatch(parse.stack_name(path)) and _project_of(path) == project
     ]
     if others:
         raise UsageError(
@@ -103,9 +100,8 @@ def _require_own_project(root: Path, project: str) -> None:
 def _project_of(path: Path) -> str:
     """Return the project in a stack's file; empty if it can't be read, which its checks report."""
     try:
-        document = load_yaml(path.read_text(encoding="utf-8"))
-        return str(document["config"]["gcp:project"])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return str(read_yaml(path)["config"]["gcp:project"])
+    except (UsageError, KeyError, TypeError):
         return ""
 
 
@@ -129,12 +125,12 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
             f"{PIPELINE_FILE} has no pullRequests, so requests get no stacks of their own"
         )
     stack = request_stack(number)
-    path = stack_path(root, how.like)
+    path = parse.stack_path(root, how.like)
     try:
-        load_stack_file(path)
+        parse.load_stack_file(path)
     except SettingsError as error:
         raise UsageError(f"{PIPELINE_FILE}: pullRequests.like: {error}") from None
-    document = load_yaml(path.read_text(encoding="utf-8"))
+    document = read_yaml(path)
     config: dict[str, Any] = document["config"]
     config["gcp:project"] = how.project
     # Its deployer can't use the key of another environment.
@@ -147,7 +143,7 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
     config["tpu-stack:bucket"] = {**bucket, "softDeleteDays": 0}
     config["tpu-stack:labels"] = {**(config.get("tpu-stack:labels") or {}), "request": stack}
     text = yaml.safe_dump(document, sort_keys=False)
-    stack_path(root, stack).write_text(text, encoding="utf-8")
+    parse.stack_path(root, stack).write_text(text, encoding="utf-8")
     return stack
 
 
@@ -185,7 +181,7 @@ def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) 
 
 
 def utc_now() -> datetime:
-    """Return the current time, with its zone."""
+    """Return the current time, with its zone; tests replace it."""
     return datetime.now(timezone.utc)
 
 
@@ -206,6 +202,7 @@ def touched_stacks(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
 
 def changed_files(root: Path, base: str) -> list[str]:
     """Return the files that differ from where the branch left `base`, uncommitted ones included."""
+    # Not `base` itself: what others merged in the meantime is no change of this branch.
     merge_base = _git(root, "merge-base", base, "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "--relative", "-z", merge_base, "--", ".")
     new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
@@ -288,7 +285,7 @@ def rules_note(root: Path, revision: str | None) -> str:
 
 def _find_environment(definition: Path, root: Path) -> None:
     """Lead the pack to the checkout's virtual environment, which it names relative to itself."""
-    document = load_yaml(definition.read_text(encoding="utf-8"))
+    document = read_yaml(definition)
     options = document["runtime"]["options"]
     options["virtualenv"] = str((root / POLICY / options["virtualenv"]).resolve())
     definition.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -314,6 +311,7 @@ def restored_checkout(root: Path) -> Iterator[None]:
 
 
 def _put_back(path: Path, content: bytes) -> None:
+    # Whatever else was changed belongs to the person who edits the file while a run takes place.
     then, now = _parsed(content), _parsed(path.read_bytes())
     if then is None or now is None:
         return
@@ -323,7 +321,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
     try:
-        document = load_yaml(content.decode("utf-8"))
+        document = parse.load_yaml(content.decode("utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError):
         return None
     return document if isinstance(document, dict) else None

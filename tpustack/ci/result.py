@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -28,14 +28,12 @@ from infra.catalog import Catalog
 from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError, counted
-from infra.settings.parse import load_stack_file, load_yaml, stack_path
+from infra.settings import StackSettings, base, parse
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND
+from tpustack.project import BACKEND, read_yaml
 from tpustack.recovery.locks import LockedError, locked_message
 
 # Each preview is an engine, a Python and a provider, some 300 MB together.
@@ -81,6 +79,7 @@ class Result:
     """The result of a run for one stack, as plain data.
 
     Attributes:
+        outcome: decides the exit code.
         changes: what was or will be done; for drift, what differs from the state.
         violations: what the policies say; None if they were not asked.
         cost: None if it was not compared.
@@ -109,16 +108,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
-        return {
-            **vars(self),
-            "outcome": self.outcome.value,
-            "changes": [vars(change) for change in self.changes],
-            "violations": self.violations and [vars(violation) for violation in self.violations],
-            "cost": self.cost and vars(self.cost),
-            "notes": list(self.notes),
-            "unfinished": [vars(change) for change in self.unfinished],
-            "seconds": round(self.seconds, 2),
-        }
+        found: dict[str, Any] = _RESULTS.dump_python([self], mode="json")[0]
+        return found | {"seconds": round(self.seconds, 2)}
 
 
 def failed(stack: str, problem: str, *notes: str) -> Result:
@@ -158,14 +149,14 @@ class Run:
 
 def explained(stack: str, work: Callable[[], Result]) -> Result:
     """Do the work and time it; an expected error becomes a failed stack."""
-    started = monotonic()
+    started = time.monotonic()
     try:
         result = work()
     except LockedError as error:
         result = failed(stack, locked_message(stack, error.locks))
     except (StackError, TpustackError) as error:
         result = failed(stack, str(error))
-    return replace(result, seconds=monotonic() - started)
+    return replace(result, seconds=time.monotonic() - started)
 
 
 def in_parallel(stacks: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
@@ -186,14 +177,14 @@ def checked_settings(
     def context(settings: StackSettings) -> Context:
         return Context(stack, root, catalog, names_of(settings, stack))
 
-    path = stack_path(root, stack)
+    path = parse.stack_path(root, stack)
     try:
-        settings = load_stack_file(path)
+        settings = parse.load_stack_file(path)
         ensure_valid(settings, context(settings))
-    except SettingsError as error:
+    except base.SettingsError as error:
         raise StackError(str(with_checks(error, context))) from None
     known = {**os.environ, **environment}
-    provider = load_yaml(path.read_text(encoding="utf-8")).get("secretsprovider")
+    provider = read_yaml(path).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
         raise StackError(
             f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
@@ -247,65 +238,51 @@ def markdown(command: str, result: Result) -> str:
         f"### {_TITLES[command]} stack {code(result.stack)}: {result.outcome.value}",
         *(f"> {prose(note)}" for note in result.notes),
         *([block(result.problem, "text")] if result.problem else []),
-        *_violations(result.violations),
-        *_replaced(result.replaced),
-        *_changes(command, result),
-        *_unfinished(result.unfinished),
-        *_cost(result.cost),
+        *_sections(command, result),
     ]
     return shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
 
 
-def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
-    if violations is None:
-        return
-    lines = [
-        f"- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}" for each in violations
-    ]
-    yield "**Policies**\n\n" + "\n".join(lines) if lines else "**Policies**: every rule is kept."
-
-
-def _replaced(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {code(change.type)} **{prose(change.name)}**"
-            + (f", because of {', '.join(map(code, change.because))}" if change.because else "")
-            for change in changes
-        ]
-        yield "**Will be replaced** (deleted and made again)\n\n" + "\n".join(lines)
-
-
-def _changes(command: str, result: Result) -> Iterator[str]:
-    if not result.changes:
-        if result.outcome is Outcome.NO_CHANGE:
-            yield "Nothing changes."
-        return
-    lines = [_change(change) for change in result.changes]
-    what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
-    count = f"{counted(len(lines), 'resource')} {what}"
-    listing = block("\n".join(lines), "diff")
-    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+def _sections(command: str, result: Result) -> Iterator[str]:
+    """Yield what the rules say, what is replaced, what changes, what failed, and the cost."""
+    if result.violations:
+        broken = (
+            f"\n- {code(each.rule)} ({prose(each.level)}): {prose(each.message)}"
+            for each in result.violations
+        )
+        yield f"**Policies**\n{''.join(broken)}"
+    elif result.violations is not None:
+        yield "**Policies**: every rule is kept."
+    if result.replaced:
+        replaced = (
+            f"\n- {code(each.type)} **{prose(each.name)}**"
+            + (f", because of {', '.join(map(code, each.because))}" if each.because else "")
+            for each in result.replaced
+        )
+        yield f"**Will be replaced** (deleted and made again)\n{''.join(replaced)}"
+    if result.changes:
+        what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
+        count = f"{base.counted(len(result.changes), 'resource')} {what}"
+        listing = block("\n".join(map(_change, result.changes)), "diff")
+        yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+    elif result.outcome is Outcome.NO_CHANGE:
+        yield "Nothing changes."
+    if result.unfinished:
+        failures = (
+            f"\n- {line(each.operation)} {code(each.type)} **{prose(each.name)}**"
+            for each in result.unfinished
+        )
+        yield f"**Failed** ({len(result.unfinished)})\n{''.join(failures)}"
+    if cost := result.cost:
+        before, after = cost.before or "nothing", cost.after or "unknown"
+        difference = cost.difference or "unknown difference"
+        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def _change(change: Change) -> str:
     operation, kind, name = map(line, (change.operation, change.type, change.name))
     of = f" [{line(', '.join(change.properties))}]" if change.properties else ""
     return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
-
-
-def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
-    if changes:
-        lines = [
-            f"- {line(each.operation)} {code(each.type)} **{prose(each.name)}**" for each in changes
-        ]
-        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
-
-
-def _cost(cost: CostChange | None) -> Iterator[str]:
-    if cost:
-        before, after = cost.before or "nothing", cost.after or "unknown"
-        difference = cost.difference or "unknown difference"
-        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def prose(text: str) -> str:

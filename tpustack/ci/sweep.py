@@ -7,10 +7,8 @@ their descriptions have the mark (`infra.names.mark_of`). A custom job of Vertex
 stack whose account it runs as: its own labels are whatever a submitter wrote.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,126 +18,45 @@ from infra.catalog import vertex_regions
 from infra.names import MADE_FOR, MARK, VERTEX, mark_of
 from infra.resources.vertex import UNENDED, account_of
 from tpu_core.google import vertex_root
-from tpustack.ci.deployment import result_of
-from tpustack.ci.forge import has_ended
-from tpustack.ci.pipeline import REQUEST, reason_to_sweep, tags_are_complete
+from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
 from tpustack.cloud.google import Forbidden, Google, NotFound, parse_time, says_disabled
 from tpustack.errors import TpustackError
-from tpustack.recovery.repair import Repair
 
 # Bounds what a mistake in the branches or the backend can cost.
 MOST_STACKS, MOST_ORPHANS = 10, 60
 # Google's lists may lag behind what a run does; a run itself is known by its stack.
 SETTLED = timedelta(hours=2)
-_BUCKET = "gcp:storage/bucket:Bucket"
 COMPUTE = "https://compute.googleapis.com/compute/v1"
 _STORAGE = "https://storage.googleapis.com/storage/v1"
 _TPU = "https://tpu.googleapis.com/v2"
 _IAM = "https://iam.googleapis.com/v1"
-_IN_A_NETWORK = re.compile("/(firewalls|routers|subnetworks)/")
 _MADE = re.compile(re.escape(MADE_FOR) + r"(?P<stack>\S+) \((?P<mark>[0-9a-f]+)\)")
 # Google does not say when an account was made; the rest of its stack does.
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Orphan:
-    """One resource: the stack that it was made for, its name for people, its address, its time."""
-
-    stack: str
-    name: str
-    url: str
-    made: datetime
-
-    @property
-    def runs_jobs(self) -> bool:
-        """Whether it is an account that Vertex AI runs a stack's jobs as."""
-        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
-
-    @property
-    def is_job(self) -> bool:
-        """Whether it is a custom job of Vertex AI, which is cancelled."""
-        return "/customJobs/" in self.url
-
-
 def sweep(run: Run, branches: set[str], now: datetime) -> list[Result]:
-    """Remove the stacks of requests whose branch is gone or whose time is up."""
+    """Remove the stacks of requests whose branch is gone or whose time is up.
+
+    One that can't be removed stops no other; its failure is a result of its own.
+    """
     results: list[Result] = []
-    for stack in sorted(filter(REQUEST.fullmatch, run.backend.stacks())):
+    for stack in sorted(filter(pipeline.REQUEST.fullmatch, run.backend.stacks())):
         try:
             tags = run.backend.tags(stack)
-            why = reason_to_sweep(tags, branches, now)
+            why = pipeline.reason_to_sweep(tags, branches, now)
         except TpustackError as error:
             results.append(failed(stack, str(error)))
             continue
         if why and len(results) < MOST_STACKS:
-            remove = _remove_stack if tags_are_complete(tags) else _remove_empty
+            remove = _remove_stack if pipeline.tags_are_complete(tags) else _remove_empty
             results.append(explained(stack, lambda: remove(run, stack)).noting(why))  # noqa: B023
         elif why:
             note = f"Left for the next sweep: one removes at most {MOST_STACKS} stacks."
             results.append(Result(stack, Outcome.NO_CHANGE, notes=(why, note)))
     return results
-
-
-def sweep_orphans(
-    run: Run,
-    google: Google,
-    project: str,
-    now: datetime,
-    before: Collection[str],
-    *,
-    remove: bool,
-) -> list[Result]:
-    """Name, or remove, resources of requests' stacks that the backend no longer has.
-
-    Args:
-        project: where requests' stacks are.
-        before: the stacks that the backend had when the run began.
-    """
-    found = [*dict.fromkeys(_labelled(google, project)), *_described(google, project)]
-    # Asked afterwards: a stack exists before its first resource.
-    known = run.backend.stacks()
-    found = [each for each in found if each.stack not in known]
-    found = [*_custom_jobs(google, project, found), *found]
-    results, room = [], MOST_ORPHANS
-    for stack in sorted({each.stack for each in found}):
-        own = [each for each in found if each.stack == stack]
-        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes that."
-        if why:
-            names = ", ".join(each.name for each in own)
-            note = f"No state knows of: {names}. {why}"
-            results.append(Result(stack, Outcome.NO_CHANGE, notes=(note,)))
-        else:
-            room -= len(own)
-            results.append(_removed(stack, own, _remove_orphans(google, own)))
-    return results
-
-
-def _why_kept(own: list[Orphan], before: Collection[str], now: datetime, room: int) -> str:
-    """Return why nothing of a stack is deleted although no state knows of it; empty if it is."""
-    if not any(map(REQUEST.fullmatch, before)):
-        return (
-            "It stays: the backend has no stack of any request, so it may be empty by mistake. "
-            "Delete it by hand if it is not."
-        )
-    if max(each.made for each in own) > now - SETTLED:
-        return "It stays until all of it is two hours old, since a run may still be at work on it."
-    if len(own) > room:
-        return f"Left for the next sweep: one deletes at most {MOST_ORPHANS} such resources."
-    return ""
-
-
-def _removed(stack: str, own: list[Orphan], left: dict[Orphan, str]) -> Result:
-    """Return what a removal did; it failed if not even a part of it went."""
-    if len(left) == len(own):
-        return failed(stack, "\n".join(left.values()))
-    gone = ", ".join(each.name for each in own if each not in left)
-    notes = [f"Removed, since no state knew of it: {gone}."]
-    if left:
-        notes.append(f"Left for the next sweep: {'; '.join(left.values())}")
-    return Result(stack, Outcome.CHANGES, notes=tuple(notes))
 
 
 def destroy(run: Run, stack: str, *, delete_data: bool) -> Result:
@@ -162,7 +79,7 @@ def _buckets_with_data(resources: Iterable[Json]) -> list[str]:
     return [
         f"bucket {(each.get('outputs') or {}).get('name', each['urn'])}"
         for each in resources
-        if each["type"] == _BUCKET
+        if each["type"] == "gcp:storage/bucket:Bucket"
         and not each.get("protect")
         and not each.get("retainOnDelete")
         and (each.get("outputs") or {}).get("forceDestroy")
@@ -174,20 +91,19 @@ def _remove_empty(run: Run, stack: str) -> Result:
 
     The engine refuses one that has: by then a run that is at work may have made them.
     """
-    recovery = run.backend.stack(stack).recovery(run.line(stack), has_ended)
-    repair = Repair(recovery)
+    repair = run.backend.stack(stack).recovery(run.line(stack), forge.has_ended)
     repair.take_up()
-    repair.when_unlocked(recovery.ask_for_lock)
+    repair.when_unlocked(repair.ask_for_lock)
     run.backend.remove(stack)
     return Result(stack, Outcome.CHANGES, notes=tuple(repair.notes))
 
 
 def _remove_stack(run: Run, stack: str) -> Result:
     engine, line = run.backend.stack(stack), run.line(stack)
-    repair = Repair(engine.recovery(line, has_ended))
+    repair = engine.recovery(line, forge.has_ended)
     repair.take_up()
     done = repair.when_unlocked(lambda: engine.clear(line))
-    result = result_of(stack, done).noting(*repair.notes)
+    result = deployment.result_of(stack, done).noting(*repair.notes)
     if done.failure:
         return result
     if left := engine.resources():
@@ -197,11 +113,94 @@ def _remove_stack(run: Run, stack: str) -> Result:
     return replace(result, outcome=Outcome.CHANGES)
 
 
+# Orphans.
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """One resource: the stack that it was made for, its name for people, its address, its time."""
+
+    stack: str
+    name: str
+    url: str
+    made: datetime
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether it is an account that Vertex AI runs a stack's jobs as."""
+        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a custom job of Vertex AI, which is cancelled."""
+        return "/customJobs/" in self.url
+
+
+def sweep_orphans(
+    run: Run, google: Google, project: str, now: datetime, before: Collection[str], *, remove: bool
+) -> list[Result]:
+    """Name, or remove, resources of requests' stacks that the backend no longer has.
+
+    Args:
+        project: where requests' stacks are.
+        before: the stacks that the backend had when the run began.
+    """
+    labelled = (
+        _orphan(what, stack, link, resource)
+        for what, owner, link, resource in _labelled(google, project)
+        if (stack := _stack_by_labels(owner))
+    )
+    # A request has its labels once for each of its TPUs.
+    found = [*dict.fromkeys(labelled), *_described(google, project)]
+    # Asked afterwards: a stack exists before its first resource.
+    known = run.backend.stacks()
+    found = [each for each in found if each.stack not in known]
+    found = [*_custom_jobs(google, project, found), *found]
+    results, room = [], MOST_ORPHANS
+    for stack in sorted({each.stack for each in found}):
+        own = [each for each in found if each.stack == stack]
+        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes that."
+        if why:
+            names = ", ".join(each.name for each in own)
+            note = f"No state knows of: {names}. {why}"
+            results.append(Result(stack, Outcome.NO_CHANGE, notes=(note,)))
+        else:
+            room -= len(own)
+            results.append(_removed(stack, own, _remove_orphans(google, own)))
+    return results
+
+
+def _why_kept(own: list[Orphan], before: Collection[str], now: datetime, room: int) -> str:
+    """Return why nothing of a stack is deleted although no state knows of it; empty if it is."""
+    if not any(map(pipeline.REQUEST.fullmatch, before)):
+        return (
+            "It stays: the backend has no stack of any request, so it may be empty by mistake. "
+            "Delete it by hand if it is not."
+        )
+    if max(each.made for each in own) > now - SETTLED:
+        return "It stays until all of it is two hours old, since a run may still be at work on it."
+    if len(own) > room:
+        return f"Left for the next sweep: one deletes at most {MOST_ORPHANS} such resources."
+    return ""
+
+
+def _removed(stack: str, own: list[Orphan], left: dict[Orphan, str]) -> Result:
+    """Return what a removal did; it failed if not even a part of it went."""
+    if len(left) == len(own):
+        return failed(stack, "\n".join(left.values()))
+    gone = ", ".join(each.name for each in own if each not in left)
+    notes = [f"Removed, since no state knew of it: {gone}."]
+    if left:
+        notes.append(f"Left for the next sweep: {'; '.join(left.values())}")
+    return Result(stack, Outcome.CHANGES, notes=tuple(notes))
+
+
 def _remove_orphans(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
     """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
     left = {}
     ending = any(each.is_job for each in orphans)
-    filled = {each.stack for each in orphans if _IN_A_NETWORK.search(each.url)}
+    in_a_network = re.compile("/(firewalls|routers|subnetworks)/")
+    filled = {each.stack for each in orphans if in_a_network.search(each.url)}
     for orphan in orphans:
         if "/global/networks/" in orphan.url and orphan.stack in filled:
             # Google accepts the call and fails later, in an operation that is not watched.
@@ -241,52 +240,57 @@ def _listed(google: Google, url: str, field: str, **parameters: str) -> Iterator
             raise
 
 
-def _aggregated(google: Google, project: str, collection: str) -> Iterator[Json]:
-    """Yield what a project has in all zones and regions."""
-    return _listed(google, f"{COMPUTE}/projects/{project}/aggregated/{collection}", collection)
+def _in_compute(google: Google, project: str) -> Callable[[str], Iterator[Json]]:
+    """Return what lists a collection of Compute Engine: a global one, or one of all places.
+
+    Names without a folder, such as `disks`, are of all zones and regions (aggregatedList).
+    """
+
+    def listed(collection: str) -> Iterator[Json]:
+        place, _, name = collection.rpartition("/")
+        url = f"{COMPUTE}/projects/{project}/{place or 'aggregated'}/{name}"
+        return _listed(google, url, "items" if place else name)
+
+    return listed
 
 
-def _labelled(google: Google, project: str) -> Iterator[Orphan]:
-    """Yield the resources labelled as a request's, in the order in which they can be deleted."""
-    everywhere = f"{_TPU}/projects/{project}/locations/-"
-    for entry in _listed(google, f"{everywhere}/queuedResources", "queuedResources"):
+def _labelled(google: Google, project: str) -> Iterator[tuple[str, Json, str, Json]]:
+    """Yield what can have labels, in the order in which it can be deleted.
+
+    Each with what it is, what has its labels, its address, and the whole resource.
+    """
+    tpus = f"{_TPU}/projects/{project}/locations/-"
+    for entry in _listed(google, f"{tpus}/queuedResources", "queuedResources"):
         for spec in entry.get("tpu", {}).get("nodeSpec", []):
-            yield from _orphan(spec["node"], "TPU request", f"{_TPU}/{entry['name']}", entry)
-    for node in _listed(google, f"{everywhere}/nodes", "nodes"):
+            yield "TPU request", spec["node"], f"{_TPU}/{entry['name']}", entry
+    for node in _listed(google, f"{tpus}/nodes", "nodes"):
         if not node.get("queuedResource"):
-            yield from _orphan(node, "TPU", f"{_TPU}/{node['name']}")
-    yield from _machines(google, project)
-    for disk in _aggregated(google, project, "disks"):
-        yield from _orphan(disk, "disk", disk["selfLink"])
-    for bucket in _listed(google, f"{_STORAGE}/b", "items", project=project):
-        yield from _orphan(bucket, "bucket", f"{_STORAGE}/b/{bucket['name']}")
-
-
-def _machines(google: Google, project: str) -> Iterator[Orphan]:
-    """Yield VMs, and instance groups with their templates: a group recreates its VM."""
-    url = f"{COMPUTE}/projects/{project}/global/instanceTemplates"
-    templates = {_at_api(each["selfLink"]): each for each in _listed(google, url, "items")}
-    for group in _aggregated(google, project, "instanceGroupManagers"):
+            yield "TPU", node, f"{_TPU}/{node['name']}", node
+    listed = _in_compute(google, project)
+    templates = {_at_api(each["selfLink"]): each for each in listed("global/instanceTemplates")}
+    # A group recreates its VM, so it goes first.
+    for group in listed("instanceGroupManagers"):
         # A group has no labels. What a VM says about its group anybody may have written.
         if template := templates.get(_at_api(group["instanceTemplate"])):
-            yield from _orphan(template["properties"], "group of VM", group["selfLink"], group)
-    for instance in _aggregated(google, project, "instances"):
+            yield "group of VM", template["properties"], group["selfLink"], group
+    for instance in listed("instances"):
         metadata = instance.get("metadata", {}).get("items", [])
         if not any(each["key"] == "created-by" for each in metadata):
-            yield from _orphan(instance, "VM", instance["selfLink"])
+            yield "VM", instance, instance["selfLink"], instance
     for template in templates.values():
-        yield from _orphan(template["properties"], "template", template["selfLink"], template)
+        yield "template", template["properties"], template["selfLink"], template
+    for disk in listed("disks"):
+        yield "disk", disk, disk["selfLink"], disk
+    for bucket in _listed(google, f"{_STORAGE}/b", "items", project=project):
+        yield "bucket", bucket, f"{_STORAGE}/b/{bucket['name']}", bucket
 
 
-def _orphan(labelled: Json, what: str, link: str, resource: Json | None = None) -> Iterator[Orphan]:
-    """Yield what has the labels of a request's stack of this backend; `resource` is its whole."""
+def _stack_by_labels(labelled: Json) -> str:
+    """Return the request's stack of this backend that a resource's labels name, or nothing."""
     labels = labelled.get("labels") or {}
     stack = str(labels.get("tpu-stack", ""))
     own = {"managed-by": "pulumi", "request": stack, MARK: mark_of(stack)}
-    if REQUEST.fullmatch(stack) and own.items() <= labels.items():
-        url = _at_api(link)
-        time = _creation_time(resource or labelled)
-        yield Orphan(stack, f"{what} {url.rpartition('/')[2]}", url, time)
+    return stack if pipeline.REQUEST.fullmatch(stack) and own.items() <= labels.items() else ""
 
 
 def _described(google: Google, project: str) -> Iterator[Orphan]:
@@ -294,39 +298,35 @@ def _described(google: Google, project: str) -> Iterator[Orphan]:
 
     What is still in use when its turn comes goes with a later run.
     """
-    everywhere = f"{COMPUTE}/projects/{project}/global"
-    for check in _listed(google, f"{everywhere}/healthChecks", "items"):
-        if stack := _described_stack(check):
-            yield _in_compute(stack, "health check", check)
-    for network in _listed(google, f"{everywhere}/networks", "items"):
-        if stack := _described_stack(network):
-            parts = {
-                "firewall rule": _listed(google, f"{everywhere}/firewalls", "items"),
-                "router": _aggregated(google, project, "routers"),
-                "subnetwork": _aggregated(google, project, "subnetworks"),
-            }
-            for what, found in parts.items():
-                for part in found:
-                    if _at_api(part["network"]) == _at_api(network["selfLink"]):
-                        yield _in_compute(stack, what, part)
-            yield _in_compute(stack, "network", network)
+    listed = _in_compute(google, project)
+    for check in listed("global/healthChecks"):
+        if stack := _stack_by_description(check):
+            yield _orphan("health check", stack, check["selfLink"], check)
+    parts = {"firewall rule": "global/firewalls", "router": "routers", "subnetwork": "subnetworks"}
+    for network in listed("global/networks"):
+        if not (stack := _stack_by_description(network)):
+            continue
+        for what, collection in parts.items():
+            for part in listed(collection):
+                if _at_api(part["network"]) == _at_api(network["selfLink"]):
+                    yield _orphan(what, stack, part["selfLink"], part)
+        yield _orphan("network", stack, network["selfLink"], network)
     for account in _listed(google, f"{_IAM}/projects/{project}/serviceAccounts", "accounts"):
-        if stack := _described_stack(account):
+        if stack := _stack_by_description(account):
             url = f"{_IAM}/{account['name']}"
             yield Orphan(stack, f"account {account['email']}", url, _LONG_AGO)
 
 
-def _described_stack(resource: Json) -> str:
+def _stack_by_description(resource: Json) -> str:
     """Return the request's stack that made a resource; empty if none of this backend did."""
     found = _MADE.fullmatch(resource.get("description") or "")
-    if found and REQUEST.fullmatch(found["stack"]) and found["mark"] == mark_of(found["stack"]):
-        return found["stack"]
-    return ""
+    is_own = found and found["mark"] == mark_of(found["stack"])
+    return found["stack"] if found and is_own and pipeline.REQUEST.fullmatch(found["stack"]) else ""
 
 
-def _in_compute(stack: str, what: str, resource: Json) -> Orphan:
-    url = _at_api(resource["selfLink"])
-    return Orphan(stack, f"{what} {resource['name']}", url, _creation_time(resource))
+def _orphan(what: str, stack: str, link: str, resource: Json) -> Orphan:
+    url = _at_api(link)
+    return Orphan(stack, f"{what} {url.rpartition('/')[2]}", url, _creation_time(resource))
 
 
 def _custom_jobs(google: Google, project: str, orphans: Iterable[Orphan]) -> Iterator[Orphan]:

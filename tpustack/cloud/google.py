@@ -1,54 +1,49 @@
-"""Calls Google's APIs with the caller's credentials; the environment says whether real or local."""
+"""Google's APIs for the command line: tpu_core's client, with the caller's own access tokens.
 
-from __future__ import annotations
+Whether that is Google or the local cloud is said by the environment alone (HTTPS_PROXY and
+SSL_CERT_FILE), as for every other client of Google's.
+"""
 
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import IO, Any, Final, cast
-from urllib.parse import quote
-
-import requests
-from google.auth.exceptions import GoogleAuthError
-from urllib3.util import Retry
+from typing import Any
+from urllib.parse import quote, urlencode
 
 from infra import credentials
-from infra.credentials import keep_to_google
-from tpu_core.google import message
+from tpu_core import google as core
 from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
+_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+# Seconds for which a read is repeated. A write is sent once: it may have been carried out although
+# its answer was lost, and a second custom job costs money.
+_PATIENCE = 15.0
+# Of the 403 with which client-based APIs refuse a person's call without a quota project
+# (golang/oauth2#702, 2024-02; docs.cloud.google.com/docs/quotas/quota-project).
+_ASKS_FOR_ONE = b"requires a quota project"
+_OF_PROJECT = re.compile(r"/projects/([^/]+)/")
 
 
-class _Reads(Retry):
-    """Retry reads, and anything that was never sent: the rest may have been carried out.
-
-    urllib3 itself retries any method when TLS ends without a farewell, an "other" error to it.
-    """
-
-    def increment(self, method: str | None = None, *how: Any, **more: Any) -> Any:
-        """Return what is left of the tries. Raises MaxRetryError if there are none."""
-        left = self if method == "GET" else self.new(other=0)
-        return super(_Reads, left).increment(method, *how, **more)
+class ApiError(TpustackError, core.GoogleError):
+    """Google refuses a call or can't be reached; `status` is HTTP's, 0 without an answer."""
 
 
-_RETRY = _Reads(
-    total=5,
-    backoff_factor=0.5,
-    status_forcelist=(429, 500, 502, 503, 504),
-    allowed_methods=("GET",),
-    raise_on_status=False,
-)
-
-
-class NotFound(TpustackError):
+class NotFound(ApiError):
     """The API has no such resource."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(404, text)
 
-class Forbidden(TpustackError):
+
+class Forbidden(ApiError):
     """The caller may not, or the API is disabled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(403, text)
 
 
 def says_disabled(error: Forbidden) -> bool:
@@ -56,33 +51,81 @@ def says_disabled(error: Forbidden) -> bool:
     return "it is disabled" in str(error)
 
 
-_KINDS: Final[Mapping[int, type[TpustackError]]] = {403: Forbidden, 404: NotFound}
+class AccountToken(core.MachineToken):
+    """Access tokens of whoever runs the command, by google-auth and in the provider's order."""
+
+    def __init__(self, given: credentials.Given) -> None:
+        self._given = given
+        self._account: Any = self._found()
+
+    def _found(self) -> Any:
+        # google-auth takes a while to load, for which only those who call Google should wait.
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            return credentials.account(self._given)
+        except GoogleAuthError as error:
+            raise TpustackError(f"no Google credentials: {error}") from None
+
+    def __call__(self) -> str:
+        """Return a token that is valid now. Raises TpustackError if Google gives none."""
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import Request
+
+        try:
+            if not self._account.valid:
+                self._account.refresh(Request())
+        except GoogleAuthError as error:
+            raise TpustackError(f"no Google credentials: {error}") from None
+        return str(self._account.token)
+
+    def expire(self) -> None:
+        """Have the next call ask for another token; one that was handed over has no successor."""
+        self._account = self._found()
+
+
+def _transport() -> core.Send:
+    """Return what sends requests with the caller's credentials, to Google's APIs alone."""
+    given = credentials.given({})
+    token = AccountToken(given)
+    # Each reads the certificates, which takes longer than most calls.
+    transport = functools.cache(lambda patience: core.Transport(token, patience))
+
+    def send(method: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
+        once = transport(_PATIENCE if method == "GET" else 0.0)
+        if given.quota_project:
+            headers = {**headers, credentials.QUOTA_PROJECT: given.quota_project}
+        answer: core.Answer = once(method, url, headers, body)
+        project = _OF_PROJECT.search(url)
+        if answer[0] == 403 and project and _ASKS_FOR_ONE in answer[2]:
+            # To name it in each call would take `serviceusage.services.use` of everyone.
+            again = {**headers, credentials.QUOTA_PROJECT: project[1]}
+            answer = once(method, url, again, body)
+        return answer
+
+    return send
 
 
 class Google:
-    """Requests to Google's REST APIs; reads are retried with backoff after transient errors.
+    """Calls to Google's REST APIs, whose refusals are TpustackErrors with Google's own message.
 
-    Tests pass a session of their own.
+    Args:
+        send: sends requests; by default with the caller's credentials.
     """
 
-    def __init__(self, session: requests.Session | None = None) -> None:
-        self._session = session or _session()
-        keep_to_google(self._session, _RETRY)
+    def __init__(self, send: core.Send | None = None) -> None:
+        self._send = send or _transport()
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
-        """Return the JSON at `url`.
-
-        Raises:
-            TpustackError: with the API's own message.
-        """
-        return cast("dict[str, Any]", self._ask("GET", url, parameters).json())
+        """Return the JSON at `url`."""
+        return _json(url, self._ask("GET", url, parameters))
 
     def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
         """Return the text at `url`, such as an object's content."""
-        return cast(str, self._ask("GET", url, parameters).text)
+        return self._ask("GET", url, parameters).decode(errors="replace")
 
     def content(self, url: str) -> str:
-        """Return the text of an object by its gs:// address. Raises TpustackError."""
+        """Return the text of an object by its gs:// address."""
         bucket, _, name = url.removeprefix("gs://").partition("/")
         return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
 
@@ -100,10 +143,7 @@ class Google:
             url: the list.
             field: its field with the items.
             parameters: of the query.
-            partial: whether a list is good enough that lacks what Google does not reach.
-
-        Raises:
-            TpustackError: with the API's own message, or when Google can list a part only.
+            partial: whether a list is good enough that lacks the places Google can't reach.
         """
         query = dict(parameters or {})
         while True:
@@ -119,56 +159,52 @@ class Google:
             query["pageToken"] = page["nextPageToken"]
 
     def ask(self, url: str, body: object) -> dict[str, Any]:
-        """Send a question as JSON and return the answer. Raises TpustackError."""
-        return cast("dict[str, Any]", self._ask("POST", url, None, body).json())
+        """Send a question as JSON and return the answer."""
+        return _json(url, self._ask("POST", url, None, body))
 
     def post(self, url: str, parameters: Mapping[str, str | int], body: object) -> None:
-        """Send JSON to `url`. Raises TpustackError with the API's message."""
+        """Send JSON to `url`."""
         self._ask("POST", url, parameters, body)
 
     def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
-        """Start to delete the resource at `url`. Raises TpustackError with the API's message."""
+        """Start to delete the resource at `url`."""
         self._ask("DELETE", url, parameters)
 
     def exchange(
-        self, verb: str, url: str, headers: Mapping[str, str], body: bytes | IO[bytes] | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request as it is; return status, headers and content, also of a refusal.
-
-        Raises:
-            TpustackError: without an answer.
-        """
+        self, method: str, url: str, headers: dict[str, str], body: core.Body
+    ) -> core.Answer:
+        """Send a request as it is and return the answer, also a refusal: a `Send` of tpu_core."""
         try:
-            response = self._session.request(verb, url, headers=headers, data=body, timeout=60)
-        except (GoogleAuthError, requests.RequestException) as error:
-            raise TpustackError(f"{url} can't be reached: {error}") from None
-        return response.status_code, response.headers, response.content
+            return self._send(method, url, headers, body)
+        except core.GoogleError as error:
+            raise ApiError(error.status, str(error)) from None
+        except OSError as error:
+            raise ApiError(0, f"{url} can't be reached: {error}") from None
 
     def _ask(
         self,
-        verb: str,
+        method: str,
         url: str,
         parameters: Mapping[str, str | int] | None,
         body: object | None = None,
-    ) -> Any:
-        try:
-            response = self._session.request(verb, url, params=parameters, json=body, timeout=60)
-        except (GoogleAuthError, requests.RequestException) as error:
-            raise TpustackError(f"{url} can't be reached: {error}") from None
-        if response.status_code >= 400:
-            kind = _KINDS.get(response.status_code, TpustackError)
-            raise kind(f"{url} answers {response.status_code}: {message(response.content)}")
-        return response
+    ) -> bytes:
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        status, _, content = self.exchange(method, url + query, headers, data)
+        if status < 300:
+            return content
+        text = f"{url} answers {status}: {core.message(content)}"
+        if status in (403, 404):
+            raise (Forbidden if status == 403 else NotFound)(text)
+        raise ApiError(status, text)
 
 
-def _session() -> requests.Session:
-    try:
-        return credentials.session(credentials.given({}))
-    except GoogleAuthError as error:
-        raise TpustackError(f"no Google credentials: {error}") from None
-
-
-_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+def _json(url: str, content: bytes) -> core.Json:
+    answer = core.parse(content)
+    if answer.get("garbage"):  # Such as the page of some proxy.
+        raise ApiError(502, f"{url} answers something else than a JSON object")
+    return answer
 
 
 def require_project(project: str) -> None:
@@ -202,11 +238,7 @@ class Nodes:
         self._of = functools.cache(functools.partial(_listed, google, project))
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
-        """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
-
-        Raises:
-            TpustackError: when the caller may not look, with the API's own message.
-        """
+        """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""
         nodes = ((zone, self._of(zone).get(name)) for zone in zones)
         return next(((zone, node) for zone, node in nodes if node), None)
 
@@ -219,16 +251,9 @@ def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    """Return the zone of a TPU, and the TPU.
+    """Return the zone of a TPU, and the TPU, by the stack's outputs (infra/program.py).
 
-    Args:
-        google: the APIs.
-        outputs: the stack's, as infra/program.py names them.
-        name: the TPU's.
-
-    Raises:
-        NotFound: when it is in none of the zones.
-        TpustackError: when the caller may not look, with the API's own message.
+    Raises NotFound if it is in none of the zones.
     """
     *first, last = zones_of(outputs)
     for zone in first:
@@ -247,5 +272,8 @@ _FRACTION = re.compile(r"\.\d+")
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time with its zone, to the second. Raises ValueError."""
+    """Parse a time with its zone, to the second. Raises ValueError.
+
+    Compute Engine writes Pacific time (-07:00), the engine the machine's own.
+    """
     return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))

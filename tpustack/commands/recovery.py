@@ -17,7 +17,7 @@ from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
-from tpustack.recovery.repair import Recovery, Repair
+from tpustack.recovery.repair import Recovery
 
 
 @click.command("recover")
@@ -49,7 +49,7 @@ def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     recovery = engine.recovery(_say, forge.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
-        interrupted = Repair(recovery).take_up()
+        interrupted = recovery.take_up()
     except LockedError as error:
         raise TpustackError(locked_message(stack, error.locks)) from None
     for urn in interrupted:

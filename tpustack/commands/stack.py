@@ -26,7 +26,7 @@ from tpustack.reference import facts, settings_page
 from tpustack.stacks import Report, epoch_cost, epoch_line, load, manifest_of
 
 if TYPE_CHECKING:
-    from tpustack.live.project import Finding
+    from tpustack.live import Finding
 
 
 @click.command("check")
@@ -62,9 +62,9 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
 def _live(stack: str, as_json: bool) -> int:
     """Check a stack's file, then ask Google about it; return the exit code."""
     # They take a while to load, for which only those who ask should wait.
+    from tpustack import live
     from tpustack.cloud.google import Google
-    from tpustack.live import check
-    from tpustack.live.project import Target
+    from tpustack.live import Target
 
     catalog = Catalog()
     report = stacks.check(stack, catalog)
@@ -72,14 +72,14 @@ def _live(stack: str, as_json: bool) -> int:
     if not report.problems:
         settings = stacks.load(stack)
         target = Target(Google(), settings, stacks.context_of(stack, settings, catalog))
-        findings = check.ask(target)
+        findings = live.ask(target)
     if as_json:
         document = {**report.as_json(), "live": [finding.as_json() for finding in findings]}
         console.echo_json(document)
     else:
         _print_report(report)
         _print_findings(findings)
-    return 2 if report.problems else check.exit_code(findings)
+    return 2 if report.problems else live.exit_code(findings)
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -22,11 +21,13 @@ from tpustack.engine import toolchain
 from tpustack.engine.stack import Stack, explained, reason
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
-from tpustack.recovery.locks import Note, mend_folder
+from tpustack.recovery import locks as locking
 from tpustack.stacks import require_file
 
 
 class _Workspace(automation.LocalWorkspace):
+    """Without a side effect of the API's own: what it does with a stack selects it for the user."""
+
     def select_stack(self, stack_name: str) -> None:
         """Leave the user's selection alone: every command names its stack."""
 
@@ -91,7 +92,7 @@ class Backend:
 
     def stacks(self) -> dict[str, datetime | None]:
         """Return the stacks that the backend has, and when each was last updated (UTC)."""
-        mend_folder(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
+        locking.mend_folder(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
         with _failing("the backend can't be read: "):
             found = self._workspace.list_stacks()
         return {
@@ -127,7 +128,7 @@ def users_own() -> Backend:
     return Backend({"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}, root())
 
 
-@contextmanager
+@contextlib.contextmanager
 def _failing(what: str) -> Iterator[None]:
     try:
         yield
@@ -179,7 +180,7 @@ class Pulumi(automation.PulumiCommand):
             start_new_session=True,
         )
         readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
-        note = Note(process, args, environment)
+        note = locking.Note(process, args, environment)
         try:
             note.write()
             for reader in readers:
@@ -199,7 +200,7 @@ class Pulumi(automation.PulumiCommand):
 
 
 class _Reader(threading.Thread):
-    """Reads a stream to its end."""
+    """Reads a stream to its end, in a thread: the engine's other stream must not wait for it."""
 
     def __init__(self, stream: IO[str] | None, heard: _Output) -> None:
         super().__init__(daemon=True)

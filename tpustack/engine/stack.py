@@ -93,40 +93,21 @@ class Stack:
 
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
-        self._require_trusted()
-        events = Events()
-        with explained("up", self.name):
-            self._stack.up(
-                on_output=line, on_event=events.listen, color="never", suppress_outputs=True
-            )
+        events = self._do("up", self._stack.up, line, suppress_outputs=True)
         return Update(events.counts, self.outputs())
 
     def renew(self, urns: list[str], line: Line) -> None:
         """Update some resources and what depends on them, by what the cloud has, and no others."""
-        self._require_trusted()
-        with explained("up", self.name):
-            self._stack.up(
-                on_output=line,
-                color="never",
-                suppress_outputs=True,
-                refresh=True,
-                target=urns,
-                target_dependents=True,
-            )
+        options = {"refresh": True, "target": urns, "target_dependents": True}
+        self._do("up", self._stack.up, line, suppress_outputs=True, **options)
 
     def destroy(self, line: Line) -> None:
         """Delete everything."""
-        self._require_trusted()
-        with explained("destroy", self.name):
-            self._stack.destroy(on_output=line, color="never")
+        self._do("destroy", self._stack.destroy, line)
 
     def refresh(self, line: Line) -> dict[str, int]:
         """Bring the state up to date; return the number of resources by operation."""
-        self._require_trusted()
-        events = Events()
-        with explained("refresh", self.name):
-            self._stack.refresh(on_output=line, on_event=events.listen, color="never")
-        return events.counts
+        return self._do("refresh", self._stack.refresh, line).counts
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs."""
@@ -217,7 +198,18 @@ class Stack:
         pack = self._policy_pack
         return [str(pack)] if pack.is_dir() else None
 
+    def _do(
+        self, verb: str, operation: Callable[..., object], line: Line, **options: Any
+    ) -> Events:
+        """Run an operation and return its events; a failure is raised."""
+        self._require_trusted()
+        events = Events()
+        with explained(verb, self.name):
+            operation(color="never", on_event=events.listen, on_output=line, **options)
+        return events
+
     def _done(self, operation: Callable[..., object], line: Line, **options: Any) -> Done:
+        """Run an operation and return its events; a failure is a part of what is returned."""
         state = self._require_trusted()
         events = Events()
         try:

@@ -6,13 +6,10 @@ nothing answers once it is dead. `make clean`, and the next command that runs th
 earlier ones have left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -77,15 +74,9 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 
 def engine(toolchain: Toolchain) -> dict[str, str]:
     """Return the variables that select this engine; the user's own say where its state is."""
-    return {
-        "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    } | _home_with(toolchain.provider)
-
-
-def _home_with(provider: Path) -> dict[str, str]:
-    """Make a Pulumi home of this project's own, in which the provider is installed."""
-    home = cache_folder() / "pulumi"
+    # A Pulumi home of this project's own, in which the provider is installed: the user's own home
+    # may have another build of the same version.
+    home, provider = cache_folder() / "pulumi", toolchain.provider
     plugin = home / "plugins" / f"resource-gcp-v{version('pulumi-gcp')}" / provider.name
     if not plugin.is_symlink() or plugin.resolve() != provider.resolve():
         plugin.parent.mkdir(parents=True, exist_ok=True)
@@ -93,15 +84,12 @@ def _home_with(provider: Path) -> dict[str, str]:
         fresh.symlink_to(provider)
         fresh.replace(plugin)
     return {
+        "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_HOME": str(home),
         "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
     }
-
-
-def exports(variables: dict[str, str]) -> str:
-    """Return the variables as shell commands."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 # Processes that outlive the engine.

@@ -120,7 +120,7 @@ def _problems(
 
 def _require_peered(network: str) -> None:
     """Raise UsageError for a network that Vertex AI can't use; who may not look asks Vertex AI."""
-    from tpustack.live.project import CURE, why_not_peered
+    from tpustack.live import CURE, why_not_peered
 
     try:
         why = why_not_peered(Google(), network)

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from infra.names import backend
 from tpu_core.bucket import Bucket
 from tpu_core.process import Process, parse
-from tpu_core.records import dump
+from tpu_core.records import replace_file
 from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
 
@@ -221,7 +221,8 @@ class StateFolder:
         """Write a file."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        # A command that looks at this moment must not find half a note.
+        replace_file(path, text.encode())
 
     def files(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield names and texts of the files in a folder."""

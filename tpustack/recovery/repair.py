@@ -9,8 +9,6 @@ state, in a folder, and the engine refreshes that. The stack's own state is writ
 everything is known; until then it names what was interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -25,26 +23,8 @@ from pulumi import automation
 from infra.settings.base import counted
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
-from tpustack.recovery.locks import (
-    Ended,
-    Lock,
-    LockedError,
-    holder_names,
-    locks_in,
-    mend_folder,
-    noted_engines,
-    store_of,
-    unknown,
-)
-from tpustack.recovery.state import (
-    being_created,
-    is_interrupted,
-    passing,
-    require_trusted,
-    settled,
-    with_what_may_be_there,
-    without_others,
-)
+from tpustack.recovery import locks as locking
+from tpustack.recovery import state as states
 
 Line = Callable[[str], None]
 State = dict[str, Any]
@@ -81,10 +61,51 @@ class Recovery:
     """
 
     def __init__(
-        self, stack: str, workspace: automation.Workspace, line: Line, ended: Ended = unknown
+        self,
+        stack: str,
+        workspace: automation.Workspace,
+        line: Line,
+        ended: locking.Ended = locking.unknown,
     ) -> None:
         self._stack, self._workspace, self._line = stack, workspace, line
         self._ended = ended
+        self.notes: list[str] = []
+        """What was repaired, for people."""
+
+    def take_up(self) -> list[str]:
+        """Take what a killed run was creating into the state, if it exists by now.
+
+        Returns the URNs of all that it was creating.
+
+        Raises:
+            LockedError: when that run is still at work.
+        """
+        state = self.interrupted()
+        if state is None:
+            return []
+        # Only the lock tells a run that was killed from one that works.
+        self.when_unlocked(self.ask_for_lock)
+        found = self.look(state)
+        self.when_unlocked(lambda: self.write(found))
+        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
+        self.notes.append(f"An earlier run was killed; it was creating {names}.")
+        return found.created
+
+    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
+        """Do something that needs the lock, after releasing one whose holder is dead.
+
+        Raises:
+            LockedError: when it is held.
+        """
+        try:
+            return operation()
+        except locking.LockedError as error:
+            if not self.are_orphaned(error.locks):
+                raise
+            self.release(error.locks)
+            whose = locking.holder_names(error.locks)
+            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
+            return operation()
 
     def state(self) -> State:
         """Return the state as the backend has it."""
@@ -95,7 +116,7 @@ class Recovery:
     def interrupted(self) -> State | None:
         """Return the state if an engine was killed in the middle of something, or is at work."""
         state = self.state()
-        return state if is_interrupted(state.get("deployment") or {}) else None
+        return state if states.is_interrupted(state.get("deployment") or {}) else None
 
     def ask_for_lock(self) -> None:
         """Take the lock and give it back. Raises LockedError when it is held.
@@ -107,34 +128,34 @@ class Recovery:
         except automation.StackAlreadyExistsError:
             return
 
-    def locks(self) -> list[Lock] | None:
+    def locks(self) -> list[locking.Lock] | None:
         """Return the locks on the stack; None if there are none, or it can't be told.
 
         Raises:
             TpustackError: when its state would run untrusted code.
         """
-        mend_folder(self._environment.get(BACKEND, ""))
-        require_trusted(self._stack, self.state())
+        locking.mend_folder(self._environment.get(BACKEND, ""))
+        states.require_trusted(self._stack, self.state())
         try:
             self.ask_for_lock()
-        except LockedError as error:
+        except locking.LockedError as error:
             return error.locks
         except TpustackError:
             # Not every backend lets a stack be renamed; one that can't be reached says so later.
             return None
         return None
 
-    def are_orphaned(self, locks: list[Lock]) -> bool:
+    def are_orphaned(self, locks: list[locking.Lock]) -> bool:
         """Return whether the holders of all locks are dead for sure."""
         try:
-            store = store_of(self._environment)
-            known = noted_engines(store) if store else []
+            store = locking.store_of(self._environment)
+            known = locking.noted_engines(store) if store else []
         except (TpustackError, OSError) as error:
             self._line(f"whether the holder of the lock lives can't be looked up: {error}")
             return False
         return bool(locks) and all(each.is_orphaned(known, self._ended) for each in locks)
 
-    def release(self, locks: list[Lock]) -> None:
+    def release(self, locks: list[locking.Lock]) -> None:
         """Delete these locks, held or not, and the notes of their holders; later locks stay.
 
         Where the engine names none, and in other backends than folders and Google's buckets, only
@@ -144,17 +165,17 @@ class Recovery:
             LockedError: when one is no lock of this stack.
             TpustackError: when the backend refuses.
         """
-        store = store_of(self._environment)
+        store = locking.store_of(self._environment)
         if store is None or not locks:
             self._run("cancel", "cancel", "--yes")
             return
         paths = [each.path(self._stack) for each in locks]
         if not all(paths):
-            raise LockedError(locks)
+            raise locking.LockedError(locks)
         try:
             for path in paths:
                 store.delete(path)
-            for each in noted_engines(store):
+            for each in locking.noted_engines(store):
                 if any(lock.may_be_of(each) for lock in locks):
                     store.delete(each.note)
         except OSError as error:
@@ -162,18 +183,18 @@ class Recovery:
 
     def look(self, before: State) -> Found:
         """Find out which interrupted resources exist. Changes neither cloud nor state."""
-        require_trusted(self._stack, before)
+        states.require_trusted(self._stack, before)
         deployment = before["deployment"]
-        created = being_created(deployment)
+        created = states.being_created(deployment)
         self._line(f"a killed update was creating {counted(len(created), 'resource')}")
         with tempfile.TemporaryDirectory() as folder:
             copy = _Copy(Path(folder), self._stack, before)
-            copy.write(with_what_may_be_there(deployment))
+            copy.write(states.with_what_may_be_there(deployment))
             end = time.monotonic() + _LONGEST_WAIT
             while True:
                 self._run("refresh", "refresh", *_REFRESH, **copy.environment)
-                refreshed, others = without_others(deployment, copy.read())
-                names = [urn.rpartition("::")[2] for urn in passing(deployment, refreshed)]
+                refreshed, others = states.without_others(deployment, copy.read())
+                names = [urn.rpartition("::")[2] for urn in states.passing(deployment, refreshed)]
                 if not names or time.monotonic() > end:
                     break
                 self._line(f"waiting for what still comes or goes: {', '.join(names)}")
@@ -181,7 +202,9 @@ class Recovery:
         for urn in others:
             name = urn.rpartition("::")[2]
             self._line(f"{name} is there, but another stack made it: it is left alone")
-        return Found(created, before, {**before, "deployment": settled(deployment, refreshed)})
+        return Found(
+            created, before, {**before, "deployment": states.settled(deployment, refreshed)}
+        )
 
     def write(self, found: Found) -> None:
         """Write down what was found.
@@ -215,55 +238,11 @@ class Recovery:
         except automation.StackAlreadyExistsError:
             raise
         except automation.ConcurrentUpdateError as error:
-            raise LockedError(locks_in(str(error))) from None
+            raise locking.LockedError(locking.locks_in(str(error))) from None
         except automation.CommandError as error:
             raise TpustackError(
                 f"pulumi {what} of stack {self._stack} failed:\n{diagnostics(str(error))}"
             ) from None
-
-
-class Repair:
-    """Makes one stack usable again; `notes` says what was done for that."""
-
-    def __init__(self, recovery: Recovery) -> None:
-        self.notes: list[str] = []
-        self._recovery = recovery
-
-    def take_up(self) -> list[str]:
-        """Take what a killed run was creating into the state, if it exists by now.
-
-        Returns the URNs of all that it was creating.
-
-        Raises:
-            LockedError: when that run is still at work.
-        """
-        recovery = self._recovery
-        state = recovery.interrupted()
-        if state is None:
-            return []
-        # Only the lock tells a run that was killed from one that works.
-        self.when_unlocked(recovery.ask_for_lock)
-        found = recovery.look(state)
-        self.when_unlocked(lambda: recovery.write(found))
-        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
-        self.notes.append(f"An earlier run was killed; it was creating {names}.")
-        return found.created
-
-    def when_unlocked(self, operation: Callable[[], _T]) -> _T:
-        """Do something that needs the lock, after releasing one whose holder is dead.
-
-        Raises:
-            LockedError: when it is held.
-        """
-        try:
-            return operation()
-        except LockedError as error:
-            if not self._recovery.are_orphaned(error.locks):
-                raise
-            self._recovery.release(error.locks)
-            whose = holder_names(error.locks)
-            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
-            return operation()
 
 
 class _Copy:

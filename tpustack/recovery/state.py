@@ -14,8 +14,6 @@ that the engine obeys before this project's program runs: a pickle (`__provider`
 address of a plugin to download and run, and the address of an API, which gets the deployer's token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit

@@ -10,7 +10,7 @@ import yaml
 
 from tests.integration.ci.conftest import OUTPUT, SMALL, Checkout, MakeCheckout
 from tests.integration.ci.test_kills import end_all
-from tpustack.ci.plan import UNKNOWN
+from tpustack.ci.deployment import UNKNOWN
 from tpustack.local import LocalCloudCommand
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3

@@ -26,7 +26,7 @@ from tpu_agent.machine import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster import google
 from tpustack.ci.forge import forge_of
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import AccountToken, Google
 from tpustack.jobs.vertex import _BOOT
 
 # Google warns of credentials from elsewhere, as those here are.
@@ -52,6 +52,10 @@ HOSTILE = [
     "http://storage.googleapis.com/v1",
     "ftp://storage.googleapis.com/v1",
 ]
+
+
+def of_the_command_line(url: str) -> None:
+    Google(Transport(AccountToken(Given(token=TOKEN)))).get(url)
 
 
 def of_infra(url: str) -> None:
@@ -85,7 +89,7 @@ def of_a_training(url: str) -> None:
 
 
 CLIENTS: list[Callable[[str], object]] = [
-    lambda url: Google(credentials.session(Given(token=TOKEN))).get(url),
+    of_the_command_line,
     as_another_account,
     of_infra,
     of_the_agent,

@@ -14,6 +14,7 @@ from tpustack import stacks
 from tpustack.__main__ import main
 from tpustack.commands import init
 from tpustack.errors import TpustackError
+from tpustack.recovery.repair import Recovery
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -61,6 +62,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (data / "manifest.json").write_text("{}", encoding="utf-8")
     monkeypatch.setattr(stacks, "root", lambda: tmp_path)
     return tmp_path
+
+
+def recovery_of(**methods: object) -> Recovery:
+    """A recovery that asks these functions instead of the engine."""
+    made = Recovery.__new__(Recovery)
+    made.notes = []
+    vars(made).update(methods)
+    return made
 
 
 class Pulumi:

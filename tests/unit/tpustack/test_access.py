@@ -30,7 +30,7 @@ def test_a_project_that_the_caller_sees_is_fine(api: Client) -> None:
     google.require_project(DEFAULT_PROJECT)
 
 
-def test_another_one_is_one_message(api: Client) -> None:
+def test_an_unknown_project_is_one_message(api: Client) -> None:
     with pytest.raises(UsageError) as refusal:
         google.require_project("somebody-elses")
     said = str(refusal.value)
@@ -45,7 +45,7 @@ def test_another_one_is_one_message(api: Client) -> None:
         TpustackError("no Google credentials"),
     ],
 )
-def test_where_nobody_can_tell_nothing_is_said(
+def test_an_unanswered_question_about_the_project_is_ignored(
     monkeypatch: pytest.MonkeyPatch, error: TpustackError
 ) -> None:
     class Silent:

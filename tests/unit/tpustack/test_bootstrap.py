@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.tpustack.conftest import recovery_of
 from tpustack import bootstrap
 from tpustack.errors import TpustackError
 from tpustack.recovery.locks import Lock, LockedError
@@ -25,7 +26,7 @@ class Here:
         self.dead, self.locked, self.began = dead, True, False
 
     def recovery(self, line: object) -> Any:
-        return SimpleNamespace(
+        return recovery_of(
             interrupted=lambda: None,
             ask_for_lock=self.ask,
             are_orphaned=lambda locks: self.dead,
@@ -67,7 +68,7 @@ def run(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return bootstrap.bootstrap("pipeline", {}, print)
 
 
-def test_it_refuses_where_the_first_may_be_at_work_and_names_the_lock(
+def test_bootstrap_refuses_while_another_may_run_and_names_its_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=False)
@@ -78,7 +79,7 @@ def test_it_refuses_where_the_first_may_be_at_work_and_names_the_lock(
     assert (here.locked, here.began) == (True, False)
 
 
-def test_it_goes_on_where_the_first_is_dead(
+def test_bootstrap_continues_after_a_dead_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=True)

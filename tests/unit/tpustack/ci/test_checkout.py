@@ -20,13 +20,13 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_what_the_engine_noted_for_itself_is_taken_out_again(path: Path) -> None:
+def test_the_engines_own_lines_are_removed_from_stack_files(path: Path) -> None:
     with restored_checkout(path.parents[1]):
         path.write_text(ENGINES, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == FILE
 
 
-def test_also_when_the_run_fails(path: Path) -> None:
+def test_they_are_removed_when_the_run_fails_too(path: Path) -> None:
     def run() -> None:
         with restored_checkout(path.parents[1]):
             path.write_text(ENGINES, encoding="utf-8")
@@ -46,13 +46,13 @@ def test_also_when_the_run_fails(path: Path) -> None:
         "config: [",
     ],
 )
-def test_what_somebody_edits_meanwhile_stays(path: Path, edited: str) -> None:
+def test_concurrent_edits_of_a_stack_file_are_kept(path: Path, edited: str) -> None:
     with restored_checkout(path.parents[1]):
         path.write_text(edited, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == edited
 
 
-def test_a_salt_that_was_there_stays_and_another_is_not_taken_back(path: Path) -> None:
+def test_an_existing_encryption_salt_is_kept(path: Path) -> None:
     path.write_text(ENGINES, encoding="utf-8")
     other = ENGINES.replace("v1:abc", "v1:def")
     with restored_checkout(path.parents[1]):
@@ -60,7 +60,7 @@ def test_a_salt_that_was_there_stays_and_another_is_not_taken_back(path: Path) -
     assert path.read_text(encoding="utf-8") == other
 
 
-def test_a_file_that_is_deleted_meanwhile_stays_away(path: Path) -> None:
+def test_a_file_deleted_during_the_run_is_not_restored(path: Path) -> None:
     with restored_checkout(path.parents[1]):
         path.unlink()
     assert not path.exists()

@@ -23,7 +23,7 @@ from tests.unit.tpustack.conftest import Run
         (["plans", "--commit", "c0"], "not set: GITHUB_REPOSITORY, GITHUB_TOKEN"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_problems_of_settings_are_reported_before_the_engine_runs(
     arguments: list[str], why: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PULUMI_BACKEND_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN", "GITLAB_CI"):

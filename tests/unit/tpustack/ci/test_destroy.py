@@ -28,7 +28,7 @@ def destroyed(
     return sweep.destroy(job, "prod", delete_data=delete_data)
 
 
-def test_a_bucket_that_would_take_its_objects_along_stops_it(
+def test_destroy_refuses_to_delete_a_bucket_with_its_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = destroyed(monkeypatch, FULL)
@@ -47,13 +47,13 @@ def test_a_bucket_that_would_take_its_objects_along_stops_it(
         {**FULL, "type": "gcp:compute/disk:Disk"},
     ],
 )
-def test_one_that_stays_or_that_google_does_not_delete_with_objects_does_not(
+def test_destroy_accepts_buckets_whose_objects_are_safe(
     monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any]
 ) -> None:
     assert destroyed(monkeypatch, kept).outcome is Outcome.CHANGES
 
 
-def test_who_says_so_deletes_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_data_allows_deleting_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     assert destroyed(monkeypatch, FULL, delete_data=True).outcome is Outcome.CHANGES
 
 

@@ -99,7 +99,7 @@ def test_a_grant_on_a_stacks_own_bucket_that_no_state_has_is_drift(
     assert compared(job(tmp_path / "shared", events((), ())), bucket=shares).changes == ()
 
 
-def test_a_role_that_the_stack_gives_on_the_project_and_others_got_is_told_and_nothing_else(
+def test_foreign_grants_of_the_stacks_own_project_roles_are_reported(
     tmp_path: Path,
 ) -> None:
     of = job(tmp_path, events((), ()))
@@ -109,7 +109,7 @@ def test_a_role_that_the_stack_gives_on_the_project_and_others_got_is_told_and_n
     assert compared(of).notes == (drift._UNSEEN,)
 
 
-def test_where_policies_may_not_be_read_that_is_told_and_drift_is_found_all_the_same(
+def test_drift_is_found_even_if_iam_policies_cannot_be_read(
     tmp_path: Path,
 ) -> None:
     def refused() -> Google:
@@ -125,7 +125,9 @@ def events(changes: tuple[Change, ...], noticed: tuple[Change, ...]) -> Any:
 
 
 @pytest.mark.parametrize("noticed", [OFF, IDLE])
-def test_what_is_off_is_drift_that_no_deployment_undoes(tmp_path: Path, noticed: Change) -> None:
+def test_stopped_machines_are_drift_that_a_deployment_does_not_undo(
+    tmp_path: Path, noticed: Change
+) -> None:
     found = compared(job(tmp_path, events((), (noticed,))))
     assert (found.outcome, found.changes) == (Outcome.DRIFT, (noticed,))
     assert "Put it back" not in found.notes[0]
@@ -163,7 +165,7 @@ def test_a_tpu_that_the_idle_limit_stopped_is_no_drift(tmp_path: Path) -> None:
     assert found.outcome is Outcome.NO_CHANGE
 
 
-def test_nothing_is_no_drift_of_what_can_be_seen(tmp_path: Path) -> None:
+def test_without_drift_the_result_says_what_was_not_looked_at(tmp_path: Path) -> None:
     found = compared(job(tmp_path, events((), ())))
     assert found.outcome is Outcome.NO_CHANGE
     assert "grants on accounts" in found.notes[0]

@@ -133,7 +133,7 @@ def made(request: pytest.FixtureRequest, server: Server) -> tuple[Forge, str, st
     return forge_of({**variables, "GITLAB_TOKEN": "t"}), *GITLAB
 
 
-def test_a_comment_is_updated_and_not_repeated_however_many_there_are(
+def test_a_comment_is_updated_in_place_on_any_page(
     made: tuple[Forge, str, str], server: Server
 ) -> None:
     there, comments, _ = made
@@ -149,7 +149,7 @@ def test_a_comment_is_updated_and_not_repeated_however_many_there_are(
 
 
 @pytest.mark.parametrize("author", ["mallory", "github-actions", "", None])
-def test_what_somebody_else_wrote_is_left_alone_whatever_its_marker(
+def test_comments_of_other_authors_are_never_changed(
     made: tuple[Forge, str, str], server: Server, author: str | None
 ) -> None:
     there, comments, issues = made
@@ -166,7 +166,7 @@ def test_what_somebody_else_wrote_is_left_alone_whatever_its_marker(
     assert len(server.kept[comments]) == len(server.kept[issues]) == 2
 
 
-def test_a_token_of_nobody_is_an_error_in_words(server: Server) -> None:
+def test_a_token_without_an_account_is_an_error(server: Server) -> None:
     refused = {"errors": [{"message": "Bad credentials"}]}
     server.answers["/graphql"] = refused
     there = forge_of(
@@ -225,7 +225,7 @@ def test_the_forge_says_whether_a_run_has_ended(
         "",
     ],
 )
-def test_of_a_run_elsewhere_or_one_that_is_gone_nothing_is_known_and_nobody_else_is_asked(
+def test_runs_of_other_repositories_are_never_looked_up(
     run: str, made: tuple[Forge, str, str], server: Server
 ) -> None:
     there, *_ = made
@@ -547,12 +547,12 @@ def test_a_result_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
         result.read_results(tmp_path, "preview")
 
 
-def test_what_is_missing_to_write_to_a_forge_is_named_all_at_once() -> None:
+def test_all_missing_forge_variables_are_named_at_once() -> None:
     with pytest.raises(UsageError, match="GITHUB_REPOSITORY, GITHUB_TOKEN"):
         forge_of({})
 
 
-def test_a_forge_that_is_not_there_is_an_error_in_words() -> None:
+def test_an_unreachable_forge_is_one_message() -> None:
     away = {"GITHUB_API_URL": "http://127.0.0.1:9", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "t"}
     with pytest.raises(TpustackError, match="can't be reached"):
         list(forge_of(away).issues())
@@ -579,7 +579,7 @@ PROTECTED: dict[str, Any] = {
         (None, None, {"makes it, without rules", "may deploy"}),
     ],
 )
-def test_an_environment_says_what_its_approval_lacks(
+def test_missing_protections_of_an_environment_are_listed(
     made: tuple[Forge, str, str],
     server: Server,
     github: dict[str, Any] | None,
@@ -619,7 +619,7 @@ def test_on_github_a_pattern_that_takes_any_branch_is_no_restriction(
     assert (done.code, refused in done.err) == (2 if refused else 0, True)
 
 
-def test_on_github_who_may_pass_by_the_approval_is_warned_of(
+def test_on_github_bypasses_of_the_approval_are_warnings(
     server: Server, run: Run, pipeline: Path
 ) -> None:
     (rule,) = PROTECTED["protection_rules"]
@@ -646,7 +646,7 @@ def pipeline(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     return file
 
 
-def test_nothing_goes_on_where_an_environment_would_ask_nobody(
+def test_guard_fails_if_an_environment_asks_for_no_approval(
     server: Server, run: Run, pipeline: Path
 ) -> None:
     refused = run("ci", "guard")

@@ -70,7 +70,9 @@ def nothing_is_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @given(NAMES)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_every_command_refuses_it_in_words(arguments: tuple[str, ...], name: str) -> None:
+def test_every_command_refuses_hostile_names_with_a_message(
+    arguments: tuple[str, ...], name: str
+) -> None:
     filled = [each.replace("{}", name) for each in arguments]
     done = CliRunner().invoke(command, filled)
     assert done.exit_code != 0

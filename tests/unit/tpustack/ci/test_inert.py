@@ -86,7 +86,7 @@ def test_a_comment_has_the_same_form_whatever_its_texts_say(result: Result) -> N
 
 
 @given(TEXTS)
-def test_nobody_is_called_and_nothing_is_linked(said: str) -> None:
+def test_comments_mention_no_accounts_and_link_nothing(said: str) -> None:
     shown = result.prose(f"x {said} x")
     outside = re.sub(r"(`+).*?\1", "", shown)
     assert not re.search(r"@\w|#\d|://|www\.", outside)

@@ -30,7 +30,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made.start()
     projects.enable_services(made.cloud, DEFAULT_PROJECT, ("tpu.googleapis.com",))
     who = session(made)
-    monkeypatch.setattr(google, "_session", lambda: who)
+    monkeypatch.setattr(google, "_transport", lambda: who)
     monkeypatch.setattr("tpustack.ci.command.time.time", made.cloud.clock.now)
     for name in NAMES:
         Client(made).post(NODES, BODY, nodeId=name)

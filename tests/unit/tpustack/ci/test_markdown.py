@@ -25,7 +25,7 @@ CHANGED = Change("update", "gcp:compute/instance:Instance", "vm", ("labels.team"
 RULE = Violation("cost-ceiling", "mandatory", "tpu", "costs $99\nan hour")
 
 
-def test_a_comment_says_what_changes_is_replaced_and_costs_and_what_the_rules_say() -> None:
+def test_a_comment_has_changes_replacements_cost_and_policy_results() -> None:
     cost = CostChange("$1.00", "$2.00", "+$1.00")
     result = Result("dev", Outcome.POLICY, (REPLACED, CHANGED), (RULE,), cost)
     said = markdown("preview", result.noting("A note."))
@@ -42,7 +42,7 @@ def test_a_comment_says_what_changes_is_replaced_and_costs_and_what_the_rules_sa
     assert "**vm**" not in said
 
 
-def test_what_failed_is_not_counted_among_what_changed() -> None:
+def test_failed_resources_are_not_counted_as_changes() -> None:
     failure = Change("create", "gcp:tpu/v2Vm:V2Vm", "tpu *x*")
     result = Result("dev", Outcome.FAILURE, (CHANGED,), problem="403", unfinished=(failure,))
     said = markdown("deploy", result)
@@ -115,7 +115,7 @@ def test_the_cost_is_compared_with_that_of_the_stack_file_before(before: str, si
 
 
 @pytest.mark.parametrize("before", [None, "config: [", "config: {}"])
-def test_a_stack_that_was_not_there_or_not_right_cost_nothing_before(before: str | None) -> None:
+def test_a_new_or_invalid_stack_cost_nothing_before(before: str | None) -> None:
     after = parse(json.loads(stack_file("n1-standard-2"))["config"], "dev")
     change = cost_change("dev", before, after, Catalog())
     assert change.before is None

@@ -132,7 +132,7 @@ def test_a_disabled_api_has_no_jobs_and_the_account_goes(
     assert email not in accounts(api)
 
 
-def test_who_may_not_look_is_told_and_nothing_goes(api: Client) -> None:  # noqa: F811
+def test_without_permission_to_list_jobs_nothing_is_deleted(api: Client) -> None:  # noqa: F811
     email = account(api, "pr-7-vx", "pr-7")
     member = grant(api, without="aiplatform.customJobs.list")
     with pytest.raises(TpustackError, match=rf"as {email}, .* takes aiplatform.customJobs.list"):
@@ -140,7 +140,7 @@ def test_who_may_not_look_is_told_and_nothing_goes(api: Client) -> None:  # noqa
     assert email in accounts(api)
 
 
-def test_who_may_not_cancel_is_told_and_the_account_stays(api: Client) -> None:  # noqa: F811
+def test_without_permission_to_cancel_a_job_its_account_is_kept(api: Client) -> None:  # noqa: F811
     email = account(api, "pr-7-vx", "pr-7")
     job = submit(api, email)
     member = grant(api, without="aiplatform.customJobs.cancel")
@@ -151,7 +151,7 @@ def test_who_may_not_cancel_is_told_and_the_account_stays(api: Client) -> None: 
     assert email in accounts(api)
 
 
-def test_where_no_orphaned_account_is_of_managed_training_nobody_asks_vertex_ai(
+def test_vertex_ai_is_not_asked_without_an_orphaned_training_account(
     api: Client,  # noqa: F811
     cloud: LocalCloud,  # noqa: F811
 ) -> None:

@@ -101,7 +101,7 @@ def sweep(api: Client, *known: str, remove: bool, hours: float = 3) -> list[Any]
     return sweep_orphans(job, Google(api.session), PROJECT, now, known, remove=remove)
 
 
-def test_what_no_state_knows_of_is_named_and_deleted_only_when_asked_to(api: Client) -> None:
+def test_orphans_are_listed_and_deleted_only_on_request(api: Client) -> None:
     for number, own in enumerate(STAY):
         make(api, f"stays-{number}", own)
     others = there(api)
@@ -147,7 +147,7 @@ def unlabelled(api: Client) -> set[str]:
     }
 
 
-def test_what_has_no_labels_is_deleted_by_the_mark_of_this_backend_alone(
+def test_resources_without_labels_are_recognized_by_this_backends_mark(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://theirs")
@@ -186,7 +186,7 @@ def grant(api: Client, without: str = "") -> str:
     return who
 
 
-def test_who_sweeps_needs_what_is_on_the_list_and_nothing_else(
+def test_sweeping_needs_exactly_the_documented_permissions(
     api: Client, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
@@ -213,7 +213,7 @@ def test_who_sweeps_needs_what_is_on_the_list_and_nothing_else(
     assert all(asked.values())
 
 
-def test_what_is_in_use_still_goes_with_the_next_sweep(
+def test_resources_still_in_use_are_deleted_by_the_next_sweep(
     api: Client, cloud: LocalCloud, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
@@ -231,7 +231,7 @@ def test_what_is_in_use_still_goes_with_the_next_sweep(
     assert unlabelled(api) == before
 
 
-def test_where_an_api_is_disabled_there_is_nothing_of_it(api: Client) -> None:
+def test_a_disabled_api_has_no_orphans(api: Client) -> None:
     api.post(f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/{TPU_API}:disable", {})
     disk = {"name": "orphan", "sizeGb": "10", "labels": labels("pr-7")}
     api.post(f"{COMPUTE}/disks", disk)
@@ -239,7 +239,7 @@ def test_where_an_api_is_disabled_there_is_nothing_of_it(api: Client) -> None:
     assert "disk orphan" in named.notes[0]
 
 
-def test_nothing_is_deleted_that_is_young_or_where_the_backend_looks_empty(api: Client) -> None:
+def test_young_orphans_and_those_of_an_empty_backend_are_kept(api: Client) -> None:
     make(api, "orphan", labels("pr-7"))
     everything = there(api)
     for known, hours, why in (

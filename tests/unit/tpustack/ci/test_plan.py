@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.names import MADE_FOR
-from tpustack.ci.plan import SECRET, UNKNOWN, surplus
+from tpustack.ci.deployment import SECRET, UNKNOWN, surplus
 
 VM = "urn:pulumi:dev::tpu-stack::tpu-stack:infra:Vm$gcp:compute/instance:Instance::vm"
 BUCKET = "urn:pulumi:dev::tpu-stack::gcp:storage/bucket:Bucket"
@@ -47,7 +47,9 @@ def goal(*steps: str, **goal: object) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_was_reviewed_or_less_fits(fresh: dict[str, Any], reviewed: dict[str, Any]) -> None:
+def test_a_plan_may_do_what_was_reviewed_or_less(
+    fresh: dict[str, Any], reviewed: dict[str, Any]
+) -> None:
     assert surplus(fresh, reviewed) == []
 
 
@@ -65,7 +67,7 @@ def test_what_was_reviewed_or_less_fits(fresh: dict[str, Any], reviewed: dict[st
         ),
     ],
 )
-def test_what_a_killed_run_left_fits_only_where_it_is_taken_up(
+def test_the_rest_of_a_killed_run_fits_only_when_that_run_is_resumed(
     fresh: dict[str, Any], reviewed: dict[str, Any]
 ) -> None:
     assert surplus(fresh, reviewed, resumed=True) == []
@@ -91,7 +93,7 @@ def test_what_a_killed_run_left_fits_only_where_it_is_taken_up(
         ),
     ],
 )
-def test_anything_else_is_named(
+def test_steps_that_were_not_reviewed_are_named(
     fresh: dict[str, Any], reviewed: dict[str, Any], said: str, resumed: bool
 ) -> None:
     (line,) = surplus(fresh, reviewed, resumed=resumed)
@@ -108,7 +110,7 @@ def test_anything_else_is_named(
         PROVIDER,
     ],
 )
-def test_no_name_keeps_a_resource_from_being_compared(urn: str, resumed: bool) -> None:
+def test_resources_with_odd_names_are_compared_too(urn: str, resumed: bool) -> None:
     assert surplus(plan("delete", urn=urn), {}, resumed=resumed)
 
 
@@ -125,9 +127,7 @@ def test_no_name_keeps_a_resource_from_being_compared(urn: str, resumed: bool) -
         {SECRET: [], "hash": {}},
     ],
 )
-def test_a_plan_of_unknowns_is_no_plan_of_a_buckets_replacement(
-    forged: object, resumed: bool
-) -> None:
+def test_unknown_values_in_a_plan_do_not_allow_a_replacement(forged: object, resumed: bool) -> None:
     change = {"updates": {"location": "EU"}, "deletes": ["labels"]}
     fresh = goal(*REPLACED, inputDiff=change)
     assert surplus(fresh, goal(*REPLACED, inputDiff=forged), resumed=resumed)
@@ -148,7 +148,7 @@ def test_a_plan_of_unknowns_is_no_plan_of_a_buckets_replacement(
         ({SECRET: "c4", "hash": "1f"}, {SECRET: "03", "hash": "1f"}),
     ],
 )
-def test_secrets_are_compared_and_never_taken_for_equal_unread(
+def test_secrets_that_cannot_be_compared_count_as_different(
     now: object, then: object, resumed: bool
 ) -> None:
     (line,) = surplus(plan("update", key=now), plan("update", key=then), resumed=resumed)
@@ -166,7 +166,7 @@ def test_secrets_are_compared_and_never_taken_for_equal_unread(
         ("dependencies", ["a"], ["a", "b"]),
     ],
 )
-def test_what_else_decides_is_compared_too(
+def test_protection_provider_and_dependencies_are_compared(
     option: str, now: object, then: object, resumed: bool
 ) -> None:
     fresh, reviewed = goal("update", **{option: now}), goal("update", **{option: then})
@@ -185,7 +185,7 @@ def test_what_else_decides_is_compared_too(
         [UNKNOWN],
     ],
 )
-def test_what_a_killed_run_was_creating_becomes_nothing_else(more: object) -> None:
+def test_a_resumed_creation_may_only_complete_the_reviewed_resource(more: object) -> None:
     created = goal("create", inputDiff={"adds": {"a": 1}})
     assert surplus(goal("update", inputDiff=more), created, resumed=True)
 

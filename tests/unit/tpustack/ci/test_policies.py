@@ -65,7 +65,7 @@ def test_a_revision_without_rules_asks_none(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["--output=pwned", "-o", "nosuch", "", "HEAD:policy/x", "a b"])
-def test_what_is_no_revision_is_refused_and_is_no_option_of_git(
+def test_an_invalid_revision_is_refused_and_never_an_option_of_git(
     repository: Path, revision: str
 ) -> None:
     with pytest.raises(UsageError, match="failed"), rules_of(repository, revision):

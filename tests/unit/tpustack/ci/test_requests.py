@@ -54,7 +54,7 @@ def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothin
         (PullRequests(like="nosuch", project="requests"), "has no file Pulumi.nosuch.yaml"),
     ],
 )
-def test_a_stack_that_is_like_none_is_wrong_input(
+def test_pull_requests_like_must_name_a_stack(
     root: Path, how: PullRequests | None, why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
@@ -78,12 +78,12 @@ def test_a_requests_stack_goes_with_its_branch_or_when_its_time_is_up(
     assert bool(reason) == bool(why)
 
 
-def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
+def test_a_stack_without_tags_is_swept() -> None:
     assert "failed" in pipeline.reason_to_sweep({}, {"main"}, NOW)
 
 
 @pytest.mark.parametrize("expires", ["", "soon", "2026-13-45", "[]"])
-def test_a_time_that_is_none_is_told_and_the_stack_stays(expires: str) -> None:
+def test_an_invalid_expiry_is_reported_and_the_stack_kept(expires: str) -> None:
     damaged = {pipeline.BRANCH: "work", pipeline.EXPIRES: expires}
     with pytest.raises(TpustackError, match=r"which is no time, so it stays"):
         pipeline.reason_to_sweep(damaged, {"work"}, NOW)

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tpustack.ci import plan
-from tpustack.ci.plan import SECRET, Seal, Sealed, mismatch
+from tpustack.ci import deployment
+from tpustack.ci.deployment import SECRET, Seal, Sealed, mismatch
 from tpustack.errors import TpustackError
 
 VM = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::vm"
@@ -31,8 +31,8 @@ def steps(ciphertext: str) -> dict[str, Any]:
 def read(folder: Path, ciphertext: str = "a", made: Seal = MADE) -> Sealed:
     path = folder / f"{ciphertext}.plan.json"
     path.write_text(json.dumps({"manifest": {}, "resourcePlans": steps(ciphertext)}))
-    plan.write_seal(path, made)
-    return plan.read_plan(path)
+    deployment.write_seal(path, made)
+    return deployment.read_plan(path)
 
 
 def decrypt(texts: Sequence[str], encryption: Mapping[str, str]) -> list[str]:
@@ -50,9 +50,9 @@ def test_a_sealed_plan_says_where_it_is_from(tmp_path: Path) -> None:
 def test_secrets_are_compared_by_hashes_that_show_nothing(
     tmp_path: Path, then: str, fits: bool
 ) -> None:
-    now, before = plan.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
-    assert (plan.surplus(now, before) == []) is fits
-    again, _ = plan.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
+    now, before = deployment.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
+    assert (deployment.surplus(now, before) == []) is fits
+    again, _ = deployment.comparable(read(tmp_path, "a"), read(tmp_path, then), decrypt)
     assert again != now
     assert not re.search("hunter|ciphertext", json.dumps([now, before]))
 
@@ -63,7 +63,7 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
     def refuse(texts: Sequence[str], encryption: Mapping[str, str]) -> list[str]:
         raise AssertionError(texts)
 
-    assert plan.comparable(plain, plain, refuse) == (plain.steps, plain.steps)
+    assert deployment.comparable(plain, plain, refuse) == (plain.steps, plain.steps)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
         '{"resourcePlans": {}, "tpu-stack": {"stack": "dev", "commit": 1}}',
     ],
 )
-def test_what_is_not_sealed_is_refused_in_words(tmp_path: Path, forged: str) -> None:
+def test_unsealed_plans_are_refused_with_a_message(tmp_path: Path, forged: str) -> None:
     path = tmp_path / "dev.plan.json"
     path.write_text(forged)
     with pytest.raises(TpustackError, match="is no plan of `tpustack ci preview`"):
-        plan.read_plan(path)
+        deployment.read_plan(path)
 
 
 JSON = st.recursive(
@@ -115,18 +115,18 @@ def test_no_forged_plan_breaks_the_comparison_or_allows_a_replacement(
     change = {"steps": ["replace"], "goal": {"inputDiff": {"updates": {"zone": "b"}}}}
     fresh = Sealed({VM: change}, MADE, "d")
     try:
-        reviewed = plan.read_plan(path)
+        reviewed = deployment.read_plan(path)
     except TpustackError:
         return
-    now, then = plan.comparable(fresh, reviewed, lambda texts, _: texts)
-    assert plan.surplus(now, then, resumed=resumed)
+    now, then = deployment.comparable(fresh, reviewed, lambda texts, _: texts)
+    assert deployment.surplus(now, then, resumed=resumed)
 
 
-def test_who_decrypts_is_never_taken_from_a_plan(tmp_path: Path) -> None:
+def test_a_plan_cannot_choose_the_key_that_decrypts_it(tmp_path: Path) -> None:
     """A plan that names a key of its own would send credentials to whoever made it."""
     file = tmp_path / "Pulumi.dev.yaml"
     file.write_text("secretsprovider: gcpkms://k\nencryptedkey: e\nencryptionsalt: ''\nconfig: {}")
-    assert plan.encryption_of(file) == {"encryptedkey": "e"}
+    assert deployment.encryption_of(file) == {"encryptedkey": "e"}
 
 
 @pytest.mark.parametrize(

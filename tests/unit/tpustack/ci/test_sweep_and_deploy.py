@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tpustack.ci import pipeline, sweep
+from tests.unit.tpustack.conftest import recovery_of
+from tpustack.ci import deployment, pipeline, sweep
 from tpustack.ci.deployment import ready
 from tpustack.ci.pipeline import PullRequests
 from tpustack.ci.result import Outcome, Result, Run
@@ -101,7 +102,7 @@ def swept(world: World) -> list[Result]:
         return SimpleNamespace(
             clear=lambda line: world.call(lambda: world.clear(stack)),
             resources=list,
-            recovery=lambda line, ended: SimpleNamespace(
+            recovery=lambda line, ended: recovery_of(
                 interrupted=lambda: world.call(lambda: world.interrupted(stack)),
                 ask_for_lock=lambda: world.call(world.unlocked),
                 are_orphaned=lambda locks: False,
@@ -120,7 +121,7 @@ def swept(world: World) -> list[Result]:
 
 @pytest.fixture(autouse=True)
 def plain_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "result_of", lambda stack, done: Result(stack, Outcome.CHANGES))
+    monkeypatch.setattr(deployment, "result_of", lambda stack, done: Result(stack, Outcome.CHANGES))
 
 
 def deploys(world: World, stack: str, lost: list[str]) -> Iterator[None]:
@@ -158,7 +159,7 @@ def scenes() -> Iterator[tuple[str, int, int, bool]]:
             yield fault, at, begin, made
 
 
-def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stays_paid() -> None:
+def test_an_interrupted_sweep_loses_no_live_stack_and_leaves_no_paid_resource() -> None:
     seen = count()
     for fault, at, begin, made in scenes():
         world, lost = World(fault, at, begin), list[str]()
@@ -185,7 +186,7 @@ def test_whatever_happens_to_a_sweep_nothing_that_lives_is_lost_and_nothing_stay
     assert next(seen) > 100
 
 
-def test_a_stack_whose_tags_are_damaged_or_whose_backend_refuses_stops_no_other() -> None:
+def test_one_broken_stack_does_not_stop_the_sweep_of_others() -> None:
     world = World("answer lost", at=1)
     world.tags = {
         "pr-1": pipeline.request_tags("gone", HOW, NOW),

@@ -215,7 +215,7 @@ def test_nothing_of_a_living_stack_is_ever_deleted(scene: Scene) -> None:
     assert not gone or any(each in ("pr-1", "pr-2", "pr-12") for each in before)
 
 
-def test_what_is_left_of_a_dead_stack_is_deleted_up_to_the_bound() -> None:
+def test_orphans_of_a_dead_stack_are_deleted_up_to_the_limit() -> None:
     left = [
         Made(kind, BACKENDS[0], f"pr-{stack}", (), 300)
         for stack in range(2, 12)

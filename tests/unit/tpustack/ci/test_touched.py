@@ -48,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_others_did_to_the_base_meanwhile_is_no_change_of_the_branch(
+def test_later_commits_on_the_base_do_not_count_as_changes(
     repository: Path,
 ) -> None:
     (repository / "a b.txt").write_text("two")
@@ -68,9 +68,7 @@ def test_the_branches_of_a_remote_are_listed(repository: Path) -> None:
     assert remote_branches(repository, ".") == {"main", "work"}
 
 
-def test_a_remote_without_a_branch_is_not_taken_for_one_whose_branches_are_gone(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_remote_that_lists_no_branches_is_an_error(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "--bare", "empty.git")
     with pytest.raises(TpustackError, match=r"empty\.git lists no branch at all"):
         remote_branches(repository, str(tmp_path / "empty.git"))

@@ -86,7 +86,7 @@ def test_a_refresh_notices_what_is_off_and_what_labels_were_added(
     assert bool(events.noticed) is seen
 
 
-def test_what_failed_did_not_change() -> None:
+def test_failed_resources_are_not_changes() -> None:
     tried = step("create", urn=f"{TPU}-2")
     events = heard(
         step("create"),
@@ -98,7 +98,7 @@ def test_what_failed_did_not_change() -> None:
     assert [change.name for change in events.failed] == ["tpu-2"]
 
 
-def test_what_was_deleted_and_not_made_again_failed() -> None:
+def test_a_replacement_that_only_deleted_has_failed() -> None:
     events = heard(
         step("delete-replaced", "resOutputsEvent"),
         step("replace"),
@@ -108,7 +108,7 @@ def test_what_was_deleted_and_not_made_again_failed() -> None:
     assert [change.operation for change in events.failed] == ["create-replacement"]
 
 
-def test_what_stays_and_what_is_the_engines_own_is_no_change() -> None:
+def test_unchanged_and_internal_resources_are_not_changes() -> None:
     own = step("create", type="pulumi:pulumi:Stack")
     assert heard(step("same"), step("read"), own).changes == ()
 
@@ -126,7 +126,7 @@ def test_a_violation_is_heard_once_and_without_colors() -> None:
     assert heard(said, said).violations == [expected]
 
 
-def test_only_errors_of_all_that_is_said_are_kept() -> None:
+def test_only_errors_are_kept_of_all_diagnostics() -> None:
     said = [{"diagnosticEvent": {"severity": s, "message": s}} for s in ("debug", "info", "error")]
     assert heard(*said).errors == ["error"]
 
@@ -144,7 +144,7 @@ def test_only_errors_of_all_that_is_said_are_kept() -> None:
         ("\n code: 255\n stdout: \n stderr: error: odd\n", ["update failed"], "odd"),
     ],
 )
-def test_a_failure_is_told_in_the_engines_own_words(
+def test_a_failure_has_the_engines_own_words(
     message: str, errors: list[str], expected: str
 ) -> None:
     assert reason(message, errors) == expected

@@ -25,6 +25,6 @@ def test_an_error_of_googles_comes_with_its_cure() -> None:
     assert last.startswith("Cure: wait and try again, take another zone")
 
 
-def test_a_cure_is_said_once_and_an_unknown_error_has_none() -> None:
+def test_a_cure_is_printed_once_and_an_unknown_error_has_none() -> None:
     assert reason("", [STOCK_OUT, STOCK_OUT.upper(), STOCK_OUT + "."]).count("Cure: ") == 1
     assert reason("", ["something strange"]) == "something strange"

@@ -91,7 +91,7 @@ def test_after_ctrl_c_the_engine_finishes_and_its_provider_is_ended(start: Start
     assert not runs(provider)
 
 
-def test_a_second_ctrl_c_ends_an_engine_that_goes_on(start: Start) -> None:
+def test_a_second_ctrl_c_ends_an_engine_that_keeps_running(start: Start) -> None:
     with start(stubborn=True) as command:
         provider = int(line(command))
         os.killpg(command.pid, signal.SIGINT)
@@ -101,7 +101,7 @@ def test_a_second_ctrl_c_ends_an_engine_that_goes_on(start: Start) -> None:
     assert not runs(provider)
 
 
-def test_after_another_signal_an_engine_that_goes_on_is_ended_in_time(start: Start) -> None:
+def test_after_sigterm_a_running_engine_is_ended_in_time(start: Start) -> None:
     with start(stubborn=True) as command:
         provider = int(line(command))
         command.terminate()
@@ -109,7 +109,7 @@ def test_after_another_signal_an_engine_that_goes_on_is_ended_in_time(start: Sta
     assert not runs(provider)
 
 
-def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_living_one(
+def test_orphans_of_killed_commands_are_ended_and_live_ones_kept(
     start: Start, tmp_path: Path
 ) -> None:
     with start() as living, start(stubborn=True) as killed:
@@ -129,9 +129,7 @@ def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_livi
 
 
 @pytest.mark.parametrize("changed", ["boot pid:[1]", ""])
-def test_what_another_container_has_marked_is_left_alone_though_nobody_has_its_number_here(
-    changed: str, tmp_path: Path
-) -> None:
+def test_processes_marked_in_another_container_are_left_alone(changed: str, tmp_path: Path) -> None:
     """This machine sees the processes of its containers, whose numbers are others inside."""
     _, born, place = toolchain.mark()[toolchain.MARK].split(":", 2)
     dead = f"{2**22 + 1}:{born}"
@@ -146,7 +144,7 @@ def test_what_another_container_has_marked_is_left_alone_though_nobody_has_its_n
     theirs.wait()
 
 
-def test_an_engine_is_noted_beside_the_state_while_it_may_hold_a_lock(
+def test_an_engine_is_noted_next_to_the_state_while_it_may_hold_a_lock(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
@@ -160,7 +158,7 @@ def test_an_engine_is_noted_beside_the_state_while_it_may_hold_a_lock(
     assert list(notes.iterdir()) == []
 
 
-def test_nothing_is_left_where_nobody_reads_any_more_as_of_a_closed_terminal(start: Start) -> None:
+def test_nothing_is_left_after_the_terminal_is_closed(start: Start) -> None:
     with start() as command:
         provider = int(line(command))
         assert command.stdout is not None
@@ -212,7 +210,7 @@ def plain(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str
             os.kill(pid, signal.SIGKILL)
 
 
-def test_what_a_killed_plain_pulumi_leaves_is_ended_and_nothing_of_a_living_one(
+def test_orphans_of_a_killed_plain_pulumi_are_ended_and_live_ones_kept(
     plain: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
 ) -> None:
     (killed, orphans), (living, kept) = plain("checkout"), plain("checkout")
@@ -230,7 +228,7 @@ def test_what_a_killed_plain_pulumi_leaves_is_ended_and_nothing_of_a_living_one(
     assert after == [False, False, True, *[True] * 6]
 
 
-def test_a_plugin_whose_engine_answers_is_kept_whoever_its_parent_is(tmp_path: Path) -> None:
+def test_a_plugin_whose_engine_answers_is_kept(tmp_path: Path) -> None:
     plugin = tmp_path / "pulumi-resource-gcp"
     plugin.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n", encoding="utf-8")
     plugin.chmod(0o755)

@@ -64,7 +64,7 @@ def test_an_update_reads_the_state_before_it_and_the_outputs_after_it_and_no_his
     assert update.outputs == {"bucket_url": "gs://b", "token": "a secret"}
 
 
-def test_what_only_changes_a_stack_asks_for_nothing_after_it(stack: Stack, engine: Engine) -> None:
+def test_other_operations_read_nothing_after_they_end(stack: Stack, engine: Engine) -> None:
     assert stack.refresh(ignore) == {"create": 2, "same": 5}
     stack.destroy(ignore)
     stack.renew([], ignore)

@@ -83,22 +83,22 @@ class Killed(BaseException):
 
 
 def killed_at(client: Client, number: int, *, before: bool, other: Callable[[], object]) -> Any:
-    """A session that ends its process at one of its calls; somebody else acts just before."""
+    """A transport that ends its process at one of its calls; somebody else acts just before."""
     calls: Iterator[int] = iter(range(1000))
     real: Any = client.session
 
-    def request(verb: str, url: str, **more: Any) -> Any:
+    def send(*request: Any) -> Any:
         mine = next(calls)
         if mine == number:
             other()
         if mine == number and before:
             raise Killed
-        answer = real.request(verb, url, **more)
+        answer = real(*request)
         if mine == number:
             raise Killed
         return answer
 
-    return SimpleNamespace(request=request, mount=lambda *_: None)
+    return send
 
 
 def look(queue: Queue) -> None:

@@ -18,7 +18,7 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
 from tpustack.cloud import google
-from tpustack.live.check import QUESTIONS
+from tpustack.live import QUESTIONS
 
 from ..conftest import Run
 
@@ -57,10 +57,10 @@ def live(cloud: LocalCloud, project: Path, run: Run, monkeypatch: pytest.MonkeyP
         *only: str, member: str = "", **settings: object
     ) -> tuple[int, dict[str, tuple[str, str]]]:
         asked = {about: QUESTIONS[about] for about in only or QUESTIONS}
-        monkeypatch.setattr("tpustack.live.check.QUESTIONS", asked)
+        monkeypatch.setattr("tpustack.live.QUESTIONS", asked)
         who = session(cloud, member) if member else session(cloud)
         who.hooks = credentials.session(Given(token="unused")).hooks
-        monkeypatch.setattr(google, "_session", lambda: who)
+        monkeypatch.setattr(google, "_transport", lambda: who)
         config: dict[str, Any] = {"zone": "us-central1-b", "tpu": TPU, **settings}
         keys = {f"tpu-stack:{name}": value for name, value in config.items()}
         path = project / "stacks" / "Pulumi.night.yaml"

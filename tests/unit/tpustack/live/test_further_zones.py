@@ -12,10 +12,10 @@ from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
+from tpustack import live
+from tpustack import live as quota
 from tpustack.cloud.google import Forbidden, Google, NotFound
-from tpustack.live import check
-from tpustack.live import check as quota
-from tpustack.live.project import Finding, Question, Target
+from tpustack.live import Finding, Question, Target
 
 B, C, F = "us-central1-b", "us-central1-c", "us-central1-f"
 RUNTIME = "tpu-vm-tf-2.16.1-pod-se"
@@ -109,7 +109,7 @@ def test_what_stands_in_a_zone_takes_quota_of_that_zone_alone() -> None:
 def test_a_zone_that_google_does_not_know_hides_nothing_of_the_others() -> None:
     nowhere = Zones(8, 8, 8, bare=C)
     assert states(ask(quota.tpu, nowhere)) == ["ok"] * 3
-    for question in (check.accelerator_type, check.software):
+    for question in (live.accelerator_type, live.software):
         found = ask(question, nowhere)
         assert states(found) == ["ok", "wrong", "ok"]
         assert found[1].said == f"{C} offers no TPUs"
@@ -133,6 +133,6 @@ def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
     asked = Target(cast(Google, Hidden()), settings, context)
-    [finding] = check.accelerator_type(asked)
+    [finding] = live.accelerator_type(asked)
     assert finding.said == "us-central1-ai1a offers no TPUs"
     assert "preview-features update ai-zones-visibility" in finding.cure

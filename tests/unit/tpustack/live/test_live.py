@@ -16,8 +16,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
 from tpustack.cloud import google
 from tpustack.errors import TpustackError
-from tpustack.live.check import QUESTIONS
-from tpustack.live.project import account
+from tpustack.live import QUESTIONS, account
 
 from ..conftest import Run
 from .conftest import APIS, TPU, Live
@@ -76,7 +75,7 @@ def test_a_network_for_managed_training_is_wrong_until_its_peering_is_active(
     assert "peering" not in live("peering")[1]
 
 
-def test_nobody_who_pays_is_found(live: Live, api: Client) -> None:
+def test_missing_billing_is_wrong(live: Live, api: Client) -> None:
     info = f"cloudbilling.googleapis.com/v1/projects/{DEFAULT_PROJECT}/billingInfo"
     account = api.get(info)["billingAccountName"]
     api.put(info, {"billingAccountName": ""})
@@ -85,7 +84,7 @@ def test_nobody_who_pays_is_found(live: Live, api: Client) -> None:
     assert (code, found["billing"][0]) == (2, "wrong")
 
 
-def test_what_the_caller_may_not_do_is_named(live: Live, api: Client) -> None:
+def test_missing_permissions_are_named(live: Live, api: Client) -> None:
     project = f"cloudresourcemanager.googleapis.com/v1/projects/{DEFAULT_PROJECT}"
     policy = api.post(f"{project}:getIamPolicy", {})
     look = {"role": "roles/viewer", "members": [STRANGER]}
@@ -98,7 +97,7 @@ def test_what_the_caller_may_not_do_is_named(live: Live, api: Client) -> None:
     assert "are missing in the project" in said
 
 
-def test_whom_google_tells_nothing_gets_open_questions_and_exit_code_3(live: Live) -> None:
+def test_a_caller_without_access_gets_unknown_findings_and_exit_code_3(live: Live) -> None:
     code, found = live("permissions", "billing", "APIs", member=STRANGER)
     # Google answers testIamPermissions to anybody: none of them.
     assert found["permissions"][0] == "wrong"
@@ -143,7 +142,7 @@ def test_whom_google_tells_nothing_gets_open_questions_and_exit_code_3(live: Liv
         ),
     ],
 )
-def test_what_google_does_not_have_is_wrong(
+def test_types_and_versions_that_google_lacks_are_wrong(
     live: Live, settings: dict[str, object], about: str, said: str
 ) -> None:
     code, found = live(about, **settings)
@@ -313,7 +312,7 @@ def test_without_credentials_it_says_so_and_asks_nothing(
     def nobody() -> None:
         raise TpustackError("no Google credentials: log in")
 
-    monkeypatch.setattr(google, "_session", nobody)
+    monkeypatch.setattr(google, "_transport", nobody)
     done = run("check", "--live", "--stack", "night")
     assert done.code == 1
     assert done.err == "error: no Google credentials: log in\n"

@@ -12,9 +12,9 @@ from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
+from tpustack import live
 from tpustack.cloud.google import Google
-from tpustack.live import check
-from tpustack.live.project import Finding, Target
+from tpustack.live import Finding, Target
 
 
 class Metrics:
@@ -43,7 +43,7 @@ def found(google: Metrics, tpu: str, capacity: str, slices: int = 1) -> Finding:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    (finding,) = check.tpu(Target(cast(Google, google), settings, context))
+    (finding,) = live.tpu(Target(cast(Google, google), settings, context))
     return finding
 
 

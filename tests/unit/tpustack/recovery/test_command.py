@@ -13,16 +13,18 @@ import pytest
 from tests.unit.tpustack.conftest import Run
 from tpustack.commands import recovery
 from tpustack.recovery.locks import Lock, LockedError
+from tpustack.recovery.repair import Recovery
 
 NOW = datetime.now(timezone.utc)
 FRESH = Lock("gs://state/dev.json", "grace", "laptop", 42, NOW)
 DEAD = Lock("gs://state/dev.json", "runner", "ci", 7, NOW)
 
 
-class FakeRecovery:
+class FakeRecovery(Recovery):
     """A stack's state behind a lock."""
 
     def __init__(self, locks: list[Lock] | None) -> None:
+        self.notes = []
         self.held = locks
         self.released = False
 
@@ -67,7 +69,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_stack_that_nobody_holds_is_repaired(run: Run, held_by: Any) -> None:
+def test_an_unlocked_stack_is_repaired(run: Run, held_by: Any) -> None:
     held_by(free=True)
     done = run("recover", "--stack", "dev")
     assert (done.code, "Released" in done.out, "::tpu\n" in done.out) == (0, False, True)
@@ -85,7 +87,7 @@ def test_a_lock_whose_holder_may_be_at_work_stays_and_is_named(
     assert "`tpustack recover --yes --stack dev`" in done.err
 
 
-def test_who_says_yes_releases_it_and_learns_whose_it_was(run: Run, held_by: Any) -> None:
+def test_yes_releases_the_lock_and_names_its_holder(run: Run, held_by: Any) -> None:
     found = held_by(FRESH)
     done = run("recover", "--stack", "dev", "--yes")
     assert (done.code, found.released) == (0, True)

@@ -82,7 +82,7 @@ def fails(latest: Deployment) -> Deployment:
     raise automation.CommandError(automation.CommandResult("", "error: no route to host", 255))
 
 
-def test_what_is_still_coming_is_waited_for_and_then_the_state_is_written_at_once(
+def test_the_state_is_written_once_after_resources_have_settled(
     pulumi: FakePulumi, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -99,7 +99,9 @@ def test_what_is_still_coming_is_waited_for_and_then_the_state_is_written_at_onc
     assert recovery.interrupted() is None
 
 
-def test_what_has_not_come_is_not_in_the_state(pulumi: FakePulumi, recovery: Recovery) -> None:
+def test_resources_that_never_came_are_not_in_the_state(
+    pulumi: FakePulumi, recovery: Recovery
+) -> None:
     pulumi.refreshes = [lambda latest: {**latest, "resources": latest["resources"][:1]}]
     recovery.write(recovery.look(pulumi.stored))
     assert pulumi.stored["deployment"] == state([NETWORK | {"id": "n"}])
@@ -115,7 +117,7 @@ def test_a_look_that_fails_leaves_the_state_as_it_was(
     assert pulumi.stored == before
 
 
-def test_a_state_that_somebody_else_has_changed_meanwhile_is_not_written_over(
+def test_a_state_changed_by_another_run_is_not_overwritten(
     pulumi: FakePulumi, recovery: Recovery
 ) -> None:
     pulumi.refreshes = [reads(**READY)]
@@ -126,7 +128,7 @@ def test_a_state_that_somebody_else_has_changed_meanwhile_is_not_written_over(
     assert pulumi.stored["deployment"] == state([])
 
 
-def test_nothing_is_written_while_somebody_has_the_lock(
+def test_nothing_is_written_while_the_stack_is_locked(
     pulumi: FakePulumi, recovery: Recovery
 ) -> None:
     recovery.ask_for_lock()
@@ -164,7 +166,7 @@ MINE, THEIRS = {"labels": {"tpu-stack-mark": "mine"}}, {"labels": {"tpu-stack-ma
         ({}, THEIRS, True),  # It needs no mark.
     ],
 )
-def test_only_what_this_stack_was_making_is_taken_not_what_a_colleague_has_under_its_name(
+def test_a_resource_that_another_stack_made_is_not_adopted(
     wanted: Deployment, there: Deployment, taken: bool
 ) -> None:
     tpu = TPU | {"inputs": TPU["inputs"] | wanted}
@@ -181,7 +183,7 @@ def test_only_what_this_stack_was_making_is_taken_not_what_a_colleague_has_under
     assert recovery.interrupted() is None
 
 
-def test_what_the_state_had_before_stays_whatever_its_mark_is_now(
+def test_resources_already_in_the_state_are_kept_whatever_their_mark(
     pulumi: FakePulumi, recovery: Recovery
 ) -> None:
     relabelled = NETWORK | {"id": "n", "outputs": {"description": "somebody changed it"}}

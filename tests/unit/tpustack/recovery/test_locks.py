@@ -28,7 +28,7 @@ from tpustack.recovery.locks import (
     run_of,
     unknown,
 )
-from tpustack.recovery.repair import Recovery, Repair
+from tpustack.recovery.repair import Recovery
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -116,9 +116,7 @@ def test_the_engines_refusal_says_whose_the_lock_is() -> None:
 
 
 @pytest.mark.parametrize("age", [timedelta(0), timedelta(seconds=7300), timedelta(days=30)])
-def test_a_lock_of_somebody_of_whom_nothing_is_noted_is_left_alone_however_old(
-    state: State, age: timedelta
-) -> None:
+def test_a_lock_without_a_note_is_left_alone_however_old(state: State, age: timedelta) -> None:
     """As of a plain `pulumi up`, here or elsewhere: its process may be in another container."""
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -143,9 +141,7 @@ def test_an_engine_that_waits_for_capacity_for_hours_keeps_its_lock(
     assert state.recovery().are_orphaned([lock])
 
 
-def test_a_killed_engine_is_dead_although_nobody_has_asked_how_it_ended(
-    state: State, engine: subprocess.Popen[str]
-) -> None:
+def test_a_zombie_engine_counts_as_dead(state: State, engine: subprocess.Popen[str]) -> None:
     """As in a container, whose first process asks late or never."""
     state.note(engine)
     lock = state.lock(engine.pid)
@@ -155,7 +151,7 @@ def test_a_killed_engine_is_dead_although_nobody_has_asked_how_it_ended(
 
 
 @pytest.mark.parametrize("place", ["other-boot pid:[4026531836]", "", None])
-def test_of_another_boot_or_process_namespace_nothing_is_known_but_by_the_forge(
+def test_only_the_forge_knows_about_engines_of_other_boots_and_namespaces(
     place: str | None, state: State, engine: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.note(engine, **RUN)
@@ -189,7 +185,7 @@ def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_d
     assert said.split() == ["True", "False"]
 
 
-def test_another_process_with_the_number_of_one_that_is_noted_is_not_taken_for_it(
+def test_a_reused_process_number_is_not_the_noted_engine(
     state: State, engine: subprocess.Popen[str]
 ) -> None:
     """Two containers of one name give their processes the same numbers."""
@@ -276,7 +272,7 @@ def test_a_dead_lock_goes_with_its_note_and_one_that_came_since_stays(
         raise LockedError(refusals.pop(0))
 
     with pytest.raises(LockedError) as refused:
-        Repair(state.recovery()).when_unlocked(operation)
+        state.recovery().when_unlocked(operation)
     assert refused.value.locks == [third]
     assert [path.name for path in (state.root / LOCKS).iterdir()] == [f"{engine.pid}.json"]
     (left,) = state.notes()
@@ -292,7 +288,7 @@ def test_a_dead_lock_goes_with_its_note_and_one_that_came_since_stays(
         "file:///elsewhere",
     ],
 )
-def test_what_is_no_lock_of_the_stack_is_not_deleted(url: str, state: State) -> None:
+def test_files_that_are_not_locks_of_the_stack_are_not_deleted(url: str, state: State) -> None:
     """A user's name in a lock may have lines of its own, which read like more locks."""
     forged = replace(state.lock(2), url=url)
     with pytest.raises(LockedError):

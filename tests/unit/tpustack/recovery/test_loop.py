@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tpustack.conftest import Run
+from tests.unit.tpustack.conftest import Run, recovery_of
 from tpustack.cloud.google import NotFound
 from tpustack.commands import recovery
 from tpustack.commands import recovery as recover
@@ -39,7 +39,7 @@ def test_it_looks_each_minute() -> None:
     assert pauses(True, True) == ([60.0, 60.0], [])
 
 
-def test_failures_are_told_and_asked_later_each_time_up_to_an_hour() -> None:
+def test_failures_are_reported_and_retried_with_a_back_off_up_to_an_hour() -> None:
     waited, lines = pauses(*[False] * 8, True, False)
     assert waited == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 60, 120]
     assert lines[0] == "trying again: the backend does not answer"
@@ -51,7 +51,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     """Also where an update is at work: it waits for its end."""
     lost: list[dict[str, str]] = [{"tpu": "PREEMPTED"}, {}]
     renewed: list[Any] = []
-    recovery = SimpleNamespace(locks=lambda: None, interrupted=lambda: None)
+    recovery = recovery_of(locks=lambda: None, interrupted=lambda: None)
     stack = SimpleNamespace(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
@@ -119,7 +119,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
 ) -> None:
     renewed: list[Any] = []
     stack = SimpleNamespace(
-        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, interrupted=lambda: None),
+        recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),
@@ -134,7 +134,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
     assert "The VM is back." in done.out
 
 
-def test_it_takes_nobodys_lock(run: Run) -> None:
+def test_the_loop_releases_no_lock_of_a_live_holder(run: Run) -> None:
     done = run("recover", "--stack", "dev", "--loop", "--yes")
     assert done.code == 2
     assert "--yes is not for --loop" in done.err

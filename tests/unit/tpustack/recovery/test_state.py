@@ -23,7 +23,7 @@ def state(there: list[dict[str, Any]], **pending: dict[str, Any]) -> dict[str, A
     return {"resources": there, "pending_operations": operations}
 
 
-def test_what_cannot_be_created_twice_is_looked_for() -> None:
+def test_resources_with_a_known_id_are_looked_up() -> None:
     before = state([NETWORK | {"id": "n"}], creating=TPU)
     after = with_what_may_be_there(before)
     assert [found.get("id") for found in after["resources"]] == [
@@ -34,11 +34,11 @@ def test_what_cannot_be_created_twice_is_looked_for() -> None:
     assert settled(before, after)["pending_operations"] == []
 
 
-def test_what_can_be_created_twice_is_simply_created_again() -> None:
+def test_resources_without_a_known_id_are_created_again() -> None:
     assert with_what_may_be_there(state([], creating=API))["resources"] == []
 
 
-def test_what_the_state_knows_already_is_not_there_twice() -> None:
+def test_a_resource_already_in_the_state_is_not_added_twice() -> None:
     known = NETWORK | {"id": "n"}
     assert with_what_may_be_there(state([known], creating=NETWORK))["resources"] == [known]
 
@@ -50,7 +50,7 @@ def test_a_replacement_takes_the_place_of_what_was_deleted_for_it() -> None:
     assert after["resources"] == [found, API]
 
 
-def test_what_is_made_before_the_old_one_goes_is_looked_for_and_the_old_one_goes_next() -> None:
+def test_create_before_delete_keeps_the_new_resource_and_deletes_the_old() -> None:
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
     before = state([old, API], creating=NETWORK)
     after = with_what_may_be_there(before)
@@ -59,7 +59,7 @@ def test_what_is_made_before_the_old_one_goes_is_looked_for_and_the_old_one_goes
     assert settled(before, after)["resources"] == after["resources"]
 
 
-def test_what_was_not_replaced_after_all_stays() -> None:
+def test_a_resource_whose_replacement_never_came_is_kept() -> None:
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
     before = state([old, API], creating=NETWORK)
     refreshed = state([old | {"delete": True}, API])
@@ -97,9 +97,7 @@ def test_only_the_one_that_was_replaced_last_stays_when_its_replacement_did_not_
     ("made", "stays"),
     [("2026-11-21T02:00:00.123-08:00", "net"), ("2026-11-21T09:59:59Z", "old"), (None, "net")],
 )
-def test_what_google_has_had_for_longer_than_the_engine_the_other_is_left_of_an_earlier_update(
-    made: str | None, stays: str
-) -> None:
+def test_a_resource_older_than_its_predecessor_is_a_leftover(made: str | None, stays: str) -> None:
     old = NETWORK | {
         "id": "old",
         "inputs": {"project": "p", "name": "old"},
@@ -112,7 +110,7 @@ def test_what_google_has_had_for_longer_than_the_engine_the_other_is_left_of_an_
     assert (len(kept), alive) == (2, [stays])
 
 
-def test_what_it_was_to_depend_on_may_be_gone_by_now() -> None:
+def test_dependencies_deleted_in_between_are_dropped() -> None:
     provider = {
         "urn": "urn:pulumi:local::p::pulumi:providers:gcp::g",
         "type": "provider",
@@ -133,7 +131,7 @@ def test_what_it_was_to_depend_on_may_be_gone_by_now() -> None:
     assert with_what_may_be_there(state([], creating=new))["resources"] == []
 
 
-def test_what_still_comes_or_goes_is_waited_for_if_the_killed_engine_began_it() -> None:
+def test_resources_in_transition_are_waited_for() -> None:
     coming, there = ({"outputs": {"state": name}} for name in ("CREATING", "READY"))
     assert passing(state([], creating=TPU), state([TPU | coming])) == [TPU["urn"]]
     assert passing(state([], creating=TPU), state([TPU | there])) == []

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-import requests
 from pulumi import automation
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
+from tpu_core.google import Answer, Body, Send
 from tpustack.cloud.google import Google
 from tpustack.commands import init
 from tpustack.errors import TpustackError
@@ -29,19 +29,18 @@ URLS = [f"gs://{NAME}", f"gs://{NAME}/team"]
 REFUSED = "{}/{}/{}.json: created by ada@laptop (pid 42) at 2026-11-21T10:00:00Z"
 
 
-class Lossy(requests.Session):
+class Lossy:
     """Carries each call out; loses the answers to those of one verb."""
 
     loses = ""
 
-    def __init__(self, inner: requests.Session) -> None:
-        super().__init__()
+    def __init__(self, inner: Send) -> None:
         self.inner = inner
 
-    def request(self, verb: str, *arguments: object, **options: object) -> requests.Response:  # type: ignore[override]
-        answer: requests.Response = self.inner.request(verb, *arguments, **options)  # type: ignore[arg-type]
-        if verb == Lossy.loses:
-            raise requests.ConnectionError("the answer is lost")
+    def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        answer = self.inner(method, url, headers, body)
+        if method == Lossy.loses:
+            raise OSError("the answer is lost")
         return answer
 
 
@@ -104,7 +103,7 @@ def test_exactly_the_lock_that_was_named_is_deleted(cloud: LocalCloud, url: str)
     assert [name.rpartition("/")[2] for name in names(cloud)] == ["2.json"]
 
 
-def test_a_release_whose_answer_is_lost_is_told_and_the_next_one_finds_it_done(
+def test_a_release_with_a_lost_answer_fails_and_can_be_repeated(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(URLS[0]).write(f"{LOCKS}/1.json", "{}")
@@ -117,7 +116,7 @@ def test_a_release_whose_answer_is_lost_is_told_and_the_next_one_finds_it_done(
     assert names(cloud) == []
 
 
-def test_of_a_bucket_that_refuses_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_refuses_proves_no_holder_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lossy, "loses", "GET")
     (named,) = locks_in(REFUSED.format(URLS[0], LOCKS, "1"))
     assert not recovery(URLS[0]).are_orphaned([named])

@@ -39,7 +39,7 @@ def refusal(of: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("form", ["node", "own-grpc", "queued"])
-def test_what_the_engine_itself_wrote_is_trusted(form: str) -> None:
+def test_a_state_written_by_the_engine_is_trusted(form: str) -> None:
     require_trusted("dev", json.loads(gzip.decompress((STATES / f"{form}.json.gz").read_bytes())))
 
 
@@ -63,14 +63,14 @@ def test_a_dynamic_provider_of_no_checkout_is_refused(properties: dict[str, Any]
     assert problem in refusal(state(resource(QUEUED, **properties)))
 
 
-def test_one_that_hides_behind_another_type_is_refused() -> None:
+def test_a_dynamic_provider_behind_another_type_is_refused() -> None:
     pickle: dict[str, Any] = {"inputs": {"__provider": "Z0FTVg=="}}
     hidden = resource("gcp:storage/bucket:Bucket", **pickle)
     assert "byte for byte" in refusal(state(hidden))
     assert "byte for byte" in refusal(state({**resource(QUEUED), "type": "gcp:x:X"}))
 
 
-def test_one_that_a_killed_update_was_creating_is_refused() -> None:
+def test_a_dynamic_provider_in_a_pending_operation_is_refused() -> None:
     begun = {"type": "creating", "resource": resource(QUEUED, inputs={"__provider": "Z0FTVg=="})}
     assert "byte for byte" in refusal(state(pending_operations=[begun]))
 
@@ -116,7 +116,7 @@ def test_tokens_go_to_google_alone(inputs: dict[str, Any], trusted: bool) -> Non
         assert "would send Google's token to" in refusal(made)
 
 
-def test_all_problems_are_said_at_once_and_no_name_makes_a_line_of_its_own() -> None:
+def test_all_problems_of_a_state_are_listed_at_once_one_a_line() -> None:
     first = resource("pulumi:providers:command", "x\n  - harmless")
     said = refusal(state(first, resource(QUEUED, "y")))
     assert len([line for line in said.splitlines() if line.startswith("  - ")]) == 2

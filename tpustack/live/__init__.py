@@ -1,1 +1,0 @@
-"""What Google says of a stack before anything is made: one finding for each question."""
