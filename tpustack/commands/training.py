@@ -37,7 +37,7 @@ def follow_command(stack: str) -> None:
 
     from infra.settings.machines import RunOn
     from tpustack.engine.backend import outputs_of
-    from tpustack.logs.follow import follow
+    from tpustack.logs.serial import follow
 
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
     outputs, settings = outputs_of(stack), _settings(stack)
@@ -399,11 +399,11 @@ def dashboard_command(
     """
     if export is not None and port is not None:
         raise UsageError("--export serves nothing, so it excludes --port")
-    from tpustack.dashboard.places import places
+    from tpustack.dashboard.sources import places
 
     found = places(stacks, buckets)
     if export is not None:
-        from tpustack.dashboard.app import export as write
+        from tpustack.dashboard.server import export as write
 
         click.echo(
             f"{write(found, export)} written. A browser shows it only from a web server: "

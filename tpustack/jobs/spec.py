@@ -3,13 +3,11 @@
 Every problem is reported at once, before anything is uploaded.
 """
 
-from __future__ import annotations
-
-import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +23,7 @@ from tpustack.jobs.source import Source, secret_in, source_of
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_SPAN = 365 * 86400.0
+# Bytes of a requirements file, which is a part of the job's record: thousands of hashes fit.
 _LONGEST_TEXT = 256 << 10
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,7 +43,7 @@ class Span(click.ParamType[float]):
         found = _SPAN.fullmatch(str(value))
         seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
         if not 0 < seconds <= _LONGEST_SPAN:
-            self.fail(f"{value!r} is no duration. Write it like 90s, 30m or 2h", param)
+            self.fail(f"{value!r} is not a duration. Write it like 90s, 30m or 2h", param)
         return seconds
 
 
@@ -54,19 +53,34 @@ def queue_options(command: _F) -> _F:
     return console.stack("The queue of this stack.")(bucket(command))
 
 
+def on_queue(command: Callable[..., None]) -> Callable[..., None]:
+    """Declare the options that name a queue, and hand the queue over as `queue`.
+
+    What the bucket refuses while the command runs is explained.
+    """
+
+    @wraps(command)
+    def opened(stack: str | None, bucket: str | None, **given: Any) -> None:
+        queue = open_queue(stack, bucket)
+        with explained(queue):
+            command(queue=queue, **given)
+
+    return queue_options(opened)
+
+
 def job_argument(command: _F) -> _F:
     """Declare the argument JOB, a job's name."""
     return click.argument("job", shell_complete=_job_names)(command)
 
 
 def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the jobs of the queue that the options before name."""
+    """Offer the jobs of the queue that the options before it name."""
     try:
         queue = open_queue(ctx.params.get("stack"), ctx.params.get("bucket"))
         with explained(queue):
             return sorted(name for name in queue.summaries() if name.startswith(incomplete))
     except TpustackError:
-        return []
+        return []  # A shell that completes shows no errors.
 
 
 IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
@@ -76,7 +90,6 @@ _OPTIONS = (
     click.option("--command", "-c", help='What bash runs, such as "python main.py".'),
     click.option("--dir", "folder", type=_FILE, help="Take this folder along."),
     click.option("--wheel", type=_FILE, help="Install this wheel."),
-    click.option("--git", help="Take a commit along: URL@REF. Fetched here, with your rights."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable; repeatable."),
     click.option("--requirements", type=_FILE, help="Install this; with hashes, only these."),
     click.option(
@@ -106,12 +119,11 @@ def job_options(command: _F) -> _F:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The values of the options."""
+    """The values of the options, by the names that click gives them."""
 
     command: str | None
     folder: Path | None
     wheel: Path | None
-    git: str | None
     env: tuple[str, ...]
     requirements: Path | None
     framework: str
@@ -130,30 +142,21 @@ class JobOptions:
         """Whether Vertex AI runs the job."""
         return self.on == "vertex"
 
-    @contextlib.contextmanager
-    def checked(self, name: str | None) -> Iterator[tuple[Spec, Source]]:
-        """Yield what to run, and what it brings along, which exists within the block only.
-
-        Raises:
-            UsageError: with every problem.
-            TpustackError: git fails.
-        """
+    def checked(self, name: str | None) -> tuple[Spec, Source]:
+        """Return what to run, and what it brings along. Raises UsageError with every problem."""
         if self.command is None:
             raise UsageError('--command: (not given). Give one like "python main.py"')
-        with source_of(self.folder, self.wheel, self.git) as source:
-            problems = [
-                *_name_problems(name),
-                *_env_problems(self.env),
-                *_requirements_problems(self.requirements),
-                *_command_problems(self.command, source),
-            ]
-            if problems:
-                raise UsageError("\n".join(problems))
-            yield self._spec(self.command, source), source
-
-    def _spec(self, command: str, source: Source) -> Spec:
-        return Spec(
-            command=command,
+        source = source_of(self.folder, self.wheel)
+        problems = [
+            *_name_problems(name),
+            *_env_problems(self.env),
+            *_requirements_problems(self.requirements),
+            *_command_problems(self.command, source),
+        ]
+        if problems:
+            raise UsageError("\n".join(problems))
+        spec = Spec(
+            command=self.command,
             kind=source.kind,
             archive=source.archive.sha256 if source.archive else "",
             source=source.origin,
@@ -166,12 +169,13 @@ class JobOptions:
             failures=self.failures,
             preemptions=self.preemptions,
         )
+        return spec, source
 
 
 def _name_problems(name: str | None) -> Iterator[str]:
     if name is not None and not NAME.fullmatch(name):
         yield (
-            f"--name: {name!r} is no job name (at most 63 lower-case letters, digits, hyphens, "
+            f"--name: {name!r} is not a job name (at most 63 lower-case letters, digits, hyphens, "
             "dots, underscores; a letter or digit first and last). Use one like mnist-1"
         )
 
@@ -180,7 +184,7 @@ def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not _VARIABLE.fullmatch(name):
-            yield f"--env: {pair!r} is no variable. Write it like NAME=VALUE"
+            yield f"--env: {pair!r} is not a variable. Write it like NAME=VALUE"
         elif why := secret_in(value.encode()):
             yield (
                 f"--env: the value of {name} must not go into the bucket: {why}. Let the job get "
@@ -233,7 +237,10 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
 
 
 def _files_run(words: list[str]) -> Iterator[str]:
-    """Yield the files of the job's own folder that a simple command runs."""
+    """Yield the files of the job's own folder that a simple command runs.
+
+    Only what is sure counts, `./FILE` and `python FILE`: a wrong guess would refuse a good job.
+    """
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
         words = words[1:]
     if not words:

@@ -9,7 +9,7 @@ import pytest
 
 from tpustack.engine import backend
 from tpustack.errors import TpustackError, UsageError
-from tpustack.logs import follow
+from tpustack.logs import serial
 
 from .conftest import Run
 
@@ -24,7 +24,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Non
         if error is not None:
             raise error
 
-    monkeypatch.setattr(follow, "follow", run)
+    monkeypatch.setattr(serial, "follow", run)
 
 
 COSTS = (

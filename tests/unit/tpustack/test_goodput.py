@@ -192,7 +192,7 @@ def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
     assert content["causes"]["preempted"] >= 500
     assert content["cost"]
     wrong = run("goodput", "gs://a-bucket/jobs/long", "--stack", "dev")
-    assert "'gs://a-bucket/jobs/long' is no job name" in wrong.err
+    assert "'gs://a-bucket/jobs/long' is not a job name" in wrong.err
 
 
 def test_a_stacks_job_is_told_with_what_it_cost(

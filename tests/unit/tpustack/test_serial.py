@@ -10,8 +10,7 @@ import pytest
 from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
-from tpustack.logs.follow import _say_why_silent
-from tpustack.logs.serial import Ended, Progress, Story
+from tpustack.logs.serial import Ended, Progress, Story, _say_why_silent
 
 PREFIX = "Nov 21 training[12]: "
 

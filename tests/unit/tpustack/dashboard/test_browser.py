@@ -23,8 +23,8 @@ from tests.browser import Page, browsing, find_browser
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application, export
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.server import Application, export
+from tpustack.dashboard.sources import Place
 from tpustack.engine.stack import Change
 
 pytestmark = [
@@ -199,7 +199,7 @@ def test_an_export_is_shown_by_any_web_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.server.Google", lambda: google)
     export([place], tmp_path)
     with served(tmp_path) as url:
         browser.open(url)

@@ -17,9 +17,8 @@ from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
 from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import export, feed, take_snapshot
-from tpustack.dashboard.places import Place, places
-from tpustack.dashboard.sources import Source, sources, tpus_of_zone
+from tpustack.dashboard.server import export, feed, take_snapshot
+from tpustack.dashboard.sources import Place, Source, places, sources, tpus_of_zone
 from tpustack.errors import TpustackError, UsageError
 
 
@@ -103,13 +102,13 @@ def test_every_wrong_name_is_told_at_once(project: Path) -> None:
     with pytest.raises(UsageError) as told:
         places(("none", "dev"), ("s3://x",))
     assert "there is no stack none" in str(told.value)
-    assert "s3://x is no bucket" in str(told.value)
+    assert "s3://x is not a bucket" in str(told.value)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--bucket", "x"), "--bucket: x is no bucket. Write it like gs://BUCKET"),
+        (("--bucket", "x"), "--bucket: x is not a bucket. Write it like gs://BUCKET"),
         (("--stack", "none"), "there is no stack none"),
         (("--export", "out", "--port", "80"), "--export serves nothing, so it excludes --port"),
         (("--port", "70000"), "70000 is not in the range"),
@@ -126,7 +125,7 @@ def test_a_wrong_option_ends_the_command_with_one_message(
 def test_an_export_is_whole_and_has_neither_logs_nor_variables(
     queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.server.Google", lambda: google)
     queue.store.write("jobs/runs/logs/0001/000000000000000", b"what it wrote")
     index = export([place], tmp_path / "site")
     assert 'content="snapshot.json"' in index.read_text(encoding="utf-8")
@@ -146,7 +145,7 @@ def test_an_export_of_nothing_that_can_be_read_is_refused(google: Google) -> Non
 def test_an_export_into_what_is_no_folder_is_one_message(
     queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.server.Google", lambda: google)
     (tmp_path / "file").write_text("")
     with pytest.raises(TpustackError, match="it can't be written"):
         export([place], tmp_path / "file" / "site")

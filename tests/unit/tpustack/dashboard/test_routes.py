@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
 from tpu_agent.jobs.queue import Outcome, Queue
-from tpustack.dashboard.app import assets
+from tpustack.dashboard.server import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"
 
@@ -113,12 +113,12 @@ def test_of_a_long_log_the_end_is_told_and_how_much_is_left_out(
         ("GET", f"{JOBS}/nobody/log.txt", "there is no job nobody"),
         ("POST", f"{JOBS}/nobody/stop", "there is no job nobody"),
         ("POST", f"{JOBS}/nobody/resubmit", "there is no job nobody"),
-        ("GET", f"{JOBS}/%22%3Cb%3E", "is no job name"),
+        ("GET", f"{JOBS}/%22%3Cb%3E", "is not a job name"),
         ("GET", "/api/places/other/jobs/runs", "the dashboard does not look into 'other'"),
         ("POST", "/api/places/other/drift", "the dashboard does not look into 'other'"),
         ("POST", f"/api/places/{BUCKET}/drift", "a-bucket is a bucket, not a stack"),
-        ("GET", f"/api/places/{BUCKET}/curves", "'' is no folder of a training"),
-        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is no folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves", "'' is not a folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is not a folder of a training"),
     ],
 )
 def test_wrong_input_is_answered_with_one_message(
@@ -133,7 +133,7 @@ def test_a_bucket_that_is_gone_is_a_message_that_says_what_to_do(
     page: TestClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tpustack.dashboard.places.Bucket", lambda _name, send: type(queue.store)("gone", send)
+        "tpustack.jobs.queue.Bucket", lambda _name, send: type(queue.store)("gone", send)
     )
     answer = page.get(f"{JOBS}/runs")
     assert answer.status_code == 400

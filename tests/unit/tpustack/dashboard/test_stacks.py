@@ -10,10 +10,8 @@ from starlette.testclient import TestClient
 from infra.catalog import Catalog
 from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack, engine
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.server import Guard
-from tpustack.dashboard.sources import stack
+from tpustack.dashboard.server import Application, Guard
+from tpustack.dashboard.sources import Place, stack
 from tpustack.engine.stack import Change
 from tpustack.errors import TpustackError
 

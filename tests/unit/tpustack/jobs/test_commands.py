@@ -137,7 +137,7 @@ def test_a_job_that_is_not_there_is_named(job: Run, queue: Queue, verb: str) -> 
     gone, wrong = job(verb, "gone"), job(verb, "A/B")
     assert (gone.code, wrong.code) == (2, 2)
     assert "there is no job gone in gs://a-bucket" in gone.err
-    assert "is no job name" in wrong.err
+    assert "is not a job name" in wrong.err
 
 
 def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:

@@ -213,7 +213,7 @@ def test_a_damaged_record_of_a_sweep_is_told_and_nothing_is_done(
     for command in (("trials", "s"), ("sweep", "--resume", "s")):
         done = job(*command)
         assert done.code == 1
-        assert "sweeps/s.json is no record of a sweep: " in done.err
+        assert "sweeps/s.json is not a record of a sweep: " in done.err
     assert queue.summaries() == {}
 
 

@@ -21,8 +21,7 @@ from tpu_agent.jobs.queue import QUEUED, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpustack.jobs import job as waiting
 from tpustack.jobs import vertex
-from tpustack.jobs.job import stop_job
-from tpustack.jobs.submission import submit
+from tpustack.jobs.job import stop_job, submit
 from tpustack.jobs.vertex import start
 
 CREATE = "*.customJobs.create"

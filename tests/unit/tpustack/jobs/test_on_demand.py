@@ -18,7 +18,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
-from tpustack.jobs.submission import OnDemand
+from tpustack.jobs.queue import OnDemand
 from tpustack.stacks import load
 
 LIMITS = "\n  tpu-stack:limits: {idleMinutes: 30}"
@@ -56,7 +56,7 @@ def submit(
 ) -> Callable[..., Done]:
     """Submits to a stack whose bucket is the queue's."""
     monkeypatch.chdir(project)
-    monkeypatch.setattr("tpustack.jobs.submission.Google", lambda: Google(client.session))
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(client.session))
 
     def command(*arguments: str, limits: str = LIMITS, bucket: str = "") -> Done:
         file = project / "stacks" / "Pulumi.local.yaml"

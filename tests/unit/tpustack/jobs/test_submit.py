@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -123,13 +122,10 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "./gone.sh", "--dir", "."], "it runs gone.sh, but"),
         (["-c", "python main.py"], "it runs main.py, but the job brings no files"),
         (["-c", "true", "--dir", "nowhere"], "--dir: nowhere does not exist"),
-        (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is no wheel"),
+        (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is not a wheel"),
         (["-c", "true", "--dir", ".", "--wheel", "x.whl"], "exclude each other"),
-        (["-c", "true", "--git", "https://x.invalid/y"], "names no commit"),
-        (["-c", "true", "--git", "--upload-pack=x@main"], "is no address of a repository"),
-        (["-c", "true", "--git", "./nowhere@main"], "git can't fetch it"),
-        (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is no job name"),
-        (["-c", "true", "--env", "1X=2"], "--env: '1X=2' is no variable"),
+        (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is not a job name"),
+        (["-c", "true", "--env", "1X=2"], "--env: '1X=2' is not a variable"),
         (["-c", "true", "--env", "T=ghp_" + "a" * 36], "it holds a GitHub token"),
         (["-c", "X=ghp_" + "a" * 36 + " true"], "--command: it must not go into the bucket"),
         (["-c", "true", "--idle-stop", "5"], "--create and --idle-stop need --stack NAME"),
@@ -137,7 +133,7 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "true", "--idle-stop", "0"], "0 is not in the range"),
         (["-c", "true", "--requirements", "gone.txt"], "--requirements: gone.txt can't be read"),
         (["-c", "true", "--after", "gone"], "--after: there is no job gone"),
-        (["-c", "true", "--timeout", "soon"], "'soon' is no duration"),
+        (["-c", "true", "--timeout", "soon"], "'soon' is not a duration"),
         (["-c", "true", "--framework", "caffe"], "'caffe' is not one of"),
         (["-c", "true", "--stack", "x"], "give either --stack NAME or --bucket"),
     ],
@@ -191,24 +187,6 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_read(folder: Path) -
     (folder / "data.bin").write_bytes(b"0" * 2_000_000)
     with pytest.raises(UsageError, match=r"has 2 files of 2 MiB together, and at most"):
         pack(folder, most_bytes=1 << 20)
-
-
-def test_a_commit_is_taken_along_as_it_is(job: Run, queue: Queue, folder: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-        command = ["git", *who, *arguments]
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True
-        ).stdout
-
-    git("init", "--quiet", "--initial-branch=main")
-    git("add", "main.py")
-    git("commit", "--quiet", "--message=one")
-    (folder / "later.py").write_text("x")
-    done = job("submit", "-c", "python main.py", "--git", f"{folder}@main")
-    assert done.code == 0, done.err
-    assert names(queue, only(queue)) == ["main.py"]
-    assert only(queue).spec.source == f"{folder}@{git('rev-parse', 'HEAD').strip()}"
 
 
 def test_a_wheel_is_taken_along(job: Run, queue: Queue, tmp_path: Path) -> None:
