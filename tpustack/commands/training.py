@@ -335,30 +335,14 @@ def _write_prometheus(target: str, text: str) -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
 )
-@click.option(
-    "--export",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Serve nothing: write the page as it is now, for reading alone, to this folder.",
-)
-def dashboard_command(
-    stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None, export: Path | None
-) -> None:
+def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
     """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
 
     The page is served on this machine alone, at an address that only this output shows.
     It ends with Ctrl-C, and keeps nothing.
     """
-    if export is not None and port is not None:
-        raise UsageError("--export serves nothing, so it excludes --port")
-    from tpustack.dashboard import server
+    from tpustack.dashboard.server import serve
     from tpustack.dashboard.sources import places
 
     found = places(stacks, buckets)
-    if export is None:
-        server.serve(found, port or 0, lambda url: click.echo(f"{url}\nCtrl-C ends it."))
-        return
-    click.echo(
-        f"{server.export(found, export)} written. A browser shows it only from a web server: "
-        f"python3 -m http.server --bind 127.0.0.1 --directory {export}"
-    )
+    serve(found, port or 0, lambda url: click.echo(f"{url}\nCtrl-C ends it."))

@@ -1,7 +1,6 @@
 """The dashboard's server: one page, reached on this machine alone by the holder of the token.
 
-From the outside in: the socket and the guard, the routes, the stream of changes, a job's log; at
-the end the export, which is the same page without a server.
+From the outside in: the socket and the guard, the routes, the stream of changes, a job's log.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import logging
 import re
 import secrets
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -443,51 +441,3 @@ def _last(pieces: Sequence[Item]) -> Sequence[Item]:
 def _decoder() -> codecs.IncrementalDecoder:
     # A character may be in two pieces, but not in two tries.
     return codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-
-# --- The page as a few files for a website, as it is at one moment.
-
-_SNAPSHOT = "snapshot.json"
-_LIVE, _STILL = b'<meta name="source" content="live">', b'<meta name="source" content="%s">'
-# The newest trainings of each place whose curves go along.
-_MOST_CURVES = 20
-
-
-def export(places: Sequence[Place], folder: Path) -> Path:
-    """Write the page into a folder, and return its first file.
-
-    Logs do not go along, nor do the files of jobs: a website may be public.
-
-    Raises:
-        TpustackError: nothing could be read, or the folder can't be written.
-    """
-    snapshot = take_snapshot(places, Google())
-    page = assets()
-    page[_INDEX] = page[_INDEX].replace(_LIVE, _STILL % _SNAPSHOT.encode())
-    page[_SNAPSHOT] = _line_of(snapshot)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in page.items():
-            (folder / name).write_bytes(content)
-    except OSError as error:
-        raise TpustackError(f"--export={folder}: it can't be written: {error.strerror}") from None
-    return folder / _INDEX
-
-
-def take_snapshot(places: Sequence[Place], google: Google) -> Json:
-    """Return what the page shows now. Raises TpustackError if none of the places can be read."""
-    with ThreadPoolExecutor(_SOURCES_AT_ONCE) as threads:
-        messages = list(threads.map(Source.message, sources(places, google)))
-    problems = [each["problem"] for each in messages if each["place"]]
-    if problems and all(problems):
-        raise TpustackError("\n".join(dict.fromkeys(problems)))
-    buckets = {place.name: place.bucket for place in places}
-    found = {
-        f"{message['place']}/{each['folder']}": curves(
-            google, buckets[message["place"]], each["folder"]
-        )
-        for message in messages
-        if message["topic"] == "trainings"
-        for each in message["data"][:_MOST_CURVES]
-    }
-    return {"at": time.time(), "messages": messages, "curves": found}

@@ -17,7 +17,7 @@ from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
 from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
-from tpustack.dashboard.server import export, feed, take_snapshot
+from tpustack.dashboard.server import feed
 from tpustack.dashboard.sources import Place, Source, places, sources, tpus_of_zone
 from tpustack.errors import TpustackError, UsageError
 
@@ -110,7 +110,6 @@ def test_every_wrong_name_is_told_at_once(project: Path) -> None:
     [
         (("--bucket", "x"), "--bucket: x is not a bucket. Write it like gs://BUCKET"),
         (("--stack", "none"), "there is no stack none"),
-        (("--export", "out", "--port", "80"), "--export serves nothing, so it excludes --port"),
         (("--port", "70000"), "70000 is not in the range"),
     ],
 )
@@ -120,35 +119,6 @@ def test_a_wrong_option_ends_the_command_with_one_message(
     done = run("dashboard", *arguments)
     assert done.code == 2
     assert said in done.err
-
-
-def test_an_export_is_whole_and_has_neither_logs_nor_variables(
-    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tpustack.dashboard.server.Google", lambda: google)
-    queue.store.write("jobs/runs/logs/0001/000000000000000", b"what it wrote")
-    index = export([place], tmp_path / "site")
-    assert 'content="snapshot.json"' in index.read_text(encoding="utf-8")
-    assert {"main.js", "style.css"} <= {path.name for path in index.parent.iterdir()}
-    text = (index.parent / "snapshot.json").read_text(encoding="utf-8")
-    topics = [message["topic"] for message in json.loads(text)["messages"]]
-    assert sorted(topics) == ["jobs", "stacks", "tpus", "trainings"]
-    assert "what it wrote" not in text
-    assert "secret" not in text
-
-
-def test_an_export_of_nothing_that_can_be_read_is_refused(google: Google) -> None:
-    with pytest.raises(TpustackError, match="there is no bucket gs://nowhere"):
-        take_snapshot([Place("nowhere", "nowhere")], google)
-
-
-def test_an_export_into_what_is_no_folder_is_one_message(
-    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tpustack.dashboard.server.Google", lambda: google)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TpustackError, match="it can't be written"):
-        export([place], tmp_path / "file" / "site")
 
 
 def test_a_source_tells_any_failure_and_goes_on() -> None:
