@@ -1,4 +1,8 @@
-"""`tpustack init`: makes a new stack: its settings file, its backend, its secrets provider."""
+"""`tpustack init`: makes a new stack: its settings file, its backend, its secrets provider.
+
+Questions and options are checked by what checks stack files, so that what is accepted deploys:
+first each answer alone, with valid answers in place of those that are missing, then all together.
+"""
 
 import getpass
 import os
@@ -85,6 +89,7 @@ def init_command(
     Asks for what no option says. Only what the catalog allows is offered. An existing file is
     never touched. The file is a person's own: git ignores it.
     """
+    # A name that can't be is refused before the first question.
     path = _path_for(name)
     catalog = Catalog()
     options["owner"] = _owner_of(name) if options["owner"] is None else options["owner"]
@@ -120,6 +125,7 @@ def _refuse_wrong(
     stack: str, given: dict[str, str], backend: str | None, provider: str | None
 ) -> None:
     """Raise UsageError with all that is wrong with the options, and what is missing unasked."""
+    # Two options may have one problem, as a type that the zone lacks.
     found = [_problem_of(stack, key, given) for key in given]
     found.append(_backend_problem(backend) if backend else None)
     found.append(_secrets_problem(provider) if provider else None)
@@ -165,6 +171,7 @@ def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str
             shown = f"{cost.dollars(price.amount)} an hour" if price else cost.UNKNOWN
             click.echo(f"  {way}: {shown}")
         ask("capacity", "Capacity", str(Capacity.ON_DEMAND))
+    # Optional, so its absence is an answer where nothing can be asked.
     if "data" not in answers and sys.stdin.isatty():
         folder = "folder that `tpu-training data convert` wrote; empty: it is in the bucket"
         ask("data", f"Data ({folder})", "")
@@ -204,7 +211,10 @@ _HEADING = """# Made by `tpustack init`. Every setting is described in docs/sett
 
 @dataclass(frozen=True)
 class Answers:
-    """The settings that only the user can know; a stack of the team has no owner."""
+    """The settings that only the user can know, as text that may still be wrong.
+
+    A stack of the whole team has no owner. Without `data` the bucket must have the data set.
+    """
 
     project: str
     zone: str
@@ -227,6 +237,7 @@ class Answers:
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
+            # What is as the default has no line: the file shows what was chosen.
             **({"tpu-stack:training": training} if training else {}),
             **_OF_A_PERSON,
         }
@@ -263,6 +274,7 @@ def _owner_of(stack: str) -> str:
         return ""
     if f"-{stack}".endswith(f"-{person.strip('-')}"):
         return ""
+    # Names of buckets and accounts have the least room, and a cut name is better than no stack.
     room = LONGEST_PREFIX - len(f"tpu-stack-{stack}-")
     return person.strip("-")[: max(room, 1)].strip("-")
 
@@ -303,10 +315,10 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]
         return list(error.problems)
     found = find_problems(settings, stacks.context_of(stack, settings, catalog))
     if wrong := [problem for problem in found if problem.setting == "namePrefix"]:
-        # All names begin with the stack's, so it is the name that is wrong.
+        # The file does not set it: it follows from the stack's name, so that is what is wrong.
         why = wrong[0].why.removeprefix("and ")
         cure = "Use a short one of lower-case letters, digits and hyphens"
-        return [Problem(_NAME, stack, f"is no good beginning of names: it {why}", cure)]
+        return [Problem(_NAME, stack, f"can't begin names: it {why}", cure)]
     return [
         problem
         for problem in found
@@ -392,6 +404,7 @@ def _home(project: str, backend: str | None, provider: str | None) -> Home:
     )
     passphrase = None
     if provider == PASSPHRASE and not _has_passphrase():
+        # Handed to the engine alone: in a file of ours it would outlive its purpose.
         passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
     return Home(backend, provider, passphrase)
 
@@ -411,7 +424,7 @@ def _backend_problem(backend: str) -> Problem | None:
         return Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
     if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
         return None
-    why = "is no place for Pulumi's state"
+    why = "is not a place for Pulumi's state"
     cure = "Use gs://BUCKET, which is made if it is not there, or file for this machine alone"
     return Problem("--backend", backend, why, cure)
 
@@ -445,6 +458,7 @@ def _make_home(home: Home, stack: str, *, project: str, region: str) -> Iterator
         yield f"Wrote a new passphrase to {made}. Keep it: every change of the stack needs it."
     variables = {PASSPHRASE_VARIABLE: home.passphrase} if home.passphrase else {}
     is_file = home.backend == _FILE_BACKEND
+    # A login would change the backend of all projects of the user, against the variable's word.
     if not os.environ.get(BACKEND):
         _pulumi(variables, "login", _file_url() if is_file else home.backend)
     _pulumi(variables, "stack", "init", stack, f"--secrets-provider={home.secrets_provider}")
@@ -479,6 +493,7 @@ def _pulumi(variables: Mapping[str, str], *arguments: str) -> None:
         check=False,
     )
     if done.returncode != 0:
+        # Some errors of the engine are on standard output.
         message = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
         raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {message}")
 
@@ -503,6 +518,7 @@ def ensure_state_bucket(google: Google, name: str, *, project: str, region: str)
     bucket = {
         "name": name,
         "location": region.upper(),
+        # The state names every resource, and has secrets, if only encrypted ones.
         "iamConfiguration": {
             "uniformBucketLevelAccess": {"enabled": True},
             "publicAccessPrevention": "enforced",

@@ -42,6 +42,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
         if stack is None:
             raise UsageError("--live asks about one stack: name it with --stack")
         sys.exit(_live(stack, catalog, as_json=as_json))
+    # One wrong file hides no other: a pipeline shows them all in one run.
     names = stacks.all_stacks() if stack is None else [stack]
     reports = [stacks.check(name, catalog) for name in names]
     if as_json:
@@ -54,7 +55,10 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
 
 
 def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
-    """Check a stack's file, then ask Google about it; return the exit code."""
+    """Check a stack's file, then ask Google about it; return the exit code.
+
+    Google is not asked about a file with problems: its answers would be about wrong names.
+    """
     # They take a while to load, for which only those who ask should wait.
     from tpustack.cloud.google import Google
     from tpustack.live import check
@@ -78,6 +82,7 @@ def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
 
 
 def _print_report(report: Report) -> None:
+    """Print what a person must mend to standard error, all else to standard output."""
     if report.problems:
         count = counted(len(report.problems), "problem")
         click.echo(f"{report.stack}: {count} ({report.file})", err=True)
@@ -89,32 +94,32 @@ def _print_report(report: Report) -> None:
             click.echo(f"  warning: {warning}")
 
 
+# Eleven years: a longer run is a slip of the keyboard.
 _MOST_HOURS = 100_000
 
 
-class Hours(click.ParamType[Decimal]):
-    """Hours as an exact number above 0: prices are decimal, too."""
-
-    name = "hours"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Decimal:
-        """Return the number. Fails the command, exit code 2, if it is none or out of range."""
-        try:
-            hours = Decimal(str(value))
-            fits = 0 < hours <= _MOST_HOURS
-        except InvalidOperation:
-            fits = False
-        if not fits:
-            self.fail(f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}", param)
-        return hours
+def _hours(ctx: click.Context, param: click.Parameter, value: str) -> Decimal:
+    """Return hours as an exact number: prices are decimal, and floats would not add up."""
+    try:
+        hours = Decimal(value)
+        fits = 0 < hours <= _MOST_HOURS
+    except InvalidOperation:
+        fits = False
+    if not fits:
+        text = f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}"
+        raise click.BadParameter(text, ctx, param)
+    return hours
 
 
 @click.command("cost")
 @console.stack("The stack.")
 @click.option(
-    "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
+    "--hours",
+    callback=_hours,
+    metavar="HOURS",
+    default="24",
+    show_default=True,
+    help="How long a run takes.",
 )
 @click.option(
     "--accelerator-type",
@@ -182,10 +187,11 @@ def cost_command(
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
     types = catalog.accelerators
-    known = name in types or name in catalog.prices.gpus
-    if not known:
+    # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
+    if name not in types and name not in catalog.prices.gpus:
         cure = nearest(name, [*types, *catalog.prices.gpus])
-        yield Problem("--accelerator-type", name, "is no accelerator in the catalog", cure)
+        yield Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
+    # A dict, since a set would name the regions in another order each time.
     regions = {
         zone.rpartition("-")[0]: None
         for other in types.values()
@@ -214,6 +220,7 @@ def permissions_command(stack: str, look: bool) -> None:
         "stage": "GA",
         "includedPermissions": permissions.of_project(*kinds),
     }
+    # What a role of the project can't give follows as comments, which gcloud ignores in the file.
     if permissions.billing_role:
         needed = ", ".join(permissions.of_billing_account(*kinds))
         click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
@@ -276,7 +283,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
         listing = _TABLES[table](catalog, zone, kind)
     if as_json:
         console.echo_json({table: listing.records})
-    elif len(listing.rows) == 1:
+    elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
         refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
     else:
         click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
@@ -285,6 +292,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
 def _catalog_problems(
     catalog: Catalog, table: str, zone: str | None, kind: str | None
 ) -> list[Problem]:
+    # Ordered as in the catalog, which the cures name the closest of.
     zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
     types = dict.fromkeys(tables.type_names(catalog, table))
     problems = []

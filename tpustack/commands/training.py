@@ -86,6 +86,7 @@ def logs_command(stack: str, as_json: bool) -> None:
         lines = [asdict(line) for line in found]
         console.echo_json({"project": project, "vm": vm, "lines": lines})
         return
+    # A group may have replaced its VM, and two machines of one name ran at different times.
     for instance, group in groupby(found, key=lambda line: line.instance):
         first, *others = group
         click.echo(f"{vm} (number {instance}) from {first.time} on:")
@@ -138,6 +139,7 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
 
 
 def _read(file: BinaryIO) -> str:
+    """Return a log's text: a pasted one may have bytes of any encoding, and errors are ASCII."""
     try:
         content = file.read()
     except OSError as error:
@@ -146,6 +148,7 @@ def _read(file: BinaryIO) -> str:
 
 
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
+    """Return the names and texts of a stack's own logs. Raises TpustackError."""
     from tpustack.cloud.google import Google
     from tpustack.engine.backend import outputs_of
     from tpustack.logs.serial import stack_texts
@@ -167,6 +170,7 @@ def _what_fits(stack: str | None) -> str:
 
 
 def _print_errors(findings: list[Finding], unknown: list[Unknown], fits: str | None) -> None:
+    """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
     found: list[Finding | Unknown] = [*findings, *unknown[:_MOST_UNKNOWN]]
     for one in sorted(found, key=_comes_later):
@@ -189,6 +193,7 @@ def _print_errors(findings: list[Finding], unknown: list[Unknown], fits: str | N
 
 
 def _comes_later(one: Finding | Unknown) -> bool:
+    # Sorting is stable: all others keep the order of the log.
     return _ENDED not in one.text
 
 
@@ -228,12 +233,14 @@ def goodput_command(
         where, tries = _job_of_queue(stack, what)
     else:
         where = what or _job_of(stack)
+    # A ledger does not know why its machine went; the job's record does.
     ends = [(one.started, one.why) for one in tries]
     ledger = ledgers.ended_by(ledgers.read(goodput.files_of(where)), ends)
     if not ledger.entries:
         broken = "".join(f"; {problem}" for problem in ledger.problems)
         raise TpustackError(f"{where}: no training has written a ledger there{broken}")
     total = accounts.account(ledger)
+    # What MODEL_DIR cost is not known: no stack is named that it ran on.
     money = None if what and not stack else _money(stack, total)
     if plot:
         from tpu_training.errors import InputError
@@ -281,6 +288,7 @@ def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
 
 
 def _job_of(stack: str | None) -> str:
+    """Return the folder of a stack's own training, as `pulumi up` has named it."""
     from tpustack.engine.backend import outputs_of
 
     return str(outputs_of(stack)["job_url"])
@@ -299,6 +307,7 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
 
 
 def _money(stack: str | None, total: "Account") -> "Money":
+    """Return what the time has cost, by the stack's settings as they are now."""
     from infra.catalog import Catalog
     from infra.cost import of_stack
     from tpustack import goodput, stacks

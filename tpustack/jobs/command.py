@@ -1,4 +1,8 @@
-"""`tpustack job`: submit programs to a stack's queue, and look after them."""
+"""`tpustack job`: submit programs to a stack's queue, and look after them.
+
+Completion in shells loads this module at each press of a key, so tables, settings and the engine
+are imported by the functions that need them.
+"""
 
 import codecs
 import dataclasses
@@ -134,10 +138,11 @@ def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     jobs.read_job(queue, job)
     pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
+    # Bytes, since a program may write any: text would lose some of them in a pipe.
     for text in _as_lines(pieces) if as_json else _shown(pieces):
         sys.stdout.buffer.write(text)
         sys.stdout.buffer.flush()
-    if follow:
+    if follow:  # For scripts, as if the job had run here.
         sys.exit(jobs.read_job(queue, job).code)
 
 
@@ -155,7 +160,7 @@ def stop(queue: Queue, job: str, as_json: bool) -> None:
 @command.command("wait")
 @options.job_argument
 @options.on_queue
-@click.option("--timeout", type=options.Span(), help="Wait no longer than this, such as 2h.")
+@options.span_option("--timeout", "Wait no longer than this, such as 2h.")
 @console.as_json("job")
 def wait(queue: Queue, job: str, timeout: float | None, as_json: bool) -> None:
     """Wait until a job has ended, and end with its exit code (143: stopped, 124: timed out)."""
@@ -202,6 +207,7 @@ def resubmit(
     queue = open_queue(stack, bucket)
     with explained(queue):
         old = jobs.read_job(queue, job)
+        # Asked once more, since only the record says what the stack must be able to run.
         open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = vertex.place_again(stack, image, old.spec)
         if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
@@ -239,7 +245,7 @@ def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a JSON object for each line; bytes that are no text become escapes."""
+    """Yield a JSON object for each line; bytes that are not UTF-8 become escapes."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

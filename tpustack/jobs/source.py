@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     _Specs = list[tuple[Path, GitIgnoreSpec]]
 
 IGNORE_FILES = (".gitignore", ".tpustackignore")
+# Never goes along, whatever ignore files say: it is made again there, or is of no use there.
 _ALWAYS = (".git", ".hg", ".svn", "__pycache__", ".venv", "venv", ".DS_Store", "node_modules")
+# What belongs to a program; data belongs into the bucket, where each attempt finds it.
 MOST_BYTES = 200 << 20
 _MOST_FILES = 20_000
+# Problems that are named: the first ones show which line of an ignore file is missing.
 _SHOWN = 10
+# https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 _WHEEL = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(-\d\w*)?-\w[\w.]*-\w[\w.]*-\w[\w.]*\.whl")
 
 
@@ -95,6 +99,7 @@ def archive_of(file: IO[bytes], *names: str) -> Archive:
     """Return the content of a file, which has files of these names in it. Raises OSError."""
     digest = hashlib.sha256()
     file.seek(0)
+    # In parts: an archive may be larger than what this computer has free.
     while part := file.read(1 << 20):
         digest.update(part)
     size = file.tell()
@@ -139,7 +144,12 @@ def _packed(folder: Path, files: list[Path]) -> Archive:
 
 
 def _files(folder: Path, specs: "_Specs") -> Iterator[Path]:
-    """Yield files and links below a folder, but for what is ignored, in order."""
+    """Yield files and links below a folder, but for what is ignored, in order.
+
+    Args:
+        folder: where to look.
+        specs: the rules of the folders above it, the outermost first, each with its folder.
+    """
     from pathspec import GitIgnoreSpec
 
     for name in IGNORE_FILES:
@@ -198,6 +208,7 @@ _NAMES = (
     *("*.keystore", "*.kdbx", "*.ppk", "gha-creds-*.json", "application_default_credentials.json"),
     *("client_secret*.json", "kubeconfig", "credentials.tfrc.json"),
 )
+# Named like files with secrets, and committed on purpose.
 _EXAMPLES = (".env.example", ".env.sample", ".env.template")
 # The forms that the givers of tokens document, or that gitleaks knows.
 _PATTERNS: Mapping[str, re.Pattern[bytes]] = {
@@ -221,6 +232,7 @@ def why_secret(path: Path) -> str | None:
     name = path.name.lower()
     if name not in _EXAMPLES and any(fnmatchcase(name, pattern) for pattern in _NAMES):
         return "its name is that of a file with keys"
+    # An example's content is searched all the same: people do fill them in.
     try:
         with path.open("rb") as file:
             return secret_in(file.read(_LONGEST))

@@ -22,33 +22,38 @@ from tpustack.jobs.source import Source, secret_in, source_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# A year. The record's reader takes no NaN or infinity, which a float of many digits would become.
 _LONGEST_SPAN = 365 * 86400.0
 # Bytes of a requirements file, which is a part of the job's record: thousands of hashes fit.
 _LONGEST_TEXT = 256 << 10
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Of a requirements file: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 _OPTION_WITH_FILE = re.compile(r"-(r|c|e)\b|--(requirement|constraint|editable)\b")
 
 
-class Span(click.ParamType[float]):
-    """A duration in seconds, written like 90s, 30m, 2h or 1d."""
+def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = _SPAN.fullmatch(value)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= _LONGEST_SPAN:
+        text = f"{value!r} is not a duration. Write it like 90s, 30m or 2h"
+        raise click.BadParameter(text, ctx, param)
+    return seconds
 
-    name = "duration"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds. Fails the command, exit code 2, for anything else."""
-        found = _SPAN.fullmatch(str(value))
-        seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-        if not 0 < seconds <= _LONGEST_SPAN:
-            self.fail(f"{value!r} is not a duration. Write it like 90s, 30m or 2h", param)
-        return seconds
+def span_option(name: str, help: str) -> Callable[[_F], _F]:
+    """Declare an option whose value is seconds, written like 90s, 30m, 2h or 1d."""
+    return click.option(name, callback=_span, metavar="DURATION", help=help)
 
 
 def queue_options(command: _F) -> _F:
-    """Declare `--stack` and `--bucket`, one of which names the queue."""
+    """Declare `--stack` and `--bucket`, one of which names the queue.
+
+    A bucket is enough for those who have no clone of the project with the stack's file.
+    """
     bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
     return console.stack("The queue of this stack.")(bucket(command))
 
@@ -84,6 +89,7 @@ def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
+# How often a job is started again: after as many, a person should look.
 _BUDGET = click.IntRange(0, 1000)
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
@@ -100,7 +106,7 @@ _OPTIONS = (
     ),
     click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Higher first."),
     click.option("--after", multiple=True, metavar="JOB", help="Run once JOB has succeeded."),
-    click.option("--timeout", type=Span(), help="End a try after so long, such as 2h."),
+    span_option("--timeout", "End a try after so long, such as 2h."),
     click.option("--failures", type=_BUDGET, default=0, help="Starts after failures (0)."),
     click.option("--preemptions", type=_BUDGET, default=10, help="Starts after preemptions (10)."),
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
@@ -112,6 +118,7 @@ _OPTIONS = (
 
 def job_options(command: _F) -> _F:
     """Declare the options whose values `JobOptions` takes."""
+    # The help has them in the order in which decorators would stand, the last one applied first.
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -181,6 +188,7 @@ def _name_problems(name: str | None) -> Iterator[str]:
 
 
 def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with variables; who may read the bucket may read their values."""
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not _VARIABLE.fullmatch(name):
@@ -193,6 +201,7 @@ def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
 
 
 def _requirements_problems(path: Path | None) -> Iterator[str]:
+    """Yield what is wrong with a requirements file: its text alone goes into the job's record."""
     if path is None:
         return
     try:
@@ -226,6 +235,7 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
     except ValueError as error:
         yield f"--command: bash can't read {command!r}: {str(error).lower()}"
         return
+    # A wheel's files are installed, and not in the folder that the command runs in.
     names = source.archive.names if source.archive and source.kind == "folder" else frozenset()
     for file in _files_run(words):
         if file not in names:
@@ -241,6 +251,7 @@ def _files_run(words: list[str]) -> Iterator[str]:
 
     Only what is sure counts, `./FILE` and `python FILE`: a wrong guess would refuse a good job.
     """
+    # Assignments may stand before a command.
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
         words = words[1:]
     if not words:

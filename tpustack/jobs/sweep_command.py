@@ -21,7 +21,7 @@ from tpustack.jobs.source import upload
 from tpustack.jobs.spec import JobOptions, job_options
 from tpustack.jobs.vertex import place_again, place_of
 
-# What the stack's own training is written for.
+# What the stack's own training is written for, and how the agent's variables become its arguments.
 _FRAMEWORK = "tensorflow"
 _TRAINER = (
     'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '
@@ -69,6 +69,7 @@ def sweep(
     keep running, and --resume continues. Poor trials end early. With --on vertex, Vertex AI runs
     each on a TPU of its own.
     """
+    # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
     managed = given["on"] == "vertex"
     submits = resume is None
@@ -129,6 +130,7 @@ def _begin(
     else:
         place_of(None, asked)  # Refuses what is for Vertex AI alone.
     spec, source = asked.checked(None)
+    # The name is by all that makes the sweep, so the same one is not begun twice by accident.
     on = next(iter(places.values()), {})
     all_of_it = replace(spec, command=f"{command} {settings}", vertex=on)
     made = sweeps.Sweep(
@@ -139,6 +141,7 @@ def _begin(
         **settings,
     )
     record = sweeps.Record(queues[0].store, made.name)
+    # Before the record: a command that continues the sweep needs the archive in the bucket.
     for queue in queues:
         if source.archive is not None:
             upload(queue, source.archive)
@@ -164,11 +167,13 @@ def command_of(stack: str | None, *, managed: bool = False) -> str:
             "--command: (not given), and without --stack there is no training to vary. Give one "
             'like --command "python main.py"'
         )
+    # Quoted, since bash on the machine splits them again.
     return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
 
 
 def _refuse_others() -> None:
     """Raise UsageError for options that a sweep has for good once it is begun."""
+    # click knows whether a value is a default, which their values alone do not show.
     context = click.get_current_context()
     given = {
         parameter.opts[0]

@@ -169,6 +169,7 @@ def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
         GoogleError: the bucket refuses.
     """
     jobs = CustomJobs(Google(), where["project"], where["region"])
+    # The agent is one file, which the container reads from the bucket by its digest.
     content = program().encode()
     agent = archive_of(io.BytesIO(content))
     try:
@@ -208,6 +209,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
         "workerPoolSpecs": [pool],
         "serviceAccount": where["account"],
         "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{paths.folder(job.name)}"},
+        # Vertex AI's own retries start the container again, whose agent counts that as an attempt.
         "scheduling": {"disableRetries": job.spec.preemptions == 0, **strategy},
         **({"network": where["network"]} if where.get("network") else {}),
     }
@@ -309,16 +311,16 @@ def _reason(custom: dict[str, Any], job: Job) -> str:
         return "it was cancelled on Vertex AI"
     if not (error := custom.get("error")):
         return ""
-    said = str(error.get("message", "it does not say why"))
+    reason = str(error.get("message", "it does not say why"))
     # Google has no codes for these: the words are those of its own troubleshooting pages.
-    if "nsufficient" in said:
-        said += " (no capacity: another region by jobs.vertex.region, or later)"
-    elif "mage" in said and ("pull" in said or "ound" in said):
-        said += " (--image: one that Vertex AI's service agent may read)"
-    elif "quota" in said:
+    if "nsufficient" in reason:
+        reason += " (no capacity: another region by jobs.vertex.region, or later)"
+    elif "mage" in reason and ("pull" in reason or "ound" in reason):
+        reason += " (--image: one that Vertex AI's service agent may read)"
+    elif "quota" in reason:
         region = job.spec.vertex["region"]
-        said += f" (ask for more in {region} on the page IAM & Admin > Quotas)"
-    return f"Vertex AI: {said}"
+        reason += f" (ask for more in {region} on the page IAM & Admin > Quotas)"
+    return f"Vertex AI: {reason}"
 
 
 _API = "aiplatform.googleapis.com"
@@ -353,10 +355,10 @@ class CustomJobs:
         if status >= 500:
             raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
         if status >= 400:
-            said = message(content).strip().rstrip(".")
+            text = message(content).strip().rstrip(".")
             raise TpustackError(
-                f"Vertex AI does not take the job: {self._cure(status, said, where)}. "
-                f"Google's answer: {said}. Nothing was queued"
+                f"Vertex AI does not take the job: {self._cure(status, text, where)}. "
+                f"Google's answer: {text}. Nothing was queued"
             )
         return str(json.loads(content)["name"])
 
@@ -374,7 +376,7 @@ class CustomJobs:
         number = str(job["name"]).rpartition("/")[2]
         self._google.post(f"{self._parent}/{number}:cancel", {}, {})
 
-    def _cure(self, status: int, said: str, where: Mapping[str, str]) -> str:
+    def _cure(self, status: int, text: str, where: Mapping[str, str]) -> str:
         """Return the cure of a refusal, by its status and Google's words."""
         project, region, account = self._project, self._region, where["account"]
         if status == 429:
@@ -396,9 +398,9 @@ class CustomJobs:
                 "": f"you may not make custom jobs in {project}. Ask for roles/aiplatform.user: "
                 f"{by_submitters}",
             }
-            return next(cure for words, cure in cures.items() if words in said)
-        if "does not exist" in said and account in said:
+            return next(cure for words, cure in cures.items() if words in text)
+        if "does not exist" in text and account in text:
             return f"there is no account {account}. `pulumi up` makes it"
-        if status == 400 and region in said:
+        if status == 400 and region in text:
             return f"{region} may have no such TPU. Set jobs.vertex.region, or give --tpu"
         return f"HTTP status {status}"

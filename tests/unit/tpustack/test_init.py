@@ -172,7 +172,7 @@ def test_what_no_option_says_is_asked_until_it_is_right(
     assert "TPUs in europe-west4-b: v5litepod-1, v5litepod-4" in done.out
     assert "spot: $1.78 an hour" in done.out
     assert 'training.data: "nowhere" does not exist.' in done.err
-    assert '--backend: "s3://bucket" is no place for Pulumi\'s state.' in done.err
+    assert '--backend: "s3://bucket" is not a place for Pulumi\'s state.' in done.err
     assert '--secrets-provider: "gcpkms://key" encrypts no secrets here.' in done.err
     config = config_of(project, "mine")
     assert config["tpu-stack:zone"] == "europe-west4-b"
@@ -294,9 +294,9 @@ def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("BIG", 'NAME: "BIG" is no good beginning of names: it would be'),
+        ("BIG", "can't begin names: it would be"),
         ("a-very-long-name-of-a-stack", "has 37 characters"),
-        ("-", "is no good beginning of names"),
+        ("-", "can't begin names"),
         ("../up", '"../up" is no name of a stack'),
     ],
 )
