@@ -34,7 +34,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 
 @given(st.text())
-def test_nothing_that_controls_anything_is_left(text: str) -> None:
+def test_control_characters_are_removed(text: str) -> None:
     assert not _CONTROLS.search(console.plain(text))
     assert not _CONTROLS.search(console.line(text))
 

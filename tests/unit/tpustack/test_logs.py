@@ -102,7 +102,7 @@ def test_long_trainings_come_in_several_pages(
     assert len(run("logs", "--stack", stack).out.splitlines()) == 6
 
 
-def test_where_nothing_is_there_it_says_what_may_be_off(run: Run, stack: str, cloud: None) -> None:
+def test_an_empty_log_says_what_may_be_switched_off(run: Run, stack: str, cloud: None) -> None:
     done = run("logs", "--stack", stack)
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -127,7 +127,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(
     )
 
 
-def test_who_may_not_read_hears_which_role_lets_them(
+def test_a_denied_read_names_the_missing_role(
     run: Run, stack: str, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = session(cloud, "user:stranger@example.com")

@@ -86,7 +86,7 @@ def test_lost_tpus_are_found_in_a_list_of_each_zone(
     assert calls() == len(ZONES)
 
 
-def test_no_tpu_is_taken_for_gone_while_google_does_not_reach_its_zone(
+def test_no_tpu_counts_as_lost_while_its_zone_is_unreachable(
     google: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(google, "get", lambda *_: {"unreachable": [ZONES[0]]})

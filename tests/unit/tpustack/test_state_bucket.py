@@ -31,7 +31,7 @@ def ensure(cloud: LocalCloud, *member: str) -> bool:
     return init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
 
 
-def test_it_is_made_once_private_and_with_its_old_versions(cloud: LocalCloud) -> None:
+def test_the_state_bucket_is_created_once_private_and_versioned(cloud: LocalCloud) -> None:
     assert [ensure(cloud), ensure(cloud)] == [True, False]
     bucket = Client(cloud).get(f"storage.googleapis.com/storage/v1/b/{NAME}")
     assert bucket["location"] == "US-CENTRAL1"
@@ -45,7 +45,7 @@ def test_it_is_made_once_private_and_with_its_old_versions(cloud: LocalCloud) ->
     assert rule["condition"] == {"numNewerVersions": 100, "isLive": False}
 
 
-def test_two_who_make_it_at_the_same_moment_both_go_on(
+def test_two_engineers_may_create_the_state_bucket_at_the_same_moment(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = init._is_there
@@ -57,7 +57,7 @@ def test_two_who_make_it_at_the_same_moment_both_go_on(
     assert ensure(cloud) is False
 
 
-def test_a_bucket_of_somebody_elses_is_refused_with_googles_reason(cloud: LocalCloud) -> None:
+def test_a_bucket_name_in_use_is_refused_with_googles_reason(cloud: LocalCloud) -> None:
     ensure(cloud)
     with pytest.raises(TpustackError, match="answers 403: stranger@"):
         ensure(cloud, "user:stranger@example.com")

@@ -100,7 +100,7 @@ def test_no_text_becomes_an_element_or_gets_lost(browser: Page, texts: list[str]
     assert made == [[text, 1] for text in texts]
 
 
-def test_a_fast_log_is_bounded_and_stands_still_while_somebody_reads(
+def test_a_fast_log_is_bounded_and_does_not_scroll_away_from_the_reader(
     shown: Page, write: Write
 ) -> None:
     count = 0
@@ -127,7 +127,7 @@ def test_a_fast_log_is_bounded_and_stands_still_while_somebody_reads(
     shown.wait("document.querySelector('#log').textContent.includes('row 8999')")
 
 
-def test_a_preemption_appears_by_itself(
+def test_a_preemption_appears_without_a_reload(
     browser: Page, client: Client, queue: Queue, google: Google
 ) -> None:
     stack = a_stack("dev")

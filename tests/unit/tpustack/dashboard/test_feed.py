@@ -42,7 +42,7 @@ def first(found: Sequence[Source], count: int) -> list[dict[str, Any]]:
         loop.close()
 
 
-def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
+def test_a_bucket_alone_shows_jobs_tpus_and_trainings(
     queue: Queue, google: Google, place: Place
 ) -> None:
     queue.store.write("runners/a-tpu.json", b"{}")
@@ -54,13 +54,13 @@ def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
     assert {each["problem"] for each in said.values()} == {""}
 
 
-def test_a_source_speaks_again_only_when_something_has_changed() -> None:
+def test_a_source_sends_only_changes() -> None:
     answers = iter([[{"n": 1}], [{"n": 1}], [{"n": 1}], [{"n": 2}]])
     source = Source("jobs", "p", 0.0, lambda: next(answers, [{"n": 2}]))
     assert [each["data"][0]["n"] for each in first([source], 2)] == [1, 2]
 
 
-def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
+def test_an_unreadable_source_hides_no_other() -> None:
     def refused() -> list[dict[str, Any]]:
         raise TpustackError("you may not")
 
@@ -69,7 +69,7 @@ def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
     assert (said["a"]["problem"], said["b"]["data"]) == ("you may not", [{"name": "x"}])
 
 
-def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google: Google) -> None:
+def test_preempted_and_absent_tpus_are_shown_as_such(client: Client, google: Google) -> None:
     project = projects.DEFAULT_PROJECT
     make_tpu(client, "a")
     wanted = {"a": a_stack("dev"), "b": a_stack("prod")}
@@ -98,7 +98,7 @@ def test_all_stacks_are_shown_when_none_is_named_and_a_wrong_file_hides_no_other
     assert found["dev"].bucket
 
 
-def test_every_wrong_name_is_told_at_once(project: Path) -> None:
+def test_all_wrong_names_are_reported_at_once(project: Path) -> None:
     with pytest.raises(UsageError) as told:
         places(("none", "dev"), ("s3://x",))
     assert "there is no stack none" in str(told.value)
@@ -121,7 +121,7 @@ def test_a_wrong_option_ends_the_command_with_one_message(
     assert said in done.err
 
 
-def test_a_source_tells_any_failure_and_goes_on() -> None:
+def test_a_source_reports_any_failure_and_is_read_again() -> None:
     answers: Iterator[Any] = iter([KeyError("[/x]"), [{"loss": float("nan")}], [{"loss": 1.0}]])
 
     def read() -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def test_a_source_tells_any_failure_and_goes_on() -> None:
     assert {each["topic"] for each in said} == {"jobs"}
 
 
-def test_a_damaged_record_hides_no_other_job_and_is_said(
+def test_a_damaged_record_is_reported_and_hides_no_other_job(
     queue: Queue, google: Google, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = {**queue.summaries()["waits"], "format": 1}

@@ -18,7 +18,7 @@ from tpustack.dashboard.server import address, listen, server
 from tpustack.errors import TpustackError
 
 
-def test_whoever_opens_the_address_at_once_is_not_refused_and_it_is_of_this_machine_alone() -> None:
+def test_the_address_works_at_once_and_on_this_machine_only() -> None:
     with listen(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"

@@ -26,7 +26,7 @@ def page(google: Google) -> TestClient:
     return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers=headers)
 
 
-def test_compare_tells_what_somebody_has_changed(
+def test_compare_shows_changes_made_by_hand(
     page: TestClient, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     engine(monkeypatch, project, CHANGE)

@@ -39,7 +39,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("status", [0, 503])
-def test_a_job_whose_answer_was_lost_runs_and_gets_its_name_with_the_next_look(
+def test_a_custom_job_whose_answer_was_lost_is_found_by_its_label(
     run: Run, queue: Queue, cloud: LocalCloud, client: Client, machines: FakeMachines,
     deployed: object, status: int,
 ) -> None:  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_job_that_vertex_ai_never_had_ends_with_the_reason(
     assert "ended before Vertex AI had it" in found.reason
 
 
-def test_a_job_that_runs_is_not_ended_for_what_vertex_ai_does_not_show(
+def test_a_running_job_is_not_ended_because_vertex_ai_does_not_list_it(
     queue: Queue, client: Client, deployed: object, later: Callable[[], None]
 ) -> None:
     job = submit(queue, Spec("true", vertex=PLACE), "one", None)

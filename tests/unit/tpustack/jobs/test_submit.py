@@ -37,7 +37,7 @@ def everything(queue: Queue) -> list[str]:
     return [item.path for item in queue.store.items("")]
 
 
-def test_a_job_is_in_the_queue_with_all_that_it_was_given(
+def test_submit_queues_a_job_with_all_of_its_options(
     job: Run, queue: Queue, folder: Path, tmp_path: Path
 ) -> None:
     lock = tmp_path / "lock.txt"
@@ -68,7 +68,7 @@ def test_a_job_is_in_the_queue_with_all_that_it_was_given(
     assert names(queue, only(queue)) == ["main.py"]
 
 
-def test_what_ignore_files_name_stays_at_home(job: Run, queue: Queue, folder: Path) -> None:
+def test_ignored_files_are_not_packed(job: Run, queue: Queue, folder: Path) -> None:
     for name in ("data/big.bin", "sub/a.log", "sub/keep.log", ".git/config", "notes/x.md", "y.md"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
@@ -79,7 +79,7 @@ def test_what_ignore_files_name_stays_at_home(job: Run, queue: Queue, folder: Pa
     assert names(queue, only(queue)) == ["main.py", "sub/keep.log", "y.md"]
 
 
-def test_the_same_files_are_uploaded_once_whatever_their_times(
+def test_identical_files_are_uploaded_once_despite_new_times(
     job: Run, queue: Queue, folder: Path
 ) -> None:
     job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "a")
@@ -154,7 +154,7 @@ def test_wrong_input_is_one_message_and_nothing_is_queued(
     assert everything(queue) == []
 
 
-def test_all_that_is_wrong_is_said_at_once(job: Run, folder: Path) -> None:
+def test_all_problems_of_a_submission_are_reported_at_once(job: Run, folder: Path) -> None:
     done = job("submit", "-c", "python x.py", "--dir", str(folder), "--name", "-", "--env", "x")
     assert [line[:12] for line in done.err.splitlines()] == [
         "error: --nam",
@@ -163,7 +163,7 @@ def test_all_that_is_wrong_is_said_at_once(job: Run, folder: Path) -> None:
     ]
 
 
-def test_secrets_and_links_out_of_the_folder_stay_at_home(
+def test_secrets_and_links_out_of_the_folder_are_refused(
     job: Run, queue: Queue, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").write_text("x")
@@ -189,7 +189,7 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_read(folder: Path) -
         pack(folder, most_bytes=1 << 20)
 
 
-def test_a_wheel_is_taken_along(job: Run, queue: Queue, tmp_path: Path) -> None:
+def test_a_wheel_is_uploaded(job: Run, queue: Queue, tmp_path: Path) -> None:
     wheel = tmp_path / "mine-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("mine.py", "")
@@ -221,7 +221,7 @@ def stack_with_jobs(project: Path, queue: Queue) -> Path:
     return file
 
 
-def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
+def test_submit_warns_if_the_framework_will_find_no_tpu(
     run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = stack_with_jobs(project, queue)

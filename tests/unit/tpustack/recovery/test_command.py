@@ -67,7 +67,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_stack_that_nobody_holds_is_repaired(run: Run, held_by: Any) -> None:
+def test_an_unlocked_stack_is_repaired(run: Run, held_by: Any) -> None:
     held_by(free=True)
     done = run("recover", "--stack", "dev")
     assert (done.code, "Released" in done.out, "::tpu\n" in done.out) == (0, False, True)
@@ -85,7 +85,7 @@ def test_a_lock_whose_holder_may_be_at_work_stays_and_is_named(
     assert "`tpustack recover --yes --stack dev`" in done.err
 
 
-def test_who_says_yes_releases_it_and_learns_whose_it_was(run: Run, held_by: Any) -> None:
+def test_yes_releases_the_lock_and_names_its_holder(run: Run, held_by: Any) -> None:
     found = held_by(FRESH)
     done = run("recover", "--stack", "dev", "--yes")
     assert (done.code, found.released) == (0, True)
@@ -102,7 +102,7 @@ def test_the_lock_of_a_run_that_is_dead_for_sure_is_released_and_named(
 
 
 @pytest.mark.parametrize(("answer", "released"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_at_a_terminal_it_asks(
+def test_recover_asks_at_a_terminal_before_it_releases_a_lock(
     run: Run, held_by: Any, monkeypatch: pytest.MonkeyPatch, answer: str, released: bool
 ) -> None:
     found = held_by(FRESH)

@@ -71,7 +71,7 @@ def test_a_sweep_prints_its_trials_and_job_trials_shows_them_again(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_makes_no_sweep_is_refused_with_nothing_in_the_bucket(
+def test_an_invalid_sweep_is_refused_and_writes_nothing(
     job: Run, queue: Queue, arguments: tuple[str, ...], said: str
 ) -> None:
     done = job("sweep", *arguments)
@@ -81,7 +81,7 @@ def test_what_makes_no_sweep_is_refused_with_nothing_in_the_bucket(
     assert not list(queue.store.items(""))
 
 
-def test_without_a_command_the_training_of_the_stack_is_varied(project: Path) -> None:
+def test_a_sweep_without_a_command_varies_the_stacks_training(project: Path) -> None:
     said = command_of("dev")
     assert said.startswith("python -m tpu_training train-and-evaluate ")
     assert all(argument in said for argument in load("dev").training.args)
