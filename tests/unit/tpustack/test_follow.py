@@ -1,4 +1,4 @@
-"""`tpustack follow` says at its end what goes on costing, and which command ends that."""
+"""`tpustack follow` ends with what keeps costing, and which command ends that."""
 
 from __future__ import annotations
 

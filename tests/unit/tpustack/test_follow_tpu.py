@@ -1,4 +1,4 @@
-"""A trainer on a TPU VM, whose serial port Google shows nobody, is followed by the bucket."""
+"""A trainer on a TPU VM, whose serial port Google does not show, is followed by the bucket."""
 
 from __future__ import annotations
 

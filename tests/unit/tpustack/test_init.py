@@ -35,7 +35,7 @@ HOME = ["--backend", "file", "--secrets-provider", "passphrase"]
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> TypeIn:
-    """A terminal on which somebody types these lines."""
+    """A terminal on which these lines are typed."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -67,7 +67,7 @@ def test_all_vms_of_the_stacks_name_are_shown_oldest_first_as_follow_shows_them(
 ) -> None:
     wrote(8, b"[    1.000000] the group made a new one\n", later=60)
     wrote(7, OUTPUT)
-    wrote(9, b"[    1.000000] somebody else's\n", name="other-vm")
+    wrote(9, b"[    1.000000] of another VM\n", name="other-vm")
     done = run("logs", "--stack", stack)
     begins, again = (rfc3339(cloud.cloud.clock.now() + later) for later in (0, 61))
     assert (done.code, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""Who may ask the dashboard: its own page, and nobody else."""
+"""The dashboard answers its own page alone."""
 
 from __future__ import annotations
 

@@ -110,11 +110,11 @@ def test_a_long_log_starts_at_its_end_and_says_how_much_is_left_out(
 @pytest.mark.parametrize(
     ("verb", "path", "said"),
     [
-        ("GET", f"{JOBS}/nobody", "there is no job nobody in gs://a-bucket"),
-        ("GET", f"{JOBS}/nobody/log", "there is no job nobody"),
-        ("GET", f"{JOBS}/nobody/log.txt", "there is no job nobody"),
-        ("POST", f"{JOBS}/nobody/stop", "there is no job nobody"),
-        ("POST", f"{JOBS}/nobody/resubmit", "there is no job nobody"),
+        ("GET", f"{JOBS}/missing", "there is no job missing in gs://a-bucket"),
+        ("GET", f"{JOBS}/missing/log", "there is no job missing"),
+        ("GET", f"{JOBS}/missing/log.txt", "there is no job missing"),
+        ("POST", f"{JOBS}/missing/stop", "there is no job missing"),
+        ("POST", f"{JOBS}/missing/resubmit", "there is no job missing"),
         ("GET", f"{JOBS}/%22%3Cb%3E", "is not a job name"),
         ("GET", "/api/places/other/jobs/runs", "the dashboard does not look into 'other'"),
         ("POST", "/api/places/other/drift", "the dashboard does not look into 'other'"),

@@ -1,4 +1,4 @@
-"""Stacks on the page: what they cost, and their drift when somebody asks."""
+"""Stacks on the page: what they cost, and their drift on request."""
 
 from __future__ import annotations
 

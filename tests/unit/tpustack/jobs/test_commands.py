@@ -154,8 +154,8 @@ def test_every_command_explains_a_missing_bucket_and_a_missing_role(
     gone = run("job", *verb.split(), "--bucket", "gs://no-such-bucket")
     assert gone.code == 2
     assert "there is no bucket gs://no-such-bucket: the stack is down" in gone.err
-    nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
+    stranger = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(stranger.session))
     denied = run("job", *verb.split(), "--bucket", "gs://a-bucket")
     assert denied.code == 1
     assert "ask for roles/storage.objectUser on it" in denied.err

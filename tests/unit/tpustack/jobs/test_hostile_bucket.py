@@ -1,4 +1,4 @@
-"""Whoever may write the bucket decides neither where nor as whom a person's command acts."""
+"""Write access to the bucket decides neither where nor as whom a person's command acts."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
         {"params": "rate"},
         {"spec": []},
         {"buckets": []},
-        {"trials": [{**TRIAL, "job": "somebody-elses"}]},
+        {"trials": [{**TRIAL, "job": "other-job"}]},
         {"trials": [{**TRIAL, "bucket": "prod-bucket"}]},
         {"trials": [{**TRIAL, "params": {}}]},
         {"trials": [{**TRIAL, "params": {"rate": "[/x]"}}]},

@@ -82,7 +82,7 @@ class Killed(BaseException):
 
 
 def killed_at(client: Client, number: int, *, before: bool, other: Callable[[], object]) -> Any:
-    """A session that ends its process at one of its calls; somebody else acts just before."""
+    """A session that ends its process at one of its calls; another process acts just before."""
     calls: Iterator[int] = iter(range(1000))
     real: Any = client.session
 

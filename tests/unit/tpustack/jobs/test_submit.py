@@ -282,8 +282,8 @@ def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
 def test_a_bucket_without_permission_says_which_role_is_missing(
     job: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
-    nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
+    stranger = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(stranger.session))
     done = job("submit", "-c", "true")
     assert done.code == 1
     assert "you may not use gs://a-bucket: ask for roles/storage.objectUser" in done.err

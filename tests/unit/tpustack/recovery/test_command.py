@@ -1,4 +1,4 @@
-"""`tpustack recover` releases no lock of somebody who may be at work without being told to."""
+"""`tpustack recover` asks before it releases a lock whose holder may be at work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep: each trial is one job, poor ones end early, and whoever goes on repeats nothing."""
+"""A sweep: each trial is one job, poor ones are pruned, and a resumed sweep repeats nothing."""
 
 from __future__ import annotations
 
