@@ -111,7 +111,7 @@ def init_command(
             "test your model with that version."
         )
     try:
-        for done in _make_home(home, name, project=settings.project, region=settings.region):
+        for done in _make_home(name, *home, settings):
             click.echo(done)
     except TpustackError:
         # So that the same command works once the cause is removed.
@@ -377,23 +377,11 @@ _KEY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Home:
-    """The backend and the secrets provider of a stack.
+def _home(project: str, backend: str | None, provider: str | None) -> tuple[str, str, str | None]:
+    """Return a stack's backend and secrets provider, after asking for those that nothing says.
 
-    Attributes:
-        backend: `gs://BUCKET` or `file`, as the user says it, or whatever PULUMI_BACKEND_URL holds.
-        secrets_provider: `passphrase` or `gcpkms://KEY`.
-        passphrase: typed by the user; None if the environment says it, or a key is used.
+    The third is the passphrase that was typed; None if the environment has it, or a key is used.
     """
-
-    backend: str
-    secrets_provider: str
-    passphrase: str | None = None
-
-
-def _home(project: str, backend: str | None, provider: str | None) -> Home:
-    """Ask where the state shall be and what encrypts its secrets, as far as nothing says it."""
     backend = backend or _until_right(
         "Pulumi's state (gs://BUCKET, or file)",
         f"gs://{in_bucket_names(project)}-pulumi-state",
@@ -406,7 +394,7 @@ def _home(project: str, backend: str | None, provider: str | None) -> Home:
     if provider == PASSPHRASE and not _has_passphrase():
         # Handed to the engine alone: in a file of ours it would outlive its purpose.
         passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
-    return Home(backend, provider, passphrase)
+    return backend, provider, passphrase
 
 
 def _file_url() -> str:
@@ -445,24 +433,30 @@ def _has_passphrase() -> bool:
     return PASSPHRASE_VARIABLE in os.environ or bool(os.environ.get(PASSPHRASE_FILE))
 
 
-def _make_home(home: Home, stack: str, *, project: str, region: str) -> Iterator[str]:
+def _make_home(
+    stack: str,
+    backend: str,
+    provider: str,
+    passphrase: str | None,
+    settings: StackSettings,
+) -> Iterator[str]:
     """Log in to the backend and make the stack there; yield a sentence for each thing done.
 
     Raises:
         TpustackError: with Google's or Pulumi's own message.
     """
-    bucket = _BUCKET.fullmatch(home.backend)
-    if bucket and ensure_state_bucket(Google(), bucket[1], project=project, region=region):
+    bucket, where = _BUCKET.fullmatch(backend), (settings.project, settings.region)
+    if bucket and ensure_state_bucket(Google(), bucket[1], *where):
         yield f"The bucket gs://{bucket[1]} is made; it keeps old versions of the state."
-    if home.secrets_provider == PASSPHRASE and (made := _passphrase_file()):
+    if provider == PASSPHRASE and (made := _passphrase_file()):
         yield f"Wrote a new passphrase to {made}. Keep it: every change of the stack needs it."
-    variables = {PASSPHRASE_VARIABLE: home.passphrase} if home.passphrase else {}
-    is_file = home.backend == _FILE_BACKEND
+    variables = {PASSPHRASE_VARIABLE: passphrase} if passphrase else {}
+    is_file = backend == _FILE_BACKEND
     # A login would change the backend of all projects of the user, against the variable's word.
     if not os.environ.get(BACKEND):
-        _pulumi(variables, "login", _file_url() if is_file else home.backend)
-    _pulumi(variables, "stack", "init", stack, f"--secrets-provider={home.secrets_provider}")
-    place = "~/.pulumi" if is_file else home.backend
+        _pulumi(variables, "login", _file_url() if is_file else backend)
+    _pulumi(variables, "stack", "init", stack, f"--secrets-provider={provider}")
+    place = "~/.pulumi" if is_file else backend
     yield f"The stack {stack} is made and selected; its state is in {place}."
 
 
@@ -503,7 +497,7 @@ def _pulumi(variables: Mapping[str, str], *arguments: str) -> None:
 _BUCKETS = "https://storage.googleapis.com/storage/v1/b"
 
 
-def ensure_state_bucket(google: Google, name: str, *, project: str, region: str) -> bool:
+def ensure_state_bucket(google: Google, name: str, project: str, region: str) -> bool:
     """Make the bucket if there is none, private and with its old versions; return whether it did.
 
     Raises:

@@ -4,11 +4,11 @@ Each imports what it needs when it runs: together these take seconds to load.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -38,10 +38,9 @@ def follow_command(stack: str) -> None:
     from infra.cost import of_stack, until_destroyed
     from infra.settings.machines import RunOn
     from tpustack import stacks
-    from tpustack.engine.backend import outputs_of
     from tpustack.logs.serial import follow
 
-    outputs = outputs_of(stack)
+    outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
         settings = stacks.load(stack)
@@ -54,6 +53,14 @@ def follow_command(stack: str) -> None:
         follow(Console(), outputs, advice=advice, on_tpu=on_tpu)
     finally:
         click.echo(costs)
+
+
+def _outputs(stack: str | None) -> Mapping[str, Any]:
+    """Return what `pulumi up` has put out, as infra/outputs.py names it. Raises TpustackError."""
+    # The engine's library takes seconds to load.
+    from tpustack.engine.backend import outputs_of
+
+    return outputs_of(stack)
 
 
 @click.command("logs")
@@ -150,10 +157,9 @@ def _read(file: BinaryIO) -> str:
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     """Return the names and texts of a stack's own logs. Raises TpustackError."""
     from tpustack.cloud.google import Google
-    from tpustack.engine.backend import outputs_of
     from tpustack.logs.serial import stack_texts
 
-    outputs = outputs_of(stack)
+    outputs = _outputs(stack)
     return stack_texts(Google(), outputs)
 
 
@@ -232,7 +238,7 @@ def goodput_command(
     if what and stack:
         where, tries = _job_of_queue(stack, what)
     else:
-        where = what or _job_of(stack)
+        where = what or str(_outputs(stack)["job_url"])
     # A ledger does not know why its machine went; the job's record does.
     ends = [(one.started, one.why) for one in tries]
     ledger = ledgers.ended_by(ledgers.read(goodput.files_of(where)), ends)
@@ -285,13 +291,6 @@ def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
             wrong.append(f"{name}={path}: there is no folder {Path(path).parent}")
     if wrong:
         raise UsageError("; ".join(wrong))
-
-
-def _job_of(stack: str | None) -> str:
-    """Return the folder of a stack's own training, as `pulumi up` has named it."""
-    from tpustack.engine.backend import outputs_of
-
-    return str(outputs_of(stack)["job_url"])
 
 
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:

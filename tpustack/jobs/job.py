@@ -152,9 +152,7 @@ def wait_for(
 
 def job_log(queue: Queue, name: str) -> Iterator[bytes]:
     """Yield what a job has written so far, in pieces."""
-    for item in queue.store.items(paths.logs(name)):
-        found = queue.store.read(item.path)
-        yield found[0] if found else b""
+    return (content for _, content in _pieces(queue, name, behind=""))
 
 
 def follow_log(
@@ -165,13 +163,19 @@ def follow_log(
     for look in itertools.count():
         # The runner writes the log's last piece before the job's end: so the end is read first.
         is_over = read_job(queue, name, ask=look % _ASK_EVERY == 0).is_over
-        for item in queue.store.items(paths.logs(name), behind=seen):
-            seen = item.path
-            found = queue.store.read(item.path)
-            yield found[0] if found else b""
+        for path, content in _pieces(queue, name, behind=seen):
+            seen = path
+            yield content
         if is_over:
             return
         sleep(_LOOK)
+
+
+def _pieces(queue: Queue, name: str, behind: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of the pieces of a log after one of them; names sort like times."""
+    for item in queue.store.items(paths.logs(name), behind=behind):
+        found = queue.store.read(item.path)
+        yield item.path, found[0] if found else b""
 
 
 def stop_job(queue: Queue, name: str) -> Job:

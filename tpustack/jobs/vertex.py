@@ -9,7 +9,7 @@ import dataclasses
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -77,7 +77,25 @@ def _place(
     found = catalog.vertex_tpus().get(kind)
     plain = catalog.vertex_plain_image()
     image = image or (found.tensorflow if found and framework == "tensorflow" else plain)
-    if problems := list(_problems(kind, found, image, framework, spot=spot, queued=queued)):
+    problems = []
+    if queued:
+        problems.append(
+            "--after and --priority: not with --on vertex, which starts each job on its own"
+        )
+    if found is None:
+        problems.append(
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {catalog.why_not_on_vertex(kind)}. "
+            f"Give one of {', '.join(catalog.vertex_tpus())}"
+        )
+    elif image is None:
+        problems.append(
+            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
+            "that has python3 and the framework"
+        )
+    if found and spot and (why := catalog.why_not_spot_on_vertex(found)):
+        cure = "Leave it out, or give another --tpu"
+        problems.append(f"--spot: Vertex AI gives no spot {kind}: {why}. {cure}")
+    if problems:
         raise UsageError("\n".join(problems))
     network = (vertex.network if vertex else None) or ""
     if network:
@@ -93,34 +111,6 @@ def _place(
         **({"strategy": SPOT} if spot else {}),
         **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
     }
-
-
-def _problems(
-    kind: str,
-    found: "VertexTpu | None",
-    image: str | None,
-    framework: str,
-    *,
-    spot: bool,
-    queued: bool,
-) -> Iterator[str]:
-    from infra import catalog
-
-    if queued:
-        yield "--after and --priority: not with --on vertex, which starts each job on its own"
-    if found is None:
-        yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind}: {catalog.why_not_on_vertex(kind)}. "
-            f"Give one of {', '.join(catalog.vertex_tpus())}"
-        )
-        return
-    if image is None:
-        yield (
-            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
-            "that has python3 and the framework"
-        )
-    if spot and (why := catalog.why_not_spot_on_vertex(found)):
-        yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
 
 
 def _require_peered(network: str) -> None:

@@ -28,7 +28,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 def ensure(cloud: LocalCloud, *member: str) -> bool:
     google = Google(session(cloud, *member))
-    return init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    return init.ensure_state_bucket(google, NAME, DEFAULT_PROJECT, "us-central1")
 
 
 def test_the_state_bucket_is_created_once_private_and_versioned(cloud: LocalCloud) -> None:
