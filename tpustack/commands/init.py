@@ -35,6 +35,7 @@ from tpustack.engine.backend import users_own
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
 
+# Zones or types that a question offers, before it points to the catalog.
 _MOST_SHOWN = 12
 # Flex-start needs one more setting (docs/tpu.md).
 _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_START]
@@ -179,6 +180,7 @@ def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str
 
 
 def _offer(title: str, names: Sequence[str]) -> None:
+    """Print the first answers that the catalog allows."""
     more = f", … ({len(names)} in all: `tpustack catalog`)" if len(names) > _MOST_SHOWN else ""
     click.echo(f"{title}: {', '.join(names[:_MOST_SHOWN])}{more}")
 
@@ -186,7 +188,7 @@ def _offer(title: str, names: Sequence[str]) -> None:
 def _until_right(
     question: str, default: str | None, problem_with: Callable[[str], Problem | None]
 ) -> str:
-    """Ask until the answer is valid."""
+    """Ask until the answer is valid; the end of the input aborts the command."""
     while True:
         value = str(click.prompt(question, default=default)).strip()
         problem = problem_with(value)
@@ -371,6 +373,7 @@ _FILE_BACKEND = "file"
 PASSPHRASE = "passphrase"
 PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 PASSPHRASE_FILE = f"{PASSPHRASE_VARIABLE}_FILE"
+# https://docs.cloud.google.com/storage/docs/buckets#naming; the state may be in a folder of it.
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9_.-]{1,61}[a-z0-9])(/.*)?")
 _KEY = re.compile(
     r"gcpkms://projects/[^/]+/locations/[^/]+/keyRings/[\w-]+/cryptoKeys/[\w-]+", re.ASCII
@@ -418,7 +421,10 @@ def _backend_problem(backend: str) -> Problem | None:
 
 
 def _secrets_problem(provider: str) -> Problem | None:
-    """Return what is wrong with `--secrets-provider`."""
+    """Return what is wrong with `--secrets-provider`.
+
+    Pulumi has more; these are the ones that need no other vendor than Google.
+    """
     if provider == PASSPHRASE or _KEY.fullmatch(provider):
         return None
     cure = (
@@ -441,6 +447,8 @@ def _make_home(
     settings: StackSettings,
 ) -> Iterator[str]:
     """Log in to the backend and make the stack there; yield a sentence for each thing done.
+
+    What fails may be repeated: a bucket, a login and a passphrase that exist are left as they are.
 
     Raises:
         TpustackError: with Google's or Pulumi's own message.
@@ -532,6 +540,7 @@ def ensure_state_bucket(google: Google, name: str, project: str, region: str) ->
 
 
 def _is_there(google: Google, name: str) -> bool:
+    """Return whether the caller has such a bucket; one of a stranger's is refused as forbidden."""
     try:
         google.get(f"{_BUCKETS}/{quote(name)}", {"fields": "name"})
     except NotFound:

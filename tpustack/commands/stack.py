@@ -212,6 +212,7 @@ def permissions_command(stack: str, look: bool) -> None:
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
+    # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)
     permissions = deployer.permissions_of(settings)

@@ -80,6 +80,7 @@ def logs_command(stack: str, as_json: bool) -> None:
     stacks.require_file(stack)
     settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
+    # By names alone: the engine's outputs are gone after `pulumi destroy`.
     found = list(logged_lines(Google(), project, vm))
     if not found:
         raise TpustackError(
@@ -164,11 +165,15 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _what_fits(stack: str | None) -> str:
-    """Return the largest batch that fits the stack's TPU, or how to find it out."""
+    """Return the largest batch that fits the stack's TPU, or how to find it out.
+
+    The catalogue's cure for a full TPU is general; this is about the stack's own job.
+    """
     from tpu_training.compile import largest_batch
     from tpustack import project, stacks
     from tpustack.engine.backend import name_of
 
+    # Nothing is compiled here, which may take minutes: only an answer from before is used.
     settings = stacks.load(name_of(stack))
     answer = stacks.answer_of(settings, stacks.manifest_of(settings, project.root()))
     known = largest_batch(answer) if answer else None
@@ -276,7 +281,7 @@ def goodput_command(
 
 
 def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
-    """Raise UsageError with all that is wrong with the options."""
+    """Raise UsageError with all that is wrong with the options, before the ledger is read."""
     from tpu_training.goodput.picture import KINDS
 
     wrong = []
@@ -294,7 +299,10 @@ def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
 
 
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
-    """Return the model directory of a job in a stack's queue, and its tries."""
+    """Return the model directory of a job in a stack's queue, and its tries.
+
+    Vertex AI is not asked: what it knows beyond the record changes no ledger.
+    """
     from tpu_core import paths
     from tpustack.jobs.job import read_job
     from tpustack.jobs.queue import explained, open_queue
@@ -317,7 +325,10 @@ def _money(stack: str | None, total: "Account") -> "Money":
 
 
 def _write_prometheus(target: str, text: str) -> None:
-    """Write the whole file or none: node exporter may read it at any time."""
+    """Write the whole file or none: node exporter may read it at any time.
+
+    Its textfile collector reads `*.prom` alone, so it does not see the file while it is written.
+    """
     if target == "-":
         click.echo(text, nl=False)
         return

@@ -217,6 +217,7 @@ class Application:
         )
 
     async def _feed(self, request: Request) -> Response:
+        # Each open page has sources of its own, which remember what that page knows.
         found = await run_sync(sources, tuple(self._places.values()), self._google)
         return StreamingResponse(feed(found), media_type=_LINES)
 
@@ -279,7 +280,7 @@ async def _file(request: Request) -> Response:
 
 
 def assets() -> dict[str, bytes]:
-    """Return the content of each file of the page by its name."""
+    """Return the content of each file of the page by its name: no other file can be asked for."""
     folder = files("tpustack.dashboard") / "page"
     return {file.name: file.read_bytes() for file in folder.iterdir() if _is_shown(file.name)}
 
@@ -309,6 +310,7 @@ def _stop(queue: Queue, name: str, stack: str | None) -> Json:
 
 
 def _resubmit(queue: Queue, name: str, stack: str | None) -> Json:
+    # The stack's settings say as whom Vertex AI runs it; others may have written the record.
     old = jobs.read_job(queue, name)
     if old.spec.vertex and stack is None:
         raise UsageError("Vertex AI runs it: open the dashboard with its stack, not its bucket")

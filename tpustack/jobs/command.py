@@ -86,6 +86,7 @@ def submit(
 
 
 def _warn(line: str) -> None:
+    # Standard output has the job's name alone, for scripts.
     click.echo(line, err=True)
 
 
@@ -107,6 +108,7 @@ def _print_job(job: Job, queue: Queue, lines: int | None, *, as_json: bool) -> N
 @console.as_json("jobs")
 def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
+    # The list costs one call for a thousand jobs: what it shows is in the objects' metadata.
     since = 0.0 if everything else time.time() - _RECENT
     found = jobs.job_rows(queue.summaries())
     shown = [row for row in found if (row.get("ended") or since) >= since]
@@ -152,6 +154,7 @@ def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
 @console.as_json("job")
 def stop(queue: Queue, job: str, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
+    # The runner hears of it within a second by the bell, and ends the processes then.
     found = jobs.stop_job(queue, job)
     state = found.state if found.is_over else "stopping"
     _print_state(found, state, f"{job} is {state}", as_json=as_json)
@@ -176,6 +179,7 @@ def wait(queue: Queue, job: str, timeout: float | None, as_json: bool) -> None:
 @console.as_json("list")
 def list_artifacts(queue: Queue, job: str, output: Path | None, as_json: bool) -> None:
     """List the files that a job has left: in $ARTIFACTS_DIR, $MODEL_DIR and $JOB_DIR."""
+    # A job without files and a name without a job would look the same.
     jobs.read_job(queue, job)
     found = jobs.artifacts_of(queue, job)
     if output is not None:

@@ -126,7 +126,17 @@ def job_options(command: _F) -> _F:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The values of the options, by the names that click gives them."""
+    """The values of the options, by the names that click gives them.
+
+    Attributes:
+        command: for bash; None if it is not given, which only a sweep accepts.
+        folder: what `--dir` names.
+        env: pairs of NAME=VALUE.
+        timeout: seconds that an attempt may take.
+        failures: how often the job is started again after a failure.
+        preemptions: how often after its TPU or machine went.
+        on: `stack` or `vertex`; tpu, image and spot are for the latter alone.
+    """
 
     command: str | None
     folder: Path | None
@@ -225,6 +235,7 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
     if not command.strip():
         yield '--command: it is empty. Give one like "python main.py"'
         return
+    # The record and the list of jobs show the command to all who may read the bucket.
     if why := secret_in(command.encode()):
         yield (
             f"--command: it must not go into the bucket: {why}. Let the job get it from Secret "
@@ -248,6 +259,8 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
 
 def _files_run(words: list[str]) -> Iterator[str]:
     """Yield the files of the job's own folder that a simple command runs.
+
+    A job that fails for a missing file has waited for its TPU in vain.
 
     Only what is sure counts, `./FILE` and `python FILE`: a wrong guess would refuse a good job.
     """

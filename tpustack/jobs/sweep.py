@@ -43,7 +43,10 @@ class Parameter:
     """A parameter: its range, or its choices.
 
     Attributes:
+        low: the range's first value; an integer if both ends are written as integers.
+        high: its last value, which a trial may have, too.
         is_log: whether the range is one of orders of magnitude.
+        choices: words of which each trial has one; without any it is a range.
     """
 
     name: str
@@ -71,7 +74,10 @@ class Parameter:
         return self.low <= value <= self.high
 
     def rounded(self, value: Value) -> Value:
-        """Return a value as commands have it, still within the range."""
+        """Return a value as commands have it, still within the range.
+
+        Rounding may leave the range at an end that has more digits itself.
+        """
         if not isinstance(value, float):
             return value
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
@@ -98,6 +104,7 @@ def command_with(command: str, values: Mapping[str, Value]) -> str:
     """Return a command with {NAME} replaced, and `--NAME=VALUE` after it for the others."""
     behind = []
     for name, value in values.items():
+        # A choice is any text, and bash reads the command.
         word = shlex.quote(str(value))
         # ${NAME} is a variable of the shell.
         parts = re.split(rf"(?<!\$)\{{{name}\}}", command)
@@ -248,7 +255,11 @@ class Sweep:
 
 
 class Record:
-    """A sweep's record in a bucket; it notices if another command writes it."""
+    """A sweep's record in a bucket; it notices if another command writes it.
+
+    Each write is made on the condition of the generation that was read or written before: two
+    commands that continue one sweep would choose the same trials twice.
+    """
 
     def __init__(self, store: Bucket, name: str) -> None:
         self._store, self._path = store, f"sweeps/{require_name(name)}.json"
@@ -279,7 +290,11 @@ class Record:
 
 
 def _parse_record(data: bytes, name: str, path: str) -> Sweep:
-    """Return the sweep of that name, checked: others may write its record."""
+    """Return the sweep of that name, checked: others may write its record.
+
+    A value outside of its range would put text of their choice into a command, and a job of another
+    name would have this sweep stop it.
+    """
     try:
         sweep = records.load(Sweep, data)
         space = space_of(sweep.params)
@@ -410,6 +425,8 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
     if not trial.reports:
         return False
     study = _study(sweep, sweep.seed)
+    # Optuna decides only about trials that its own ask() began, and this study is a copy: so the
+    # trial is looked up by its place among those that were added.
     index = [one.number for one in sweep.trials].index(trial.number)
     return optuna.trial.Trial(study, study.trials[index]._trial_id).should_prune()
 
@@ -475,6 +492,7 @@ def _distributions(sweep: Sweep) -> dict[str, Any]:
 
 # --- The driver.
 
+# Seconds between two steps. A trial takes minutes, and a list of the bucket costs money.
 _PAUSE = 2.0
 # Vertex AI is asked less often than the bucket.
 _ASK_EVERY = 10
@@ -501,6 +519,7 @@ class Driver:
     ) -> None:
         self.sweep = sweep
         self._record, self._queues, self._say = record, queues, say
+        # By trial: how far its log was read, and whether this command knows that its job exists.
         self._reports: dict[int, Reports] = {}
         self._begun: set[int] = set()
         self._steps = itertools.count()
@@ -554,7 +573,11 @@ class Driver:
         return True
 
     def _fill(self, bucket: str) -> None:
-        """Add trials until the queue has `parallel` of them."""
+        """Add trials until the queue has `parallel` of them.
+
+        Parameters that are chosen now know fewer results than those chosen later: so no more trials
+        are in a queue than keep its TPU busy.
+        """
         while (
             len(self.sweep.trials) < self.sweep.wanted
             and len(self.sweep.open_ones(bucket)) < self.sweep.parallel

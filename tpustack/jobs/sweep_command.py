@@ -72,6 +72,7 @@ def sweep(
     # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
     managed = given["on"] == "vertex"
+    # A sweep that is continued may need its trials read only, which takes no stack that runs jobs.
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
     framework = _FRAMEWORK if given["command"] is None and submits else given["framework"]
@@ -111,7 +112,10 @@ def _say(line: str) -> None:
 def _begin(
     queues: Sequence[Queue], stacks: Sequence[str], given: dict[str, Any]
 ) -> tuple[sweeps.Record, sweeps.Sweep]:
-    """Return a new sweep, whose archive and record are in the bucket."""
+    """Return a new sweep, whose archive and record are in the bucket.
+
+    Everything that can be wrong is found before the first write: nothing deletes a record.
+    """
     if given["command"] is None:
         command = command_of(next(iter(stacks), None), managed=given["on"] == "vertex")
         given |= {"command": command, "framework": _FRAMEWORK}
