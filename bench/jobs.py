@@ -28,8 +28,8 @@ from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.server import Application
+from tpustack.dashboard.sources import Place
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.jobs.job import job_log

@@ -31,7 +31,7 @@ from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, require
 from tpustack.local import LocalCloudCommand
-from tpustack.logs.follow import follow
+from tpustack.logs.serial import follow
 
 
 @click.command("demo")

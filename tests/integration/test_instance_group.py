@@ -17,7 +17,7 @@ from tests.sandbox import session
 from tpustack.cloud.google import Google
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
-from tpustack.logs.follow import follow
+from tpustack.logs.serial import follow
 
 from .test_stacks import Become, settings_of
 
@@ -71,7 +71,7 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     # The deployer may follow, too.
     watched = session(cloud)
     watched.headers["Authorization"] = f"Bearer {runner.token()}"
-    monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(watched))
+    monkeypatch.setattr("tpustack.logs.serial.Google", lambda: Google(watched))
     shown = Console(file=io.StringIO(), record=True)
     follow(shown, first.outputs, advice="")
     assert "training finished test_accuracy=1.0" in shown.export_text()

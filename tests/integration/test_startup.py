@@ -16,7 +16,7 @@ from tpu_agent.bundle import program, startup_script
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
-from tpustack.logs.follow import follow
+from tpustack.logs.serial import follow
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
 GROUPS = f"{PROJECT}/zones/us-central1-b/instanceGroupManagers"
@@ -117,7 +117,7 @@ order_training no-mark "PYTHONUNBUFFERED=1" -- /bin/bash -c '
 def test_following_ends_when_the_trainer_is_not_started_again_or_the_script_fails(
     compute: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(compute))
+    monkeypatch.setattr("tpustack.logs.serial.Google", lambda: Google(compute))
     shown = Console(file=io.StringIO(), record=True)
     note = {"cost-note": "It costs $1 until `pulumi destroy`."}
     stops = boot(compute, "stops", script_that(FAILS_TWICE.strip()), **note, **AGENTS)

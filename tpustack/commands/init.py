@@ -1,6 +1,8 @@
-"""`tpustack init`: makes a new stack: its settings file, its backend, its secrets provider."""
+"""`tpustack init`: makes a new stack: its settings file, its backend, its secrets provider.
 
-from __future__ import annotations
+Questions and options are checked by what checks stack files, so that what is accepted deploys:
+first each answer alone, with valid answers in place of those that are missing, then all together.
+"""
 
 import getpass
 import os
@@ -18,10 +20,10 @@ import click
 import yaml
 
 from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
+from infra import cost
 from infra.catalog import Catalog
 from infra.checks import find_problems
 from infra.checks.project import LONGEST_PREFIX
-from infra.cost import UNKNOWN, dollars, of_stack
 from infra.names import in_bucket_names
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, SettingsError
@@ -33,6 +35,7 @@ from tpustack.engine.backend import users_own
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
 
+# Zones or types that a question offers, before it points to the catalog.
 _MOST_SHOWN = 12
 # Flex-start needs one more setting (docs/tpu.md).
 _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_START]
@@ -87,20 +90,21 @@ def init_command(
     Asks for what no option says. Only what the catalog allows is offered. An existing file is
     never touched. The file is a person's own: git ignores it.
     """
-    path = path_for(name)
+    # A name that can't be is refused before the first question.
+    path = _path_for(name)
     catalog = Catalog()
-    options["owner"] = owner_of(name) if options["owner"] is None else options["owner"]
+    options["owner"] = _owner_of(name) if options["owner"] is None else options["owner"]
     given = {key: value for key, value in options.items() if value is not None}
     backend = backend or os.environ.get(BACKEND)
-    if secrets_provider is None and passphrase_is_said():
+    if secrets_provider is None and _has_passphrase():
         secrets_provider = PASSPHRASE
     _refuse_wrong(name, given, backend, secrets_provider)
     answers = Answers(**_asked(name, given, catalog))
-    place = _home(answers.project, backend, secrets_provider)
-    settings = write_stack_file(name, answers, catalog)
-    hour = of_stack(settings, name, catalog).configured
-    cost = dollars(hour.hour) if hour.complete else f"over {dollars(hour.hour)}"
-    click.echo(f"stacks/{path.name} is written. It costs {cost} an hour.")
+    home = _home(answers.project, backend, secrets_provider)
+    settings = _write_stack_file(name, path, answers, catalog)
+    hour = cost.of_stack(settings, name, catalog).configured
+    price = cost.dollars(hour.hour) if hour.complete else f"over {cost.dollars(hour.hour)}"
+    click.echo(f"stacks/{path.name} is written. It costs {price} an hour.")
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and runtime.tensorflow:
         click.echo(
@@ -108,7 +112,7 @@ def init_command(
             "test your model with that version."
         )
     try:
-        for done in make_home(place, name, project=settings.project, region=settings.region):
+        for done in _make_home(name, *home, settings):
             click.echo(done)
     except TpustackError:
         # So that the same command works once the cause is removed.
@@ -122,82 +126,69 @@ def _refuse_wrong(
     stack: str, given: dict[str, str], backend: str | None, provider: str | None
 ) -> None:
     """Raise UsageError with all that is wrong with the options, and what is missing unasked."""
-    found = [problem_of(stack, key, given) for key in given]
-    found.append(backend_problem(backend) if backend else None)
-    found.append(secrets_problem(provider) if provider else None)
-    problems: list[str] = []
+    # Two options may have one problem, as a type that the zone lacks.
+    found = [_problem_of(stack, key, given) for key in given]
+    found.append(_backend_problem(backend) if backend else None)
+    found.append(_secrets_problem(provider) if provider else None)
+    missing: list[str] = []
     if not sys.stdin.isatty():
         known = {**given, "backend": backend, "secrets_provider": provider}
-        needed = (*REQUIRED, "backend", "secrets_provider")
-        missing = [f"--{key.replace('_', '-')}" for key in needed if not known.get(key)]
-        if missing:
-            problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
-        found.append(passphrase_problem(provider) if provider else None)
-    problems = [*(str(problem) for problem in dict.fromkeys(found) if problem), *problems]
+        missing = [f"--{key.replace('_', '-')}" for key in _REQUIRED if not known.get(key)]
+        if provider == PASSPHRASE and not _has_passphrase():
+            cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
+            why = "and there is no terminal to ask on"
+            found.append(Problem(PASSPHRASE_VARIABLE, UNSET, why, cure))
+    problems = [str(problem) for problem in dict.fromkeys(found) if problem]
+    if missing:
+        problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
     if problems:
         raise UsageError("\n".join(problems))
 
 
-def _home(project: str, backend: str | None, provider: str | None) -> Home:
-    """Ask where the state shall be and what encrypts its secrets, as far as nothing says it."""
-    backend = backend or _until_right(
-        "Pulumi's state (gs://BUCKET, or file)", usual_backend(project), backend_problem
-    )
-    provider = provider or _until_right(
-        "Secrets provider (passphrase, or gcpkms://KEY)", PASSPHRASE, secrets_problem
-    )
-    passphrase = None
-    if provider == PASSPHRASE and not passphrase_is_said():
-        passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
-    return Home(backend, provider, passphrase)
-
-
 def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str]:
+    """Return all answers, after asking for those that no option gives."""
     answers = dict(given)
+
+    def ask(name: str, question: str, default: str | None = None) -> None:
+        def problem_with(value: str) -> Problem | None:
+            return _problem_of(stack, name, {**answers, name: value})
+
+        answers[name] = _until_right(question, default, problem_with)
+
     if "project" not in answers:
-        answers["project"] = _ask(stack, "project", "Google Cloud project (its id)", answers)
+        ask("project", "Google Cloud project (its id)")
     if "zone" not in answers:
-        zones = zones_for(answers.get("accelerator_type"), catalog)
-        _offer("Zones with TPUs", zones)
-        answers["zone"] = _ask(stack, "zone", "Zone", answers)
+        _offer("Zones with TPUs", _zones_for(answers.get("accelerator_type"), catalog))
+        ask("zone", "Zone")
     if "accelerator_type" not in answers:
-        types = types_in(answers["zone"], catalog)
+        types = _types_in(answers["zone"], catalog)
         _offer(f"TPUs in {answers['zone']}", types)
-        default = types[0] if types else None
-        answers["accelerator_type"] = _ask(stack, "accelerator_type", "TPU", answers, default)
+        ask("accelerator_type", "TPU", types[0] if types else None)
     if "capacity" not in answers:
         region = answers["zone"].rpartition("-")[0]
         tpu = catalog.accelerators.get(answers["accelerator_type"])
         for way in _OFFERED:
             price = catalog.prices.tpu(tpu, region, way) if tpu else None
-            click.echo(f"  {way}: {f'{dollars(price.amount)} an hour' if price else UNKNOWN}")
-        default = str(Capacity.ON_DEMAND)
-        answers["capacity"] = _ask(stack, "capacity", "Capacity", answers, default)
+            shown = f"{cost.dollars(price.amount)} an hour" if price else cost.UNKNOWN
+            click.echo(f"  {way}: {shown}")
+        ask("capacity", "Capacity", str(Capacity.ON_DEMAND))
+    # Optional, so its absence is an answer where nothing can be asked.
     if "data" not in answers and sys.stdin.isatty():
-        question = (
-            "Data (folder that `tpu-training data convert` wrote; empty: it is in the bucket)"
-        )
-        answers["data"] = _ask(stack, "data", question, answers, "")
+        folder = "folder that `tpu-training data convert` wrote; empty: it is in the bucket"
+        ask("data", f"Data ({folder})", "")
     return answers
 
 
 def _offer(title: str, names: Sequence[str]) -> None:
+    """Print the first answers that the catalog allows."""
     more = f", … ({len(names)} in all: `tpustack catalog`)" if len(names) > _MOST_SHOWN else ""
     click.echo(f"{title}: {', '.join(names[:_MOST_SHOWN])}{more}")
-
-
-def _ask(
-    stack: str, name: str, question: str, known: dict[str, str], default: str | None = None
-) -> str:
-    return _until_right(
-        question, default, lambda value: problem_of(stack, name, {**known, name: value})
-    )
 
 
 def _until_right(
     question: str, default: str | None, problem_with: Callable[[str], Problem | None]
 ) -> str:
-    """Ask until the answer is valid."""
+    """Ask until the answer is valid; the end of the input aborts the command."""
     while True:
         value = str(click.prompt(question, default=default)).strip()
         problem = problem_with(value)
@@ -206,16 +197,7 @@ def _until_right(
         click.echo(str(problem), err=True)
 
 
-# The settings file.
-
-_PREFIX = "namePrefix"
-_NAME = "NAME"
-# Problems that no answer causes: files that are built later, and the runtime, which is chosen here
-# and missing only where the type is unknown.
-_BUILT_LATER = "training."
-_DATA = "training.data"
-_OURS = ("tpu.runtimeVersion",)
-
+# --- The settings file.
 
 # A personal stack: it has a time to live, and leaves nothing when it is destroyed.
 _OF_A_PERSON: Mapping[str, Any] = {
@@ -231,7 +213,10 @@ _HEADING = """# Made by `tpustack init`. Every setting is described in docs/sett
 
 @dataclass(frozen=True)
 class Answers:
-    """The settings that only the user can know; a stack of the team has no owner."""
+    """The settings that only the user can know, as text that may still be wrong.
+
+    A stack of the whole team has no owner. Without `data` the bucket must have the data set.
+    """
 
     project: str
     zone: str
@@ -254,11 +239,15 @@ class Answers:
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
+            # What is as the default has no line: the file shows what was chosen.
             **({"tpu-stack:training": training} if training else {}),
             **_OF_A_PERSON,
         }
 
 
+_NAME = "NAME"
+_DATA = "training.data"
+# The settings whose problems are those of an answer.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "project": (PROJECT_KEY,),
     "zone": ("zone",),
@@ -269,11 +258,14 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "owner": ("owner",),
     "run_on": ("training.runOn",),
 }
-REQUIRED = ("project", "zone", "accelerator_type", "capacity")
-"""The answers that every stack needs."""
+# What every stack needs.
+_REQUIRED = ("project", "zone", "accelerator_type", "capacity", "backend", "secrets_provider")
+# Problems that no answer causes: files that are built later, and the runtime, which is chosen here
+# and missing only where the type is unknown.
+_NOT_ASKED = ("tpu.runtimeVersion", "training.")
 
 
-def owner_of(stack: str) -> str:
+def _owner_of(stack: str) -> str:
     """Return who is logged in, as far as it fits into the stack's names.
 
     Empty if that is unknown, or if the stack's own name says it.
@@ -284,6 +276,7 @@ def owner_of(stack: str) -> str:
         return ""
     if f"-{stack}".endswith(f"-{person.strip('-')}"):
         return ""
+    # Names of buckets and accounts have the least room, and a cut name is better than no stack.
     room = LONGEST_PREFIX - len(f"tpu-stack-{stack}-")
     return person.strip("-")[: max(room, 1)].strip("-")
 
@@ -303,7 +296,7 @@ def runtime_for(accelerator_type: str, catalog: Catalog, run_on: str = RunOn.VM)
     return next(fitting, None)
 
 
-def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
+def _zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
     """Return the zones that have TPUs, or those that have one type."""
     types = catalog.accelerators.values()
     return sorted(
@@ -311,7 +304,7 @@ def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
     )
 
 
-def types_in(zone: str, catalog: Catalog) -> list[str]:
+def _types_in(zone: str, catalog: Catalog) -> list[str]:
     """Return the types of TPU in a zone, smallest first within a family."""
     return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
 
@@ -323,18 +316,19 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]
     except SettingsError as error:
         return list(error.problems)
     found = find_problems(settings, stacks.context_of(stack, settings, catalog))
-    if wrong := [problem for problem in found if problem.setting == _PREFIX]:
+    if wrong := [problem for problem in found if problem.setting == "namePrefix"]:
+        # The file does not set it: it follows from the stack's name, so that is what is wrong.
         why = wrong[0].why.removeprefix("and ")
         cure = "Use a short one of lower-case letters, digits and hyphens"
-        return [Problem(_NAME, stack, f"is no good beginning of names: it {why}", cure)]
+        return [Problem(_NAME, stack, f"can't begin names: it {why}", cure)]
     return [
         problem
         for problem in found
-        if problem.setting == _DATA or not problem.setting.startswith((*_OURS, _BUILT_LATER))
+        if problem.setting == _DATA or not problem.setting.startswith(_NOT_ASKED)
     ]
 
 
-def problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
+def _problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
     """Return the first problem with the answer `name`, given the answers so far."""
     found = problems_of(stack, _completed(known), Catalog())
     about = (p for setting in _SETTINGS[name] for p in found if p.setting == setting)
@@ -342,36 +336,28 @@ def problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | Non
 
 
 def _completed(known: Mapping[str, str]) -> Answers:
-    """Fill in valid answers where there are none yet."""
+    """Fill in valid answers where there are none yet: the checks take whole settings."""
     catalog = Catalog()
-    zones = zones_for(known.get("accelerator_type"), catalog) or zones_for(None, catalog)
+    zones = _zones_for(known.get("accelerator_type"), catalog) or _zones_for(None, catalog)
     zone = known.get("zone", zones[0])
-    types = types_in(zone, catalog) or list(catalog.accelerators)
-    usual = {
-        "project": "some-project",
-        "zone": zone,
-        "accelerator_type": types[0],
-        "capacity": str(Capacity.ON_DEMAND),
-    }
-    return Answers(**{**usual, **known})
+    types = _types_in(zone, catalog) or list(catalog.accelerators)
+    usual = {"project": "some-project", "zone": zone, "accelerator_type": types[0]}
+    return Answers(**{**usual, "capacity": str(Capacity.ON_DEMAND), **known})
 
 
-def path_for(stack: str) -> Path:
+def _path_for(stack: str) -> Path:
     """Return the path to write to. Raises UsageError if the stack has a file or cannot have one."""
     path = stacks.path_of(stack)
     if path.exists():
         raise UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
     wrong = [p for p in problems_of(stack, _completed({}), Catalog()) if p.setting == _NAME]
-    if wrong:
-        raise UsageError(str(wrong[0]))
+    console.refuse(wrong[:1])
     return path
 
 
-def write_stack_file(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
+def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog) -> StackSettings:
     """Write the file. Raises UsageError, and writes nothing, if anything is wrong."""
-    path = path_for(stack)
-    if problems := problems_of(stack, answers, catalog):
-        raise UsageError("\n".join(str(problem) for problem in problems))
+    console.refuse(problems_of(stack, answers, catalog))
     config = answers.config(catalog)
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)
@@ -381,64 +367,64 @@ def write_stack_file(stack: str, answers: Answers, catalog: Catalog) -> StackSet
     return parse(config, stack)
 
 
-# The backend of its state, and what encrypts its secrets.
+# --- The backend of its state, and what encrypts its secrets.
 
-FILE_BACKEND = "file"
+_FILE_BACKEND = "file"
 PASSPHRASE = "passphrase"
 PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 PASSPHRASE_FILE = f"{PASSPHRASE_VARIABLE}_FILE"
+# https://docs.cloud.google.com/storage/docs/buckets#naming; the state may be in a folder of it.
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9_.-]{1,61}[a-z0-9])(/.*)?")
 _KEY = re.compile(
     r"gcpkms://projects/[^/]+/locations/[^/]+/keyRings/[\w-]+/cryptoKeys/[\w-]+", re.ASCII
 )
 
 
-@dataclass(frozen=True)
-class Home:
-    """The backend and the secrets provider of a stack.
+def _home(project: str, backend: str | None, provider: str | None) -> tuple[str, str, str | None]:
+    """Return a stack's backend and secrets provider, after asking for those that nothing says.
 
-    Attributes:
-        backend: `gs://BUCKET` or `file`, as the user says it, or whatever PULUMI_BACKEND_URL holds.
-        secrets_provider: `passphrase` or `gcpkms://KEY`.
-        passphrase: typed by the user; None if the environment says it, or a key is used.
+    The third is the passphrase that was typed; None if the environment has it, or a key is used.
     """
+    backend = backend or _until_right(
+        "Pulumi's state (gs://BUCKET, or file)",
+        f"gs://{in_bucket_names(project)}-pulumi-state",
+        _backend_problem,
+    )
+    provider = provider or _until_right(
+        "Secrets provider (passphrase, or gcpkms://KEY)", PASSPHRASE, _secrets_problem
+    )
+    passphrase = None
+    if provider == PASSPHRASE and not _has_passphrase():
+        # Handed to the engine alone: in a file of ours it would outlive its purpose.
+        passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
+    return backend, provider, passphrase
 
-    backend: str
-    secrets_provider: str
-    passphrase: str | None = None
 
-    @property
-    def url(self) -> str:
-        """The backend as Pulumi takes it; `file` is `.pulumi` in the user's home."""
-        return _home_url() if self.backend == FILE_BACKEND else self.backend
-
-
-def _home_url() -> str:
+def _file_url() -> str:
+    """Return `file` as Pulumi has it: `.pulumi` in the user's home."""
     return f"file://{Path.home()}"
 
 
-def usual_backend(project: str) -> str:
-    """Return the backend to suggest: a bucket of the project's."""
-    return f"gs://{in_bucket_names(project)}-pulumi-state"
-
-
-def backend_problem(backend: str) -> Problem | None:
+def _backend_problem(backend: str) -> Problem | None:
     """Return what is wrong with `--backend`; what the environment says is Pulumi's to judge."""
     given = os.environ.get(BACKEND)
-    if backend == given or (backend == FILE_BACKEND and given in (None, "", _home_url())):
+    if backend == given or (backend == _FILE_BACKEND and given in (None, "", _file_url())):
         return None
     if given:
         why = f"is not what {BACKEND} says ({given}), which Pulumi obeys"
         return Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
     if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
         return None
-    why = "is no place for Pulumi's state"
+    why = "is not a place for Pulumi's state"
     cure = "Use gs://BUCKET, which is made if it is not there, or file for this machine alone"
     return Problem("--backend", backend, why, cure)
 
 
-def secrets_problem(provider: str) -> Problem | None:
-    """Return what is wrong with `--secrets-provider`."""
+def _secrets_problem(provider: str) -> Problem | None:
+    """Return what is wrong with `--secrets-provider`.
+
+    Pulumi has more; these are the ones that need no other vendor than Google.
+    """
     if provider == PASSPHRASE or _KEY.fullmatch(provider):
         return None
     cure = (
@@ -448,35 +434,37 @@ def secrets_problem(provider: str) -> Problem | None:
     return Problem("--secrets-provider", provider, "encrypts no secrets here", cure)
 
 
-def passphrase_problem(provider: str) -> Problem | None:
-    """Return how to give the passphrase without a terminal."""
-    if provider != PASSPHRASE or passphrase_is_said():
-        return None
-    cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
-    return Problem(PASSPHRASE_VARIABLE, UNSET, "and there is no terminal to ask on", cure)
-
-
-def passphrase_is_said() -> bool:
-    """Whether the environment says the passphrase; it may be empty."""
+def _has_passphrase() -> bool:
+    """Return whether the environment has the passphrase; it may be empty."""
     return PASSPHRASE_VARIABLE in os.environ or bool(os.environ.get(PASSPHRASE_FILE))
 
 
-def make_home(home: Home, stack: str, *, project: str, region: str) -> Iterator[str]:
+def _make_home(
+    stack: str,
+    backend: str,
+    provider: str,
+    passphrase: str | None,
+    settings: StackSettings,
+) -> Iterator[str]:
     """Log in to the backend and make the stack there; yield a sentence for each thing done.
+
+    What fails may be repeated: a bucket, a login and a passphrase that exist are left as they are.
 
     Raises:
         TpustackError: with Google's or Pulumi's own message.
     """
-    bucket = _BUCKET.fullmatch(home.backend)
-    if bucket and ensure_state_bucket(Google(), bucket[1], project=project, region=region):
+    bucket, where = _BUCKET.fullmatch(backend), (settings.project, settings.region)
+    if bucket and ensure_state_bucket(Google(), bucket[1], *where):
         yield f"The bucket gs://{bucket[1]} is made; it keeps old versions of the state."
-    if home.secrets_provider == PASSPHRASE and (made := _passphrase_file()):
+    if provider == PASSPHRASE and (made := _passphrase_file()):
         yield f"Wrote a new passphrase to {made}. Keep it: every change of the stack needs it."
-    pulumi = _pulumi({PASSPHRASE_VARIABLE: home.passphrase} if home.passphrase else {})
+    variables = {PASSPHRASE_VARIABLE: passphrase} if passphrase else {}
+    is_file = backend == _FILE_BACKEND
+    # A login would change the backend of all projects of the user, against the variable's word.
     if not os.environ.get(BACKEND):
-        pulumi("login", home.url)
-    pulumi("stack", "init", stack, f"--secrets-provider={home.secrets_provider}")
-    place = "~/.pulumi" if home.backend == FILE_BACKEND else home.backend
+        _pulumi(variables, "login", _file_url() if is_file else backend)
+    _pulumi(variables, "stack", "init", stack, f"--secrets-provider={provider}")
+    place = "~/.pulumi" if is_file else backend
     yield f"The stack {stack} is made and selected; its state is in {place}."
 
 
@@ -488,6 +476,7 @@ def _passphrase_file() -> Path | None:
     path = Path(named)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Only its owner may read it, from the first byte on.
         path.touch(mode=0o600, exist_ok=False)
         path.write_text(secrets.token_urlsafe() + "\n", encoding="utf-8")
     except OSError as error:
@@ -495,65 +484,43 @@ def _passphrase_file() -> Path | None:
     return path
 
 
-def _pulumi(variables: Mapping[str, str]) -> Callable[..., None]:
-    """Return what runs a command of the engine in the project's folder."""
-    environment = {**os.environ, **users_own().environment, **variables}
-
-    def run(*arguments: str) -> None:
-        done = subprocess.run(
-            ["pulumi", *arguments, "--non-interactive", "--color=never"],
-            cwd=root(),
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            message = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
-            raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {message}")
-
-    return run
+def _pulumi(variables: Mapping[str, str], *arguments: str) -> None:
+    """Run a command of the engine in the project's folder. Raises TpustackError."""
+    done = subprocess.run(
+        ["pulumi", *arguments, "--non-interactive", "--color=never"],
+        cwd=root(),
+        env={**os.environ, **users_own().environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        # Some errors of the engine are on standard output.
+        message = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
+        raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: {message}")
 
 
-# The bucket of the state.
+# --- The bucket of the state.
 
 _BUCKETS = "https://storage.googleapis.com/storage/v1/b"
 
 
-def ensure_state_bucket(google: Google, name: str, *, project: str, region: str) -> bool:
+def ensure_state_bucket(google: Google, name: str, project: str, region: str) -> bool:
     """Make the bucket if there is none, private and with its old versions; return whether it did.
 
     Raises:
-        TpustackError: with Google's own message, such as that the name is taken.
+        TpustackError: with Google's own message, such as that the name is in use.
     """
     if _is_there(google, name):
         return False
-    try:
-        google.post(_BUCKETS, {"project": project}, _definition(name, region))
-    except TpustackError:
-        # Somebody else may have made it at the same moment.
-        if not _is_there(google, name):
-            raise
-        return False
-    return True
-
-
-def _is_there(google: Google, name: str) -> bool:
-    try:
-        google.get(f"{_BUCKETS}/{quote(name)}", {"fields": "name"})
-    except NotFound:
-        return False
-    return True
-
-
-def _definition(name: str, region: str) -> dict[str, object]:
     delete_old = {
         "action": {"type": "Delete"},
         "condition": {"numNewerVersions": OLD_VERSIONS, "isLive": False},
     }
-    return {
+    bucket = {
         "name": name,
         "location": region.upper(),
+        # The state names every resource, and has secrets, if only encrypted ones.
         "iamConfiguration": {
             "uniformBucketLevelAccess": {"enabled": True},
             "publicAccessPrevention": "enforced",
@@ -562,3 +529,20 @@ def _definition(name: str, region: str) -> dict[str, object]:
         "softDeletePolicy": {"retentionDurationSeconds": str(SOFT_DELETE)},
         "lifecycle": {"rule": [delete_old]},
     }
+    try:
+        google.post(_BUCKETS, {"project": project}, bucket)
+    except TpustackError:
+        # A colleague may have made it at the same moment.
+        if not _is_there(google, name):
+            raise
+        return False
+    return True
+
+
+def _is_there(google: Google, name: str) -> bool:
+    """Return whether the caller has such a bucket; one of a stranger's is refused as forbidden."""
+    try:
+        google.get(f"{_BUCKETS}/{quote(name)}", {"fields": "name"})
+    except NotFound:
+        return False
+    return True

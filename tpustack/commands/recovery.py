@@ -1,6 +1,8 @@
-"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away."""
+"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away.
 
-from __future__ import annotations
+It does from outside what the agent does on a machine: once, or in a loop for stacks whose machines
+can't. What the state knows decides what is recreated, so a preview afterwards shows no change.
+"""
 
 import random
 import sys
@@ -10,12 +12,15 @@ from typing import Any
 
 import click
 
+from tpu_core.times import backoff
+from tpu_core.tpu import phase_of
 from tpustack import console
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
+from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
 from tpustack.recovery.repair import Recovery
 
@@ -88,9 +93,8 @@ def _bring_back(engine: Stack) -> None:
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
     if lost or vms:
         engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
-        back = [machine for machine, names in (("TPU", lost), ("VM", vms)) if names]
-        verb = "are" if len(back) > 1 else "is"
-        click.echo(f"The {' and the '.join(back)} {verb} back.")
+        back = "TPU and the VM are" if lost and vms else "TPU is" if lost else "VM is"
+        click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
 
 
@@ -98,11 +102,9 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-# TPUs and VMs that Google has taken.
+# --- TPUs and VMs that Google has taken.
 
-_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _VM = "gcp:compute/instance:Instance"
-_GONE = ("PREEMPTED", "TERMINATED")
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
     "gcp:tpu/v2Vm:V2Vm",
@@ -113,7 +115,7 @@ _TYPES = (
 
 
 def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the TPUs of a stack that do not serve any more, each with its state.
+    """Return the TPUs of a stack that Google has taken for good, each with its state.
 
     Args:
         google: the APIs.
@@ -127,7 +129,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
     for name in outputs["tpu_names"]:
         node = nodes.find(zones, name)
         state = node[1].get("state", "") if node else "gone"
-        if state in (*_GONE, "gone"):
+        if node is None or phase_of(state) == "lost":
             found[name] = state
     return found
 
@@ -144,10 +146,11 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
         if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
             continue
         try:
-            state = google.get(_INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
+            state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
         except NotFound:
             state = "gone"
-        if state in (*_GONE, "gone"):
+        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
+        if state in ("TERMINATED", "gone"):
             found[resource["urn"]] = state
     return found
 
@@ -167,10 +170,7 @@ def repeat(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> None:
-    """Call `once` each minute, for ever; after failures in a row each time later, up to an hour.
-
-    Half of a longer pause is left to chance, so that several stacks don't ask at the same time.
-    """
+    """Call `once` each minute, for ever; after failures in a row each time later, up to an hour."""
     failures = 0
     while True:
         try:
@@ -179,5 +179,5 @@ def repeat(
         except TpustackError as error:
             failures += 1
             say(f"trying again: {error}")
-        pause = min(_LONGEST_SECONDS, LOOK_SECONDS * 2.0 ** min(failures, 10))
-        sleep(pause * (0.5 + 0.5 * chance()) if failures else LOOK_SECONDS)
+        pause = backoff(failures, LOOK_SECONDS, _LONGEST_SECONDS, chance)
+        sleep(pause if failures else LOOK_SECONDS)

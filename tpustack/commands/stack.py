@@ -1,19 +1,18 @@
-"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel."""
+"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel.
 
-from __future__ import annotations
+All but `check --live` take neither engine nor cloud nor credentials.
+"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING
 
 import click
 import yaml
 
+from infra import cost, deployer
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of, without_tpus
-from infra.cost import aligned, as_json, of_accelerator, of_stack, table
-from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissions_of
 from infra.settings.base import Problem, counted
 from infra.settings.machines import Capacity
 from infra.settings.reference import all_settings
@@ -22,11 +21,7 @@ from tpustack import reference as tables
 from tpustack.console import refuse
 from tpustack.errors import UsageError
 from tpustack.project import root
-from tpustack.reference import facts, settings_page
-from tpustack.stacks import Report, epoch_cost, epoch_line, load, manifest_of
-
-if TYPE_CHECKING:
-    from tpustack.live import Finding
+from tpustack.stacks import Report
 
 
 @click.command("check")
@@ -42,16 +37,16 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
 
     Exit code 0: all fine, 2: problems, 3: Google left a question open.
     """
+    catalog = Catalog()
     if live:
         if stack is None:
             raise UsageError("--live asks about one stack: name it with --stack")
-        sys.exit(_live(stack, as_json))
-    catalog = Catalog()
+        sys.exit(_live(stack, catalog, as_json=as_json))
+    # One wrong file hides no other: a pipeline shows them all in one run.
     names = stacks.all_stacks() if stack is None else [stack]
     reports = [stacks.check(name, catalog) for name in names]
     if as_json:
-        document = {"stacks": [report.as_json() for report in reports]}
-        console.echo_json(document)
+        console.echo_json({"stacks": [report.as_json() for report in reports]})
     else:
         for report in reports:
             _print_report(report)
@@ -59,14 +54,16 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
         sys.exit(2)
 
 
-def _live(stack: str, as_json: bool) -> int:
-    """Check a stack's file, then ask Google about it; return the exit code."""
+def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
+    """Check a stack's file, then ask Google about it; return the exit code.
+
+    Google is not asked about a file with problems: its answers would be about wrong names.
+    """
     # They take a while to load, for which only those who ask should wait.
     from tpustack import live
     from tpustack.cloud.google import Google
-    from tpustack.live import Target
+    from tpustack.live import Finding, Target
 
-    catalog = Catalog()
     report = stacks.check(stack, catalog)
     findings: list[Finding] = []
     if not report.problems:
@@ -74,21 +71,18 @@ def _live(stack: str, as_json: bool) -> int:
         target = Target(Google(), settings, stacks.context_of(stack, settings, catalog))
         findings = live.ask(target)
     if as_json:
-        document = {**report.as_json(), "live": [finding.as_json() for finding in findings]}
-        console.echo_json(document)
+        answers = [finding.as_json() for finding in findings]
+        console.echo_json({**report.as_json(), "live": answers})
     else:
         _print_report(report)
-        _print_findings(findings)
+        for finding in findings:
+            cure = f". {finding.cure}." if finding.cure else ""
+            click.echo(f"  {finding.state:<8}{finding.about:<16}{finding.said}{cure}")
     return 2 if report.problems else live.exit_code(findings)
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        cure = f". {finding.cure}." if finding.cure else ""
-        click.echo(f"  {finding.state:<8}{finding.about:<16}{finding.said}{cure}")
-
-
 def _print_report(report: Report) -> None:
+    """Print what a person must mend to standard error, all else to standard output."""
     if report.problems:
         count = counted(len(report.problems), "problem")
         click.echo(f"{report.stack}: {count} ({report.file})", err=True)
@@ -100,32 +94,32 @@ def _print_report(report: Report) -> None:
             click.echo(f"  warning: {warning}")
 
 
+# Eleven years: a longer run is a slip of the keyboard.
 _MOST_HOURS = 100_000
 
 
-class Hours(click.ParamType[Decimal]):
-    """Hours as an exact number above 0."""
-
-    name = "hours"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Decimal:
-        """Return the number. Fails the command, exit code 2, if it is none or out of range."""
-        try:
-            hours = Decimal(str(value))
-            fits = 0 < hours <= _MOST_HOURS
-        except InvalidOperation:
-            fits = False
-        if not fits:
-            self.fail(f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}", param)
-        return hours
+def _hours(ctx: click.Context, param: click.Parameter, value: str) -> Decimal:
+    """Return hours as an exact number: prices are decimal, and floats would not add up."""
+    try:
+        hours = Decimal(value)
+        fits = 0 < hours <= _MOST_HOURS
+    except InvalidOperation:
+        fits = False
+    if not fits:
+        text = f"{value!r} is not a number of hours above 0, at most {_MOST_HOURS}"
+        raise click.BadParameter(text, ctx, param)
+    return hours
 
 
 @click.command("cost")
 @console.stack("The stack.")
 @click.option(
-    "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
+    "--hours",
+    callback=_hours,
+    metavar="HOURS",
+    default="24",
+    show_default=True,
+    help="How long a run takes.",
 )
 @click.option(
     "--accelerator-type",
@@ -139,7 +133,7 @@ class Hours(click.ParamType[Decimal]):
     help="How it is bought, without a stack.  [default: on-demand]",
 )
 @click.option("--count", type=click.IntRange(1, 100_000), help="How many.  [default: 1]")
-@click.option("--json", "json_wanted", is_flag=True, help="Print the result as JSON.")
+@console.as_json()
 def cost_command(
     stack: str | None,
     hours: Decimal,
@@ -147,7 +141,7 @@ def cost_command(
     region: str | None,
     capacity: str | None,
     count: int | None,
-    json_wanted: bool,
+    as_json: bool,
 ) -> None:
     """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
 
@@ -172,31 +166,32 @@ def cost_command(
         # What is not built yet costs nothing; everything else should be right first.
         problems = stacks.check(stack, catalog).problems
         refuse([problem for problem in problems if not problem.setting.startswith("training.")])
-        estimate = of_stack(settings, stack, catalog, hours)
+        estimate = cost.of_stack(settings, stack, catalog, hours)
         # Several slices share each step, which is compiled for one.
         if settings.tpu.slices == 1:
-            manifest = manifest_of(settings, root())
-            epoch = epoch_cost(settings, manifest, estimate)
-            line = epoch_line(settings, manifest, epoch)
+            manifest = stacks.manifest_of(settings, root())
+            epoch = stacks.epoch_cost(settings, manifest, estimate)
+            line = stacks.epoch_line(settings, manifest, epoch)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:
         refuse([*_accelerator_problems(accelerator_type, region, catalog)])
         way = Capacity(capacity or Capacity.ON_DEMAND)
-        estimate = of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
-    if json_wanted:
+        estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
+    if as_json:
         known = epoch and epoch.as_json()
-        console.echo_json({**as_json(estimate), "epoch": known})
+        console.echo_json({**cost.as_json(estimate), "epoch": known})
     else:
-        click.echo(table(estimate) + (f"\n\n{line}" if line else ""))
+        click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
     types = catalog.accelerators
-    known = name in types or name in catalog.prices.gpus
-    if not known:
+    # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
+    if name not in types and name not in catalog.prices.gpus:
         cure = nearest(name, [*types, *catalog.prices.gpus])
-        yield Problem("--accelerator-type", name, "is no accelerator in the catalog", cure)
+        yield Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
+    # A dict, since a set would name the regions in another order each time.
     regions = {
         zone.rpartition("-")[0]: None
         for other in types.values()
@@ -217,20 +212,24 @@ def permissions_command(stack: str, look: bool) -> None:
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
-    kinds = (READ,) if look else ALL
-    settings = load(stack)
-    permissions, objects = permissions_of(settings), objects_condition(settings, stack)
+    # Google's predefined roles allow more than the stack's own resources take.
+    kinds = (deployer.READ,) if look else deployer.ALL
+    settings = stacks.load(stack)
+    permissions = deployer.permissions_of(settings)
     role = {
         "title": f"{'Previewer' if look else 'Deployer'} of tpu-stack {stack}",
         "stage": "GA",
         "includedPermissions": permissions.of_project(*kinds),
     }
+    # What a role of the project can't give follows as comments, which gcloud ignores in the file.
     if permissions.billing_role:
         needed = ", ".join(permissions.of_billing_account(*kinds))
         click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
     click.echo(yaml.safe_dump(role, sort_keys=False), nl=False)
+    objects = deployer.objects_condition(settings, stack)
     if objects and not look:
-        click.echo(f"# And on the project {OBJECTS_ROLE}, under the condition\n#   {objects}")
+        where = f"under the condition\n#   {objects}"
+        click.echo(f"# And on the project {deployer.OBJECTS_ROLE}, {where}")
 
 
 @click.command("settings")
@@ -241,17 +240,16 @@ def settings_command(as_json: bool, as_page: bool) -> None:
     if as_json and as_page:
         raise click.UsageError("--json and --markdown exclude each other")
     if as_json:
-        document = {"settings": [setting.as_json() for setting in all_settings()]}
-        console.echo_json(document)
+        console.echo_json({"settings": [setting.as_json() for setting in all_settings()]})
     elif as_page:
-        click.echo(settings_page(), nl=False)
+        click.echo(tables.settings_page(), nl=False)
     else:
         for setting in all_settings():
-            click.echo(f"{setting.path}  ({facts(setting)})")
+            click.echo(f"{setting.path}  ({tables.facts(setting)})")
             click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
 
 
-TABLES = {
+_TABLES = {
     "accelerators": tables.accelerators,
     "runtimes": tables.runtimes,
     "machines": tables.machines,
@@ -260,7 +258,7 @@ TABLES = {
 
 
 @click.command("catalog")
-@click.argument("table", type=click.Choice(list(TABLES)), default="accelerators")
+@click.argument("table", type=click.Choice(list(_TABLES)), default="accelerators")
 @click.option(
     "--zone",
     shell_complete=console.zones,
@@ -283,18 +281,19 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
     if table == "accelerators" and zone is None and kind is None:
         listing = tables.by_zone(catalog)
     else:
-        listing = TABLES[table](catalog, zone, kind)
+        listing = _TABLES[table](catalog, zone, kind)
     if as_json:
         console.echo_json({table: listing.records})
-    elif len(listing.rows) == 1:
+    elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
         refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
     else:
-        click.echo("\n".join(aligned(listing.rows, listing.left)))
+        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
 
 
 def _catalog_problems(
     catalog: Catalog, table: str, zone: str | None, kind: str | None
 ) -> list[Problem]:
+    # Ordered as in the catalog, which the cures name the closest of.
     zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
     types = dict.fromkeys(tables.type_names(catalog, table))
     problems = []

@@ -1,27 +1,26 @@
-"""The commands that watch a training: follow, logs, doctor, goodput, dashboard."""
+"""The commands that watch a training: follow, logs, doctor, goodput, dashboard.
 
-from __future__ import annotations
+Each imports what it needs when it runs: together these take seconds to load.
+"""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from tpu_core.records import replace_file
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
-from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
+from tpustack.logs.diagnosis import Finding, Unknown, diagnose, errors_page
 
 if TYPE_CHECKING:
-    from infra.settings import StackSettings
     from tpu_agent.jobs.queue import Try
     from tpu_training.goodput.account import Account
-    from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput import Money
-    from tpustack.logs.serial import LogLine
 
 
 @click.command("follow")
@@ -35,36 +34,33 @@ def follow_command(stack: str) -> None:
     """
     from rich.console import Console
 
+    from infra.catalog import Catalog
+    from infra.cost import of_stack, until_destroyed
     from infra.settings.machines import RunOn
-    from tpustack.engine.backend import outputs_of
-    from tpustack.logs.follow import follow
+    from tpustack import stacks
+    from tpustack.logs.serial import follow
 
+    outputs = _outputs(stack)
+    on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
+    try:
+        settings = stacks.load(stack)
+        on_tpu = settings.training.run_on is RunOn.TPU
+        costs = f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
+    except UsageError:
+        pass  # The file is in the middle of a change, which ends no training.
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
-    outputs, settings = outputs_of(stack), _settings(stack)
-    on_tpu = settings is not None and settings.training.run_on is RunOn.TPU
     try:
         follow(Console(), outputs, advice=advice, on_tpu=on_tpu)
     finally:
-        click.echo(_goes_on(stack, settings))
+        click.echo(costs)
 
 
-def _settings(stack: str) -> StackSettings | None:
-    """Return the stack's settings; None while its file is in the middle of a change."""
-    from tpustack.stacks import load
+def _outputs(stack: str | None) -> Mapping[str, Any]:
+    """Return what `pulumi up` has put out, as infra/outputs.py names it. Raises TpustackError."""
+    # The engine's library takes seconds to load.
+    from tpustack.engine.backend import outputs_of
 
-    try:
-        return load(stack)
-    except UsageError:
-        return None
-
-
-def _goes_on(stack: str, settings: StackSettings | None) -> str:
-    from infra.catalog import Catalog
-    from infra.cost import of_stack, until_destroyed
-
-    if settings is None:
-        return f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
-    return f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
+    return outputs_of(stack)
 
 
 @click.command("logs")
@@ -77,24 +73,28 @@ def logs_command(stack: str, as_json: bool) -> None:
     it works after `pulumi destroy`, too.
     """
     from infra.names import names_of
+    from tpustack import stacks
     from tpustack.cloud.google import Google
     from tpustack.logs.serial import logged_lines
-    from tpustack.stacks import load, require_file
 
-    require_file(stack)
-    settings = load(stack)
+    stacks.require_file(stack)
+    settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
+    # By names alone: the engine's outputs are gone after `pulumi destroy`.
     found = list(logged_lines(Google(), project, vm))
     if not found:
-        raise TpustackError(_nothing(stack, project, vm))
+        raise TpustackError(
+            f"Cloud Logging has nothing from the last 30 days of a VM {vm} in {project}. Either no "
+            "such VM ran, or serial port logging is off: the VM's metadata "
+            "serial-port-logging-enable is not true, or the organization policy "
+            f"compute.disableSerialPortLogging forbids it. While the VM runs, `tpustack follow "
+            f"--stack {stack}` reads its serial port"
+        )
     if as_json:
-        document = {"project": project, "vm": vm, "lines": [asdict(line) for line in found]}
-        console.echo_json(document)
-    else:
-        _print_lines(vm, found)
-
-
-def _print_lines(vm: str, found: Iterable[LogLine]) -> None:
+        lines = [asdict(line) for line in found]
+        console.echo_json({"project": project, "vm": vm, "lines": lines})
+        return
+    # A group may have replaced its VM, and two machines of one name ran at different times.
     for instance, group in groupby(found, key=lambda line: line.instance):
         first, *others = group
         click.echo(f"{vm} (number {instance}) from {first.time} on:")
@@ -102,21 +102,12 @@ def _print_lines(vm: str, found: Iterable[LogLine]) -> None:
             click.echo(f"  {line.text}")
 
 
-def _nothing(stack: str, project: str, vm: str) -> str:
-    return (
-        f"Cloud Logging has nothing from the last 30 days of a VM {vm} in {project}. Either no "
-        "such VM ran, or serial port logging is off: the VM's metadata serial-port-logging-enable "
-        "is not true, or the organization policy compute.disableSerialPortLogging forbids it. "
-        f"While the VM runs, `tpustack follow --stack {stack}` reads its serial port"
-    )
-
-
-_MOST_LINES = 5
+# The lines of an error that are named, and the unknown errors that are shown.
+_MOST_LINES, _MOST_UNKNOWN = 5, 20
 # The known error of a step that does not fit (known_errors.json).
 _MEMORY = "device-memory"
-_MOST_UNKNOWN = 20
+# The trainer's last words, which are printed first.
 _ENDED = "training failed: "
-"""The trainer's last words, which are printed first."""
 
 
 @click.command("doctor")
@@ -140,18 +131,23 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
         raise UsageError("--stack and FILE exclude each other")
     texts = _of_stack(stack) if file is None else iter([(file.name, _read(file))])
     diagnoses = [diagnose(source, text) for source, text in texts]
-    short = file is None and any(found.known.id == _MEMORY for found in _findings(diagnoses))
-    fits = _what_fits(stack) if short else None
+    findings = [found for one in diagnoses for found in one.findings]
+    unknown = [found for one in diagnoses for found in one.unknown]
+    fits = None
+    if file is None and any(found.known.id == _MEMORY for found in findings):
+        fits = _what_fits(stack)
     if as_json:
-        document = {**_document(diagnoses), "fits": fits}
-        console.echo_json(document)
+        known = [found.as_json() for found in findings]
+        others = [found.as_json() for found in unknown]
+        console.echo_json({"findings": known, "unknown": others, "fits": fits})
     else:
-        _print_diagnoses(diagnoses, fits)
-    if any(diagnosis.findings or diagnosis.unknown for diagnosis in diagnoses):
+        _print_errors(findings, unknown, fits)
+    if findings or unknown:
         sys.exit(1)
 
 
 def _read(file: BinaryIO) -> str:
+    """Return a log's text: a pasted one may have bytes of any encoding, and errors are ASCII."""
     try:
         content = file.read()
     except OSError as error:
@@ -160,46 +156,40 @@ def _read(file: BinaryIO) -> str:
 
 
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
+    """Return the names and texts of a stack's own logs. Raises TpustackError."""
     from tpustack.cloud.google import Google
-    from tpustack.engine.backend import outputs_of
-    from tpustack.logs import serial as stack_logs
+    from tpustack.logs.serial import stack_texts
 
-    outputs = outputs_of(stack)
-    return stack_logs.stack_texts(Google(), outputs)
+    outputs = _outputs(stack)
+    return stack_texts(Google(), outputs)
 
 
 def _what_fits(stack: str | None) -> str:
-    """Return the largest batch that fits the stack's TPU, or how to find it out."""
+    """Return the largest batch that fits the stack's TPU, or how to find it out.
+
+    The catalogue's cure for a full TPU is general; this is about the stack's own job.
+    """
     from tpu_training.compile import largest_batch
-    from tpustack import stacks
+    from tpustack import project, stacks
     from tpustack.engine.backend import name_of
-    from tpustack.project import root
-    from tpustack.stacks import answer_of, asking, manifest_of
 
+    # Nothing is compiled here, which may take minutes: only an answer from before is used.
     settings = stacks.load(name_of(stack))
-    answer = answer_of(settings, manifest_of(settings, root()))
+    answer = stacks.answer_of(settings, stacks.manifest_of(settings, project.root()))
     known = largest_batch(answer) if answer else None
-    return known or f"`{asking(settings)}` finds the largest batch that fits"
+    return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
 
 
-def _findings(diagnoses: list[Diagnosis]) -> list[Finding]:
-    return [found for diagnosis in diagnoses for found in diagnosis.findings]
-
-
-def _document(diagnoses: list[Diagnosis]) -> dict[str, object]:
-    return {
-        "findings": [found.as_json() for found in _findings(diagnoses)],
-        "unknown": [found.as_json() for one in diagnoses for found in one.unknown],
-    }
-
-
-def _print_diagnoses(diagnoses: list[Diagnosis], fits: str | None) -> None:
-    unknown = sorted((one for each in diagnoses for one in each.unknown), key=_comes_later)
-    found: list[Finding | Unknown] = [*_findings(diagnoses), *unknown[:_MOST_UNKNOWN]]
+def _print_errors(findings: list[Finding], unknown: list[Unknown], fits: str | None) -> None:
+    """Print errors for people, the trainer's last words first: they are why the training ended."""
+    unknown = sorted(unknown, key=_comes_later)
+    found: list[Finding | Unknown] = [*findings, *unknown[:_MOST_UNKNOWN]]
     for one in sorted(found, key=_comes_later):
         known = one.known if isinstance(one, Finding) else None
-        what = known.id if known else "unknown error"
-        click.echo(f"{one.source}:{_numbers(one.lines)}: {what}: {one.text}")
+        lines = ",".join(map(str, one.lines[:_MOST_LINES]))
+        if (left := len(one.lines) - _MOST_LINES) > 0:
+            lines += f" and {left} more"
+        click.echo(f"{one.source}:{lines}: {known.id if known else 'unknown error'}: {one.text}")
         if known is None:
             continue
         click.echo(f"  cause: {known.cause}")
@@ -214,13 +204,8 @@ def _print_diagnoses(diagnoses: list[Diagnosis], fits: str | None) -> None:
 
 
 def _comes_later(one: Finding | Unknown) -> bool:
+    # Sorting is stable: all others keep the order of the log.
     return _ENDED not in one.text
-
-
-def _numbers(lines: tuple[int, ...]) -> str:
-    shown = ",".join(map(str, lines[:_MOST_LINES]))
-    left = len(lines) - _MOST_LINES
-    return f"{shown} and {left} more" if left > 0 else shown
 
 
 @click.command("goodput")
@@ -248,37 +233,55 @@ def goodput_command(
     too. MODEL_DIR is any training's directory, here or gs://…
     """
     _refuse(as_json, plot, prometheus)
-    from tpu_training.goodput.account import account
-    from tpu_training.goodput.ledger import ended_by, read
-    from tpustack.goodput import files_of
+    from rich.console import Console
+
+    from tpu_training.goodput import account as accounts
+    from tpu_training.goodput import ledger as ledgers
+    from tpustack import goodput
 
     tries: Sequence[Try] = ()
     if what and stack:
         where, tries = _job_of_queue(stack, what)
     else:
-        where = what or _job_of(stack)
-    ledger = ended_by(read(files_of(where)), [(one.started, one.why) for one in tries])
+        where = what or str(_outputs(stack)["job_url"])
+    # A ledger does not know why its machine went; the job's record does.
+    ends = [(one.started, one.why) for one in tries]
+    ledger = ledgers.ended_by(ledgers.read(goodput.files_of(where)), ends)
     if not ledger.entries:
         broken = "".join(f"; {problem}" for problem in ledger.problems)
         raise TpustackError(f"{where}: no training has written a ledger there{broken}")
-    total = account(ledger)
+    total = accounts.account(ledger)
+    # What MODEL_DIR cost is not known: no stack is named that it ran on.
     money = None if what and not stack else _money(stack, total)
     if plot:
-        _draw(Path(plot), ledger, total)
+        from tpu_training.errors import InputError
+        from tpu_training.goodput.account import draw
+
+        path = Path(plot)
+        try:
+            path.write_bytes(draw(ledger, total, path.suffix.removeprefix(".")))
+        except (InputError, OSError) as error:
+            raise TpustackError(f"--plot={path}: {error}") from None
     if prometheus:
-        _write_prometheus(prometheus, total, where)
+        text = accounts.to_prometheus(total, where.rstrip("/").rpartition("/")[2])
+        _write_prometheus(prometheus, text)
     if as_json:
         cost = money and money.to_dict()
-        document = {**total.to_dict(), "cost": cost, "problems": ledger.problems}
-        console.echo_json(document)
+        console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
     elif prometheus != "-":
-        _print_account(total, money)
+        tables = (goodput.states_table(total, money), goodput.causes_table(total))
+        for table in filter(None, (*tables, goodput.machines_table(total))):
+            Console().print(table)
+        click.echo(
+            f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
+            f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
+        )
     for problem in ledger.problems:
         click.echo(problem, err=True)
 
 
 def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
-    """Raise UsageError with all that is wrong with the options."""
+    """Raise UsageError with all that is wrong with the options, before the ledger is read."""
     from tpu_training.goodput.account import KINDS
 
     wrong = []
@@ -295,14 +298,11 @@ def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
         raise UsageError("; ".join(wrong))
 
 
-def _job_of(stack: str | None) -> str:
-    from tpustack.engine.backend import outputs_of
+def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
+    """Return the model directory of a job in a stack's queue, and its tries.
 
-    return str(outputs_of(stack)["job_url"])
-
-
-def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
-    """Return the model directory of a job in a stack's queue, and its tries."""
+    Vertex AI is not asked: what it knows beyond the record changes no ledger.
+    """
     from tpu_core import paths
     from tpustack.jobs.job import read_job
     from tpustack.jobs.queue import explained, open_queue
@@ -313,60 +313,29 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
     return f"gs://{queue.store.bucket}/{paths.folder(name)}model", job.tries
 
 
-def _money(stack: str | None, total: Account) -> Money:
+def _money(stack: str | None, total: "Account") -> "Money":
+    """Return what the time has cost, by the stack's settings as they are now."""
     from infra.catalog import Catalog
     from infra.cost import of_stack
+    from tpustack import goodput, stacks
     from tpustack.engine.backend import name_of
-    from tpustack.goodput import money_of
-    from tpustack.stacks import load
 
     name = name_of(stack)
-    return money_of(total, of_stack(load(name), name, Catalog()))
+    return goodput.money_of(total, of_stack(stacks.load(name), name, Catalog()))
 
 
-def _draw(path: Path, ledger: Ledger, total: Account) -> None:
-    from tpu_training.errors import InputError
-    from tpu_training.goodput.account import draw
+def _write_prometheus(target: str, text: str) -> None:
+    """Write the whole file or none: node exporter may read it at any time.
 
-    try:
-        path.write_bytes(draw(ledger, total, path.suffix.removeprefix(".")))
-    except (InputError, OSError) as error:
-        raise TpustackError(f"--plot={path}: {error}") from None
-
-
-def _write_prometheus(target: str, total: Account, where: str) -> None:
-    """Write the whole file or none: node exporter may read it at any time."""
-    from tpu_training.goodput.account import to_prometheus
-
-    text = to_prometheus(total, where.rstrip("/").rpartition("/")[2])
+    Its textfile collector reads `*.prom` alone, so it does not see the file while it is written.
+    """
     if target == "-":
         click.echo(text, nl=False)
         return
-    path = Path(target)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        replace_file(Path(target), text.encode())
     except OSError as error:
         raise TpustackError(f"--prometheus={target}: {error}") from None
-
-
-def _print_account(total: Account, money: Money | None) -> None:
-    from rich.console import Console
-
-    from tpustack.goodput import causes_table, machines_table, states_table
-
-    terminal = Console()
-    for table in (states_table(total, money), causes_table(total), machines_table(total)):
-        if table:
-            terminal.print(table)
-    click.echo(
-        f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
-        f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
-    )
-
-
-_PORT = click.IntRange(0, 65535)
 
 
 @click.command("dashboard")
@@ -382,34 +351,17 @@ _PORT = click.IntRange(0, 65535)
     multiple=True,
     help="Show what is in this bucket, which is enough to read; may be given several times.",
 )
-@click.option("--port", type=_PORT, help="Serve on this port, not on any that is free.")
 @click.option(
-    "--export",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Serve nothing: write the page as it is now, for reading alone, to this folder.",
+    "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
 )
-def dashboard_command(
-    stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None, export: Path | None
-) -> None:
+def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
     """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
 
-    The page is served on this machine alone, at an address that only who sees this output knows.
+    The page is served on this machine alone, at an address that only this output shows.
     It ends with Ctrl-C, and keeps nothing.
     """
-    if export is not None and port is not None:
-        raise UsageError("--export serves nothing, so it excludes --port")
-    from tpustack.dashboard.places import places
+    from tpustack.dashboard.server import serve
+    from tpustack.dashboard.sources import places
 
     found = places(stacks, buckets)
-    if export is not None:
-        from tpustack.dashboard.app import export as write
-
-        click.echo(
-            f"{write(found, export)} written. A browser shows it only from a web server: "
-            f"python3 -m http.server --bind 127.0.0.1 --directory {export}"
-        )
-        return
-    from tpustack.dashboard.server import serve
-
     serve(found, port or 0, lambda url: click.echo(f"{url}\nCtrl-C ends it."))

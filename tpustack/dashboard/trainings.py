@@ -1,45 +1,51 @@
 """Trainings as the page shows them: goodput and cost by day, and learning curves."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from infra.cost import Estimate
-from tpu_training.goodput.account import Account, Segment, account, timeline
+from tpu_core import paths
+from tpu_core.bucket import Bucket
+from tpu_core.google import Json
+from tpu_training.goodput import account as accounts
 from tpu_training.goodput.ledger import Ledger, read
 from tpustack.cloud.google import Google
-from tpustack.dashboard.places import Json, Place
 from tpustack.errors import UsageError
 from tpustack.goodput import files_of, money_of
 
 _DAY = 86400.0
-_GLOB = "jobs/**/ledger/*.json"
+# A job's training has its ledger in `jobs/NAME/model`, a stack's own in `jobs/NAME`.
+_GLOB = f"{paths.JOBS}**/ledger/*.json"
+# The trainings that are shown, those that changed last: a page with more is not read.
 _MOST = 50
-"""The trainings that changed last: a page that shows more is no help."""
 
 
 class Trainings:
-    """The trainings of a place; a ledger that has not changed is not read again."""
+    """The trainings of a bucket; a ledger that has not changed is not read again.
 
-    def __init__(self, google: Google, place: Place, estimate: Estimate | None) -> None:
-        self._google, self._place, self._estimate = google, place, estimate
+    Args:
+        google: the APIs.
+        bucket: without gs://.
+        estimate: what the stack costs; None where that is not known.
+    """
+
+    def __init__(self, google: Google, bucket: str, estimate: Estimate | None) -> None:
+        self._google, self._bucket, self._estimate = google, bucket, estimate
         self._known: dict[str, tuple[tuple[int, ...], Json]] = {}
 
     def read(self) -> list[Json]:
         """Return what is known of each training, the newest first. Raises TpustackError."""
         folders: dict[str, list[int]] = {}
-        for file in matching(self._google, self._place.bucket, "jobs/", _GLOB):
+        for file in matching(self._google, self._bucket, paths.JOBS, _GLOB):
             folders.setdefault(file.path.rpartition("/ledger/")[0], []).append(file.generation)
         newest = sorted(folders, key=lambda folder: -max(folders[folder]))[:_MOST]
         self._known = {folder: self._of(folder, tuple(folders[folder])) for folder in newest}
@@ -49,7 +55,7 @@ class Trainings:
         known = self._known.get(folder)
         if known and known[0] == generations:
             return known
-        ledger = read(files_of(f"gs://{self._place.bucket}/{folder}", self._google))
+        ledger = read(files_of(f"gs://{self._bucket}/{folder}", self._google))
         found = training(folder, ledger, self._estimate) if ledger.entries else {}
         return generations, found
 
@@ -62,7 +68,7 @@ def training(folder: str, ledger: Ledger, estimate: Estimate | None) -> Json:
         ledger: what it wrote; there is at least one start.
         estimate: what the stack costs; None where that is not known.
     """
-    total = account(ledger)
+    total = accounts.account(ledger)
     return {
         "folder": folder,
         "begin": ledger.entries[0].begin,
@@ -75,13 +81,15 @@ def training(folder: str, ledger: Ledger, estimate: Estimate | None) -> Json:
         **_figures(total, estimate),
         "days": [
             {"day": day, **_figures(dataclasses.replace(total, seconds=seconds), estimate)}
-            for day, seconds in by_day(timeline(ledger), total.seconds).items()
+            for day, seconds in by_day(accounts.timeline(ledger), total.seconds).items()
         ],
         "problems": ledger.problems,
     }
 
 
-def by_day(segments: Sequence[Segment], states: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def by_day(
+    segments: Sequence[accounts.Segment], states: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
     """Return the seconds of each state by day (UTC), the last day first."""
     days: dict[str, dict[str, float]] = {}
     for segment in segments:
@@ -102,7 +110,7 @@ def _shares(begin: float, end: float) -> Iterator[tuple[str, float]]:
         now = after
 
 
-def _figures(total: Account, estimate: Estimate | None) -> Json:
+def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
     money = money_of(total, estimate) if estimate else None
     return {
         "wall": total.wall,
@@ -113,15 +121,18 @@ def _figures(total: Account, estimate: Estimate | None) -> Json:
     }
 
 
-FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
-"""What a training's folder in the bucket is called."""
+# --- Learning curves.
+
+# What a training's folder in the bucket is called.
+_FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
 _MOST_POINTS = 300
-# The same files hold pictures and graphs.
+# Of a training's files, which also hold pictures and graphs: all of it is read at each look.
 _MOST_BYTES = 64 * 2**20
 Curve = list[tuple[int, float]]
+"""Steps and values."""
 
 
-def curves(google: Google, place: Place, folder: str) -> dict[str, Curve]:
+def curves(google: Google, bucket: str, folder: str) -> dict[str, Curve]:
     """Return the points of each curve in a training's folder, by tag.
 
     Where a killed training was started again, what the later start wrote for a step counts.
@@ -130,12 +141,12 @@ def curves(google: Google, place: Place, folder: str) -> dict[str, Curve]:
         UsageError: it is not a training's folder.
         TpustackError: the bucket refuses.
     """
-    if not FOLDER.fullmatch(folder):
-        raise UsageError(f"{folder!r} is no folder of a training. Write it like jobs/NAME")
-    queue = place.queue(google)
+    if not _FOLDER.fullmatch(folder):
+        raise UsageError(f"{folder!r} is not a folder of a training. Write it like jobs/NAME")
+    store = Bucket(bucket, google.exchange)
     series: dict[str, dict[int, float]] = {}
-    for file in _newest(list(_files(google, place, folder))):
-        found = queue.store.read(file.path)
+    for file in _event_files(google, bucket, folder):
+        found = store.read(file.path)
         for tag, step, value in points(found[0] if found else b""):
             series.setdefault(tag, {})[step] = value
     return {tag: thinned(sorted(series[tag].items())) for tag in sorted(series)}
@@ -158,18 +169,19 @@ def thinned(curve: Sequence[tuple[int, float]], most: int = _MOST_POINTS) -> Cur
     return [kept[place] for place in sorted(kept)]
 
 
-def _files(google: Google, place: Place, folder: str) -> list[Found]:
-    """Return the event files of a training: in its folder, or in one for each split."""
+def _event_files(google: Google, bucket: str, folder: str) -> list["Found"]:
+    """Return the newest event files that are small enough together, the oldest of them first.
+
+    They are in the training's folder, or in one for each split. Their names begin with the time at
+    which they were begun.
+    """
     prefix = f"{folder}/"
-    found = matching(google, place.bucket, prefix, f"{_literal(prefix)}**events.out.tfevents.*")
-    return sorted(found, key=lambda file: file.path.rpartition("/")[2])
-
-
-def _newest(files: Sequence[Found]) -> list[Found]:
-    """Return the newest files that are small enough together, the oldest of them first."""
+    # The folder's own characters must match themselves alone.
+    literal = re.sub(r"([\\*?\[\]{}])", r"\\\1", prefix)
+    found = list(matching(google, bucket, prefix, f"{literal}**events.out.tfevents.*"))
     kept: list[Found] = []
     left = _MOST_BYTES
-    for file in reversed(files):
+    for file in sorted(found, key=lambda file: file.path.rpartition("/")[2], reverse=True):
         left -= file.size
         if left < 0:
             break
@@ -177,21 +189,13 @@ def _newest(files: Sequence[Found]) -> list[Found]:
     return kept
 
 
-def _literal(text: str) -> str:
-    """Return a glob that matches only the text itself."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", text)
-
-
 # A file of TensorBoard events is a chain of records (TFRecord: length in 8 bytes, its check in 4,
 # content, its check in 4), each an Event of protocol buffers, read here without TensorFlow. The
 # numbers of their fields are those of event.proto, summary.proto and tensor.proto in
 # https://github.com/tensorflow/tensorflow/tree/v2.19.0/tensorflow/core
-Point: TypeAlias = "tuple[str, int, float]"
-"""A tag, a step and a value."""
-
 _HEAD, _CHECK = 12, 4
+# How a tensor's content encodes DT_FLOAT and DT_DOUBLE.
 _FORMATS = {1: "<f", 2: "<d"}
-"""How a tensor's content encodes DT_FLOAT and DT_DOUBLE."""
 _SCHEMA = """
 name: "events" syntax: "proto3"
 message_type { name: "Event"
@@ -215,8 +219,11 @@ _POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
 _Event = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Event"))
 
 
-def points(data: bytes) -> Iterator[Point]:
-    """Yield every number in a file; what is half written, or no event, ends it."""
+def points(data: bytes) -> Iterator[tuple[str, int, float]]:
+    """Yield tag, step and value of every number in a file.
+
+    What is half written, or not an event, ends it.
+    """
     begin = 0
     while begin + _HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, begin)
@@ -227,16 +234,12 @@ def points(data: bytes) -> Iterator[Point]:
             event = _Event.FromString(data[begin + _HEAD : end])
         except DecodeError:
             return
-        yield from _points(event)
+        for value in event.summary.value:
+            kind = value.WhichOneof("value")
+            found = _scalar(value.tensor) if kind == "tensor" else kind and value.simple_value
+            if value.tag and found is not None and math.isfinite(found):
+                yield value.tag, event.step, found
         begin = end + _CHECK
-
-
-def _points(event: Any) -> Iterator[Point]:
-    for value in event.summary.value:
-        kind = value.WhichOneof("value")
-        found = _scalar(value.tensor) if kind == "tensor" else kind and value.simple_value
-        if value.tag and found is not None and math.isfinite(found):
-            yield value.tag, event.step, found
 
 
 def _scalar(tensor: Any) -> float | None:
@@ -252,8 +255,7 @@ _LIST = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _FIELDS = "items(name,generation,size),nextPageToken"
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """An object's name, its generation and its size."""
 
     path: str

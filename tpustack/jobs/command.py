@@ -1,6 +1,8 @@
-"""`tpustack job`: submit programs to a stack's queue, and look after them."""
+"""`tpustack job`: submit programs to a stack's queue, and look after them.
 
-from __future__ import annotations
+Completion in shells loads this module at each press of a key, so tables, settings and the engine
+are imported by the functions that need them.
+"""
 
 import codecs
 import dataclasses
@@ -13,21 +15,21 @@ from typing import Any
 
 import click
 
+from tpu_agent.jobs.queue import Job, Queue
 from tpustack import console
-from tpustack.console import LazyGroup
 from tpustack.jobs import job as jobs
-from tpustack.jobs import submission, vertex
-from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
-from tpustack.jobs.spec import IMAGE, JobOptions, Span, job_argument, job_options, queue_options
+from tpustack.jobs import spec as options
+from tpustack.jobs import vertex
+from tpustack.jobs.queue import OnDemand, explained, open_queue, why_waiting, why_without_tpu
+
+# Jobs that ended longer ago, in seconds, are listed only by --all.
+_RECENT = 86400
 
 
 @click.group(
     "job",
-    cls=LazyGroup,
-    later={
-        "sweep": "tpustack.jobs.sweep_command:sweep",
-        "trials": "tpustack.jobs.sweep_command:trials",
-    },
+    cls=console.LazyGroup,
+    later={"sweep": "tpustack.jobs.sweep_command:sweep"},
 )
 def command() -> None:
     """Submit any program to a stack's queue, and look after it.
@@ -37,8 +39,8 @@ def command() -> None:
 
 
 @command.command("submit")
-@queue_options
-@job_options
+@options.queue_options
+@options.job_options
 @click.option("--name", help="The job's name; by default one from its content.")
 @click.option(
     "--idle-stop",
@@ -62,16 +64,17 @@ def submit(
     The machine runs it as soon as the TPU is free; this computer may be turned off by then.
     With --on vertex, Vertex AI runs it on a TPU of its own.
     """
-    asked = JobOptions(**given)
+    asked = options.JobOptions(**given)
     managed = asked.on_vertex
     queue = open_queue(stack, bucket, submits=True, managed=managed)
     place = vertex.place_of(stack, asked)
-    on_demand = submission.OnDemand(stack, idle_stop, create=create, managed=managed)
+    on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
     without_tpu = None if managed else why_without_tpu(stack, asked.framework)
-    with asked.checked(name) as (checked, source), explained(queue):
-        spec = dataclasses.replace(checked, vertex=place)
+    # All of the input is checked before a stack is brought up, which costs minutes and money.
+    spec, source = asked.checked(name)
+    with explained(queue):
         on_demand.prepare(queue, _warn)
-        job = submission.submit(queue, spec, name, source.archive)
+        job = jobs.submit(queue, dataclasses.replace(spec, vertex=place), name, source.archive)
         if place:
             job = vertex.start(queue, job, place)
         warnings = [] if managed else [on_demand.finish(queue), without_tpu]
@@ -79,24 +82,36 @@ def submit(
         warnings += [] if managed or create else [why_waiting(queue)]
     for warning in filter(None, warnings):
         _warn(f"warning: {warning}")
-    click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)
+    _print_state(job, job.state, job.name, as_json=as_json)
 
 
 def _warn(line: str) -> None:
+    # Standard output has the job's name alone, for scripts.
     click.echo(line, err=True)
 
 
+def _print_state(job: Job, state: str, text: str, *, as_json: bool) -> None:
+    click.echo(json.dumps({"name": job.name, "state": state}) if as_json else text)
+
+
+def _print_job(job: Job, queue: Queue, lines: int | None, *, as_json: bool) -> None:
+    """Print a job: all of it for programs, the first of its lines (None: all) for people."""
+    if as_json:
+        click.echo(json.dumps(jobs.job_document(job, queue.store.bucket), indent=2))
+    else:
+        click.echo("\n".join(jobs.job_lines(job, queue.store.bucket)[:lines]))
+
+
 @command.command("list")
-@queue_options
+@options.on_queue
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
 @console.as_json("jobs")
-def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: bool) -> None:
+def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        shown = jobs.job_rows(queue.summaries())
-    since = 0.0 if everything else time.time() - 86400
-    shown = [row for row in shown if (row.get("ended") or since) >= since]
+    # The list costs one call for a thousand jobs: what it shows is in the objects' metadata.
+    since = 0.0 if everything else time.time() - _RECENT
+    found = jobs.job_rows(queue.summaries())
+    shown = [row for row in found if (row.get("ended") or since) >= since]
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     elif shown:
@@ -108,85 +123,67 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
 
 
 @command.command("show")
-@job_argument
-@queue_options
+@options.job_argument
+@options.on_queue
 @console.as_json("job")
-def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
+def show(queue: Queue, job: str, as_json: bool) -> None:
     """Show what a job is and what has become of it."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        found = jobs.read_job(queue, job)
-    if as_json:
-        click.echo(json.dumps(jobs.job_document(found, queue.store.bucket), indent=2))
-    else:
-        click.echo("\n".join(jobs.job_lines(found, queue.store.bucket)))
+    _print_job(jobs.read_job(queue, job), queue, None, as_json=as_json)
 
 
 @command.command("logs")
-@job_argument
-@queue_options
+@options.job_argument
+@options.on_queue
 @click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
 @console.as_json("lines, an object each,")
-def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
+def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        jobs.read_job(queue, job)
-        pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
-        for text in _as_lines(pieces) if as_json else _shown(pieces):
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
-        if follow:
-            sys.exit(jobs.read_job(queue, job).code)
+    jobs.read_job(queue, job)
+    pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
+    # Bytes, since a program may write any: text would lose some of them in a pipe.
+    for text in _as_lines(pieces) if as_json else _shown(pieces):
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+    if follow:  # For scripts, as if the job had run here.
+        sys.exit(jobs.read_job(queue, job).code)
 
 
 @command.command("stop")
-@job_argument
-@queue_options
+@options.job_argument
+@options.on_queue
 @console.as_json("job")
-def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
+def stop(queue: Queue, job: str, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        found = jobs.stop_job(queue, job)
+    # The runner hears of it within a second by the bell, and ends the processes then.
+    found = jobs.stop_job(queue, job)
     state = found.state if found.is_over else "stopping"
-    click.echo(json.dumps({"name": job, "state": state}) if as_json else f"{job} is {state}")
+    _print_state(found, state, f"{job} is {state}", as_json=as_json)
 
 
 @command.command("wait")
-@job_argument
-@queue_options
-@click.option("--timeout", type=Span(), help="Wait no longer than this, such as 2h.")
+@options.job_argument
+@options.on_queue
+@options.span_option("--timeout", "Wait no longer than this, such as 2h.")
 @console.as_json("job")
-def wait(
-    job: str, stack: str | None, bucket: str | None, timeout: float | None, as_json: bool
-) -> None:
+def wait(queue: Queue, job: str, timeout: float | None, as_json: bool) -> None:
     """Wait until a job has ended, and end with its exit code (143: stopped, 124: timed out)."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        found = jobs.wait_for(queue, job, timeout)
-    if as_json:
-        click.echo(json.dumps(jobs.job_document(found, queue.store.bucket), indent=2))
-    else:
-        click.echo(jobs.job_lines(found, queue.store.bucket)[0])
+    found = jobs.wait_for(queue, job, timeout)
+    _print_job(found, queue, 1, as_json=as_json)
     sys.exit(found.code)
 
 
 @command.command("artifacts")
-@job_argument
-@queue_options
+@options.job_argument
+@options.on_queue
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
 @console.as_json("list")
-def list_artifacts(
-    job: str, stack: str | None, bucket: str | None, output: Path | None, as_json: bool
-) -> None:
+def list_artifacts(queue: Queue, job: str, output: Path | None, as_json: bool) -> None:
     """List the files that a job has left: in $ARTIFACTS_DIR, $MODEL_DIR and $JOB_DIR."""
-    queue = open_queue(stack, bucket)
-    with explained(queue):
-        jobs.read_job(queue, job)
-        found = jobs.artifacts_of(queue, job)
-        if output is not None:
-            jobs.download(queue, found, output)
+    # A job without files and a name without a job would look the same.
+    jobs.read_job(queue, job)
+    found = jobs.artifacts_of(queue, job)
+    if output is not None:
+        jobs.download(queue, found, output)
     if as_json:
         click.echo(json.dumps([vars(one) for one in found], indent=2))
     for one in () if as_json else found:
@@ -194,10 +191,10 @@ def list_artifacts(
 
 
 @command.command("resubmit")
-@job_argument
-@queue_options
+@options.job_argument
+@options.queue_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
-@IMAGE
+@options.IMAGE
 @console.as_json("job")
 def resubmit(
     job: str,
@@ -214,12 +211,30 @@ def resubmit(
     queue = open_queue(stack, bucket)
     with explained(queue):
         old = jobs.read_job(queue, job)
+        # Asked once more, since only the record says what the stack must be able to run.
         open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = vertex.place_again(stack, image, old.spec)
         if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
-            click.echo(f"warning: {why}", err=True)
+            _warn(f"warning: {why}")
         new = jobs.resubmit_job(queue, old, place, name)
-    click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
+    _print_state(new, new.state, new.name, as_json=as_json)
+
+
+@command.command("trials")
+@click.argument("sweep")
+@options.on_queue
+@console.as_json("trials")
+def trials(queue: Queue, sweep: str, as_json: bool) -> None:
+    """Show the trials of a sweep, as far as it has come."""
+    from tpustack.jobs.sweep import Record, trials_table
+
+    found = Record(queue.store, sweep).read()
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=2))
+    else:
+        from rich.console import Console
+
+        Console().print(trials_table(found))
 
 
 def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -227,18 +242,18 @@ def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
     if not sys.stdout.isatty():
         yield from pieces
         return
+    # A character may be in two pieces.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         yield console.plain(decoder.decode(piece)).encode()
 
 
 def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a JSON object for each line; bytes that are no text become escapes."""
+    """Yield a JSON object for each line; bytes that are not UTF-8 become escapes."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield _as_line(line)
+        yield from map(_as_line, whole)
     if rest:
         yield _as_line(rest)
 

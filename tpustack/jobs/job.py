@@ -1,44 +1,136 @@
-"""One job of a queue: its state, its log, its files, and how they are shown."""
+"""One job of a queue: submitted, waited for, stopped, and shown with its log and its files.
 
-from __future__ import annotations
+Records, states and conditions are `tpu_agent.jobs.queue`'s, where the runner has them, too.
+"""
 
 import dataclasses
+import getpass
+import hashlib
 import itertools
+import json
+import re
+import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue, waiting
+from tpu_agent.jobs.queue import ENDED, QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec, waiting
 from tpu_core import paths
-from tpu_core.bucket import Item
+from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
-from tpustack.jobs.submission import submit_again, who
-from tpustack.jobs.vertex import refreshed
+from tpustack.jobs.source import Archive, upload
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
+# A job's name may have 63 characters: 40 of its command, 8 of a digest, and the number of its run.
+_LONGEST_STEM, _DIGEST = 40, 8
+_NUMBER = re.compile(r"-r\d+$")
+# Seconds between two looks into the bucket.
 _LOOK = 1.0
-# Vertex AI knows more than the record only of jobs that never ran or were killed.
+# How many looks there are for each question to Vertex AI, which knows more than the record only of
+# jobs that never ran or were killed.
 _ASK_EVERY = 10
+
+
+def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) -> Job:
+    """Add a job to the queue and return it: its archive first, its record last.
+
+    Without a name it gets one from its content, so that the same job is not run twice by accident.
+
+    Raises:
+        UsageError: there is a job of that name, or one of `spec.after` is missing or has failed.
+        GoogleError: the bucket refuses.
+    """
+    _check_after(queue, spec.after)
+    job = Job(name or name_of(spec), uuid.uuid4().hex, spec, time.time(), by=_who())
+    _refuse_twice(queue.read(job.name), job, named=name is not None)
+    if archive is not None:
+        upload(queue, archive)
+    try:
+        queue.add(job)
+    except Conflict:
+        # The same name at the same moment, or this very record, whose answer was lost.
+        _refuse_twice(queue.read(job.name), job, named=name is not None)
+    queue.ring()
+    return job
+
+
+def name_of(spec: Spec) -> str:
+    """Return a name for a job: what it runs, and a digest of all that it is."""
+    words = re.findall(r"[a-z0-9]+", spec.command.lower())
+    skipped = {"python", "python3", "bash", "sh", "m", "py"}
+    stem = "-".join([word for word in words if word not in skipped][:2])[:_LONGEST_STEM] or "job"
+    # The folder's path does not count: the same files from elsewhere are the same job.
+    content = {**dataclasses.asdict(spec), "source": ""}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return f"{stem.strip('-')}-{digest[:_DIGEST]}"
+
+
+def _who() -> str:
+    """Name the person at this computer, for other people."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # A container's user may have no name.
+        return socket.gethostname()
+
+
+def _check_after(queue: Queue, names: tuple[str, ...]) -> None:
+    problems = []
+    for name in names:
+        job = queue.read(name)
+        if job is None:
+            problems.append(f"--after: there is no job {name}. `tpustack job list` names them")
+        elif job.state not in (QUEUED, RUNNING, SUCCEEDED):
+            problems.append(f"--after: the job {name} is {job.state}, so this one would never run")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _refuse_twice(known: Job | None, job: Job, *, named: bool) -> None:
+    """Raise UsageError if there is a job of that name that this call has not made."""
+    if known is None or known.id == job.id:
+        return
+    origin = f"submitted by {known.by or 'unknown'}, {known.state}"
+    if known.spec != job.spec and named:
+        raise UsageError(f"--name: {job.name} is in use ({origin}). Give another name")
+    raise UsageError(
+        f"the same job is there already: {job.name} ({origin}). `tpustack job resubmit {job.name}` "
+        "with your --stack or --bucket runs it once more. Nothing was queued"
+    )
+
+
+def resubmit_job(queue: Queue, old: Job, place: dict[str, str], name: str | None = None) -> Job:
+    """Add a job like an old one, and start it if its place is on Vertex AI.
+
+    Raises as `submit` and `vertex.start` do.
+    """
+    after = tuple(one for one in old.spec.after if one != old.name)
+    if name is None:
+        stem = _NUMBER.sub("", old.name)[: _LONGEST_STEM + _DIGEST]
+        known = queue.summaries()
+        names = (f"{stem}-r{number}" for number in itertools.count(2))
+        name = next(one for one in names if one not in known)
+    # The bucket has its archive already.
+    new = submit(queue, dataclasses.replace(old.spec, after=after, vertex=place), name, None)
+    return vertex.start(queue, new, place) if place else new
 
 
 def read_job(queue: Queue, name: str, *, ask: bool = True) -> Job:
     """Return a job; `ask` Vertex AI about one that it runs. Raises UsageError if there is none."""
     if not paths.NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
+        raise UsageError(f"{name!r} is not a job name. `tpustack job list` names them")
     job = queue.read(name)
     if job is None:
         raise UsageError(
             f"there is no job {name} in gs://{queue.store.bucket}. `tpustack job list` names them"
         )
-    return refreshed(queue, job) if ask else job
+    return vertex.refreshed(queue, job) if ask else job
 
 
 def wait_for(
@@ -60,8 +152,7 @@ def wait_for(
 
 def job_log(queue: Queue, name: str) -> Iterator[bytes]:
     """Yield what a job has written so far, in pieces."""
-    for item in queue.store.items(paths.logs(name)):
-        yield _content(queue, item)
+    return (content for _, content in _pieces(queue, name, behind=""))
 
 
 def follow_log(
@@ -70,19 +161,21 @@ def follow_log(
     """Yield what a job writes until it is over."""
     seen = ""
     for look in itertools.count():
-        # All of its log is in the bucket before it is said to be over.
+        # The runner writes the log's last piece before the job's end: so the end is read first.
         is_over = read_job(queue, name, ask=look % _ASK_EVERY == 0).is_over
-        for item in queue.store.items(paths.logs(name), behind=seen):
-            seen = item.path
-            yield _content(queue, item)
+        for path, content in _pieces(queue, name, behind=seen):
+            seen = path
+            yield content
         if is_over:
             return
         sleep(_LOOK)
 
 
-def _content(queue: Queue, item: Item) -> bytes:
-    found = queue.store.read(item.path)
-    return found[0] if found else b""
+def _pieces(queue: Queue, name: str, behind: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of the pieces of a log after one of them; names sort like times."""
+    for item in queue.store.items(paths.logs(name), behind=behind):
+        found = queue.store.read(item.path)
+        yield item.path, found[0] if found else b""
 
 
 def stop_job(queue: Queue, name: str) -> Job:
@@ -95,23 +188,14 @@ def stop_job(queue: Queue, name: str) -> Job:
     """
     before = read_job(queue, name)
     changed = queue.change(
-        name, lambda job: None if job.is_over else job.stopping(time.time(), who())
+        name, lambda job: None if job.is_over else job.stopping(time.time(), _who())
     )
     queue.ring()
     vertex.cancel(queue, before)
     return changed or read_job(queue, name)
 
 
-def resubmit_job(queue: Queue, old: Job, place: dict[str, str], name: str | None = None) -> Job:
-    """Add a job like an old one, and start it if its place is on Vertex AI.
-
-    Raises as `submit` and `vertex.start` do.
-    """
-    new = submit_again(queue, old, place, name)
-    return vertex.start(queue, new, place) if place else new
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Artifact:
     """A file that a job has left: its name in the job's folder, its gs:// URL, its size."""
 
@@ -127,6 +211,7 @@ def artifacts_of(queue: Queue, job: str) -> list[Artifact]:
     return [
         Artifact(item.path.removeprefix(folder), f"gs://{bucket}/{item.path}", item.size)
         for item in queue.store.items(folder)
+        # Some clients write an empty object for a folder.
         if not item.path.startswith(logs) and not item.path.endswith("/")
     ]
 
@@ -138,12 +223,12 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
         TpustackError: a name leads out of it, or it can't be written.
         GoogleError: the bucket refuses.
     """
-    bucket = f"gs://{queue.store.bucket}/"
     for one in found:
+        # A job chose the name, and may have meant this computer's ~/.bashrc.
         name = PurePosixPath(one.name)
         if name.is_absolute() or ".." in name.parts:
             raise TpustackError(f"{one.url} is not downloaded: its name leads out of {output}")
-        content = queue.store.read(one.url.removeprefix(bucket))
+        content = queue.store.read(one.url.removeprefix(f"gs://{queue.store.bucket}/"))
         if content is None:
             continue
         path = output / name
@@ -154,8 +239,10 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
             raise TpustackError(f"--output: {path} can't be written: {error.strerror}") from None
 
 
+# --- Jobs for people and programs.
+
 _COMMAND = 30
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -173,7 +260,7 @@ def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def jobs_table(shown: list[dict[str, Any]]) -> Table:
+def jobs_table(shown: list[dict[str, Any]]) -> "Table":
     """Return a table of rows."""
     # Commands that print no table needn't load it.
     from rich.table import Table
@@ -186,9 +273,14 @@ def jobs_table(shown: list[dict[str, Any]]) -> Table:
     made.add_column("command", min_width=12)
     now = time.time()
     for row in shown:
+        state = "stopping" if row["state"] == RUNNING and row["stop"] else row["state"]
+        state += f" ({row['code']})" if row["code"] and state != "stopping" else ""
         took = span((row["ended"] or now) - row["started"]) if row["started"] else ""
-        cells = [row["name"], _state(row), row["place"] or "", row["priority"], row["tries"]]
-        cells += [span(now - row["submitted"]), took, _short(row["command"])]
+        command = row["command"]
+        command = command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
+        cells = [row["name"], state, row["place"] or "", row["priority"], row["tries"]]
+        cells += [span(now - row["submitted"]), took, command]
+        # Text, since others wrote it: a str would be read as rich's markup.
         made.add_row(*(Text(console.line(str(cell))) for cell in cells))
     return made
 
@@ -201,20 +293,20 @@ def job_document(job: Job, bucket: str) -> dict[str, Any]:
 def job_lines(job: Job, bucket: str) -> list[str]:
     """Return all that is known of a job, for people."""
     spec = job.spec
-    shown = [
-        f"{job.name}: {job.state}" + (f" ({job.reason})" if job.reason else ""),
-        f"  command    {spec.command}",
+    reason = f" ({job.reason})" if job.reason else ""
+    shown = [f"{job.name}: {job.state}{reason}", f"  command    {spec.command}"]
+    if spec.vertex:
+        spot = "spot " if spec.vertex.get("strategy") == vertex.SPOT else ""
+        where = f"{spot}{spec.vertex.get('tpu')} of Vertex AI in {spec.vertex.get('region')}"
+        shown.append(f"  runs on    {where}, {job.custom_job or 'not yet known there'}")
+    if spec.source:
+        shown.append(f"  source     {spec.source} ({spec.archive[:12]})")
+    shown += [
         f"  framework  {spec.framework}",
         f"  submitted  {moment(job.submitted)} by {job.by or 'unknown'}",
         f"  budgets    {spec.failures} failures, {spec.preemptions} preemptions",
-        f"  folder     gs://{bucket}/jobs/{job.name}",
+        f"  folder     gs://{bucket}/{paths.folder(job.name).rstrip('/')}",
     ]
-    if spec.source:
-        shown.insert(2, f"  source     {spec.source} ({spec.archive[:12]})")
-    if spec.vertex:
-        spot = "spot " if spec.vertex.get("strategy") == "SPOT" else ""
-        where = f"{spot}{spec.vertex.get('tpu')} of Vertex AI in {spec.vertex.get('region')}"
-        shown.insert(2, f"  runs on    {where}, {job.custom_job or 'not yet known there'}")
     if spec.after:
         shown.append(f"  after      {', '.join(spec.after)}")
     if job.code is not None:
@@ -232,18 +324,8 @@ def moment(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration as people read it."""
-    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+    """Return a duration as people read it: in the largest unit of which there are two."""
+    for unit, name in _UNITS:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-def _short(command: str) -> str:
-    return command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
-
-
-def _state(row: Mapping[str, Any]) -> str:
-    if row["state"] == RUNNING and row["stop"]:
-        return "stopping"
-    return f"{row['state']} ({row['code']})" if row["code"] else str(row["state"])

@@ -1,27 +1,31 @@
-"""Where a stack's jobs are queued, and whether a machine with a TPU will run them."""
+"""A stack's queue of jobs, and whether a machine with a TPU will run them.
 
-from __future__ import annotations
+The queue itself is `tpu_agent.jobs.queue.Queue`, which the runner reads with the same code. This
+module finds its bucket, explains what the bucket refuses, and warns before a job waits in vain.
+`infra` and the engine take a while to load, so functions import them: `job list` needs neither.
+"""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
+from tpu_core import lease, paths, records
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
-from tpu_core.lease import DURATION
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, Nodes
 from tpustack.console import plain
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
 
-
+RUNNERS = "runners/"
+"""The folder of the leases, one for each TPU: see `tpu_core.paths.lease`."""
 _SCHEME = "gs://"
-_NEEDS = "roles/storage.objectUser on it"
+_NEW = "it has no bucket yet"
 
 
 def open_queue(
@@ -42,101 +46,25 @@ def open_queue(
         raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
     if managed and stack is None:
         raise UsageError("--on vertex needs --stack NAME, whose account and network the job gets")
-    name = (
-        _of_stack(stack, submits=submits, managed=managed)
-        if stack is not None
-        else bucket_of(str(bucket))
-    )
-    return Queue(Bucket(name, Google().exchange), lambda line: click.echo(plain(line), err=True))
+    if stack is None:
+        name = bucket_of(str(bucket))
+    else:
+        name = _bucket_of_stack(stack, submits=submits, managed=managed)
+    # Damaged records are named on standard error, so that --json stays JSON.
+    return queue_of(name, Google(), lambda line: click.echo(plain(line), err=True))
 
 
-@contextlib.contextmanager
-def explained(queue: Queue) -> Iterator[None]:
-    """Turn what the bucket refuses in this block into a message that says what to do."""
-    try:
-        yield
-    except GoogleError as error:
-        place = f"{_SCHEME}{queue.store.bucket}"
-        if error.status == 404:
-            raise UsageError(
-                f"there is no bucket {place}: the stack is down, or it is another bucket. "
-                "`pulumi up` makes a stack's bucket. Nothing was changed"
-            ) from None
-        if error.status in (401, 403):
-            raise TpustackError(
-                f"you may not use {place}: ask for {_NEEDS}. Google's answer: {error}"
-            ) from None
-        raise TpustackError(str(error)) from None
+def queue_of(bucket: str, google: Google, say: Callable[[str], None]) -> Queue:
+    """Return the queue of a bucket; `say` hears of damaged records, which are left out."""
+    return Queue(Bucket(bucket, google.exchange), say)
 
 
-def why_without_tpu(stack: str | None, framework: str) -> str | None:
-    """Return why a framework will find no TPU on a stack's machine; None if it may find one.
-
-    Raises:
-        UsageError: the TPU has several hosts, and the framework can't use them as they are.
-    """
-    from infra.catalog import Catalog
-    from infra.settings.machines import RunOn
-    from tpustack.stacks import load
-
-    if framework == "none" or stack is None:
-        return None
-    settings, catalog = load(stack), Catalog()
-    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
-    runtime = catalog.runtime(settings.tpu.runtime_version or "")
-    if accelerator and accelerator.hosts > 1:
-        serves_grpc = runtime is not None and runtime.serves_grpc
-        if cure := _cure_of_slice(settings, framework, serves_grpc=serves_grpc):
-            raise UsageError(
-                f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
-                f"{accelerator.hosts} hosts. {cure} (docs/frameworks.md)"
-            )
-    if framework not in ON_EACH_HOST:
-        return None
-    if settings.training.run_on is RunOn.VM:
-        return (
-            f"training.runOn: vm for the stack {stack}: {framework} reaches only a TPU of its own "
-            "machine, and finds a CPU there. `training.runOn: tpu` gives it the TPU"
-        )
-    if runtime is None or not runtime.serves_grpc:
-        return None
-    return (
-        f"tpu.runtimeVersion: {runtime.name} for the stack {stack} serves its chips to TensorFlow "
-        f"by gRPC, and {framework} finds a CPU there. A runtime without -pod gives it the TPU"
-    )
-
-
-def _cure_of_slice(settings: StackSettings, framework: str, *, serves_grpc: bool) -> str | None:
-    """Return what a framework needs on a TPU with several hosts; None if it has that."""
-    from infra.settings.machines import RunOn
-
-    on_vm = settings.training.run_on is RunOn.VM
-    if framework not in ON_EACH_HOST:
-        if on_vm or serves_grpc:
-            return None
-        return (
-            f"{framework} drives them all from one, by the gRPC of a -pod runtime, which "
-            "tpu.runtimeVersion is not: set one"
-        )
-    if on_vm or serves_grpc:
-        return (
-            f"{framework} needs a process on each, with its chips: set training.runOn: tpu and a "
-            "tpu.runtimeVersion without -pod"
-        )
-    if settings.tpu.slices > 1:
-        return (
-            f"{framework} needs a process on each, and a job runs on those of one slice, not of "
-            f"{settings.tpu.slices}: set tpu.slices: 1"
-        )
-    return None
-
-
-def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:
+def _bucket_of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
-    from tpustack.stacks import load, require_file
+    from tpustack import stacks
 
-    require_file(stack)
-    settings = load(stack)
+    stacks.require_file(stack)
+    settings = stacks.load(stack)
     if managed and settings.jobs.vertex is None:
         raise UsageError(
             f"jobs.vertex: (not set) for the stack {stack}, so that Vertex AI has no account to "
@@ -155,21 +83,185 @@ def bucket_of(url: str) -> str:
     """Return the name in gs://BUCKET. Raises UsageError for anything else."""
     name = url.removeprefix(_SCHEME).rstrip("/")
     if not url.startswith(_SCHEME) or not name or "/" in name:
-        raise UsageError(f"--bucket: {url} is no bucket. Write it like gs://BUCKET")
+        raise UsageError(f"--bucket: {url} is not a bucket. Write it like gs://BUCKET")
     return name
 
 
-RUNNERS = "runners/"
-"""The folder of the leases, one a TPU."""
+@contextlib.contextmanager
+def explained(queue: Queue) -> Iterator[None]:
+    """Turn what the bucket refuses in this block into a message that says what to do."""
+    try:
+        yield
+    except GoogleError as error:
+        place = f"{_SCHEME}{queue.store.bucket}"
+        if error.status == 404:
+            raise UsageError(
+                f"there is no bucket {place}: the stack is down, or it is another bucket. "
+                "`pulumi up` makes a stack's bucket. Nothing was changed"
+            ) from None
+        if error.status in (401, 403):
+            raise TpustackError(
+                f"you may not use {place}: ask for roles/storage.objectUser on it. Google's "
+                f"answer: {error}"
+            ) from None
+        raise TpustackError(str(error)) from None
 
 
 def why_waiting(queue: Queue) -> str | None:
-    """Return that no machine looks after the queue; None if one does. Raises GoogleError."""
+    """Return that no machine looks after the queue; None if one does. Raises GoogleError.
+
+    A runner renews its TPU's lease, so the age of the youngest lease is that of the last sign of
+    life. The bucket's clock measures it, not this computer's.
+    """
     ages = [item.age for item in queue.store.items(RUNNERS)]
-    if any(age <= DURATION for age in ages):
+    if any(age <= lease.DURATION for age in ages):
         return None
     seen = f"the last one was seen {min(ages):.0f} s ago" if ages else "none has ever done so"
     return (
         f"no machine runs the jobs of gs://{queue.store.bucket} now ({seen}). The job waits until "
         "one does: `pulumi up` starts the stack's"
     )
+
+
+def why_without_tpu(stack: str | None, framework: str) -> str | None:
+    """Return why a framework will find no TPU on a stack's machine; None if it may find one.
+
+    Raises:
+        UsageError: the TPU has several hosts, and the framework can't use them as they are.
+    """
+    if framework == "none" or stack is None:
+        return None
+    from infra.catalog import Catalog
+    from infra.settings.machines import RunOn
+    from tpustack.stacks import load
+
+    settings, catalog = load(stack), Catalog()
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    runtime = catalog.runtime(settings.tpu.runtime_version or "")
+    # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
+    serves_grpc = runtime is not None and runtime.serves_grpc
+    on_vm = settings.training.run_on is RunOn.VM
+    if accelerator and accelerator.hosts > 1:
+        slices = settings.tpu.slices
+        if cure := _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc):
+            raise UsageError(
+                f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
+                f"{accelerator.hosts} hosts. {cure} (docs/frameworks.md)"
+            )
+    if framework not in ON_EACH_HOST:
+        return None
+    if on_vm:
+        return (
+            f"training.runOn: vm for the stack {stack}: {framework} reaches only a TPU of its own "
+            "machine, and finds a CPU there. `training.runOn: tpu` gives it the TPU"
+        )
+    if not serves_grpc:
+        return None
+    return (
+        f"tpu.runtimeVersion: {settings.tpu.runtime_version} for the stack {stack} serves its "
+        f"chips to TensorFlow by gRPC, and {framework} finds a CPU there. A runtime without -pod "
+        "gives it the TPU"
+    )
+
+
+def _cure_of_slice(framework: str, slices: int, *, on_vm: bool, serves_grpc: bool) -> str | None:
+    """Return what a framework needs on a TPU with several hosts; None if it has that."""
+    if framework not in ON_EACH_HOST:
+        if on_vm or serves_grpc:
+            return None
+        return (
+            f"{framework} drives them all from one, by the gRPC of a -pod runtime, which "
+            "tpu.runtimeVersion is not: set one"
+        )
+    needs = f"{framework} needs a process on each"
+    if on_vm or serves_grpc:
+        runtime = "a tpu.runtimeVersion without -pod"
+        return f"{needs}, with its chips: set training.runOn: tpu and {runtime}"
+    if slices > 1:
+        return f"{needs}, and a job runs on those of one slice, not of {slices}: set tpu.slices: 1"
+    return None
+
+
+class OnDemand:
+    """A stack that is brought up for a job, and taken down after it.
+
+    The engine runs before the job is queued: from then on this computer may be turned off, and the
+    machine itself takes the TPU down.
+
+    Args:
+        stack: its name.
+        idle_stop: after how many minutes without a job its TPU is deleted; None: as set before.
+        create: whether to bring it up if it is down.
+        managed: whether Vertex AI runs the job.
+
+    Raises:
+        UsageError: the stack can't do it, or none is named.
+    """
+
+    def __init__(
+        self, stack: str | None, idle_stop: int | None, *, create: bool, managed: bool
+    ) -> None:
+        if managed and (create or idle_stop is not None):
+            raise UsageError("--create and --idle-stop are for stacks: Vertex AI makes its own TPU")
+        self._stack, self._idle_stop, self._create = stack or "", idle_stop, create
+        self._settings = self._load() if create or idle_stop is not None else None
+
+    def prepare(self, queue: Queue, say: Callable[[str], None]) -> None:
+        """Bring the stack up if it is down and `create` asks for it. Raises TpustackError."""
+        why = self._why_down(queue) if self._create else None
+        if why is None:
+            return
+        from tpustack.engine.backend import users_own
+
+        say(f"pulumi up for the stack {self._stack}: {why}")
+        engine = users_own().select(self._stack)
+        if why != _NEW:
+            # What a limit has taken down is still in the state, and `up` alone would not create it.
+            engine.refresh(say)
+        engine.up(say)
+
+    def finish(self, queue: Queue) -> str | None:
+        """Write when to delete the TPU; return a warning if nothing will. Raises GoogleError."""
+        if self._idle_stop is not None:
+            queue.store.write(paths.IDLE_STOP, records.dump({"minutes": self._idle_stop}))
+        elif self._settings is not None and not self._settings.limits.any:
+            return (
+                f"nothing takes the TPU of the stack {self._stack} down after the job: give "
+                "--idle-stop MINUTES, or set limits.idleMinutes"
+            )
+        return None
+
+    def _load(self) -> "StackSettings":
+        from tpustack import stacks
+
+        if not self._stack:
+            raise UsageError("--create and --idle-stop need --stack NAME")
+        stacks.require_file(self._stack)
+        settings = stacks.load(self._stack)
+        # Without limits or recovery, the machine's account has no role to delete TPUs.
+        if self._idle_stop is not None and not (settings.limits.any or settings.recovery.enabled):
+            raise UsageError(
+                f"--idle-stop: the machine of the stack {self._stack} may not take its TPU down. "
+                "Set limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the "
+                f"role, and run `pulumi up --stack {self._stack}`"
+            )
+        return settings
+
+    def _why_down(self, queue: Queue) -> str | None:
+        """Return why the stack can't run a job now; None if it can."""
+        from infra.names import names_of
+
+        settings = self._settings
+        assert settings is not None
+        try:
+            if why := why_waiting(queue):
+                return why
+        except GoogleError as error:
+            if error.status != 404:
+                raise
+            return _NEW
+        nodes = Nodes(Google(), settings.project)
+        for name in names_of(settings, self._stack).tpus(settings.tpu.slices):
+            if nodes.find(settings.tpu_zones, name) is None:
+                return f"its TPU {name} is gone"
+        return None

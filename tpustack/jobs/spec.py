@@ -3,13 +3,11 @@
 Every problem is reported at once, before anything is uploaded.
 """
 
-from __future__ import annotations
-
-import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,34 +22,55 @@ from tpustack.jobs.source import Source, secret_in, source_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# A year. The record's reader takes no NaN or infinity, which a float of many digits would become.
 _LONGEST_SPAN = 365 * 86400.0
+# Bytes of a requirements file, which is a part of the job's record: thousands of hashes fit.
 _LONGEST_TEXT = 256 << 10
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Of a requirements file: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 _OPTION_WITH_FILE = re.compile(r"-(r|c|e)\b|--(requirement|constraint|editable)\b")
 
 
-class Span(click.ParamType[float]):
-    """A duration in seconds, written like 90s, 30m, 2h or 1d."""
+def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = _SPAN.fullmatch(value)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= _LONGEST_SPAN:
+        text = f"{value!r} is not a duration. Write it like 90s, 30m or 2h"
+        raise click.BadParameter(text, ctx, param)
+    return seconds
 
-    name = "duration"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds. Fails the command, exit code 2, for anything else."""
-        found = _SPAN.fullmatch(str(value))
-        seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-        if not 0 < seconds <= _LONGEST_SPAN:
-            self.fail(f"{value!r} is no duration. Write it like 90s, 30m or 2h", param)
-        return seconds
+def span_option(name: str, help: str) -> Callable[[_F], _F]:
+    """Declare an option whose value is seconds, written like 90s, 30m, 2h or 1d."""
+    return click.option(name, callback=_span, metavar="DURATION", help=help)
 
 
 def queue_options(command: _F) -> _F:
-    """Declare `--stack` and `--bucket`, one of which names the queue."""
+    """Declare `--stack` and `--bucket`, one of which names the queue.
+
+    A bucket is enough for those who have no clone of the project with the stack's file.
+    """
     bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
     return console.stack("The queue of this stack.")(bucket(command))
+
+
+def on_queue(command: Callable[..., None]) -> Callable[..., None]:
+    """Declare the options that name a queue, and hand the queue over as `queue`.
+
+    What the bucket refuses while the command runs is explained.
+    """
+
+    @wraps(command)
+    def opened(stack: str | None, bucket: str | None, **given: Any) -> None:
+        queue = open_queue(stack, bucket)
+        with explained(queue):
+            command(queue=queue, **given)
+
+    return queue_options(opened)
 
 
 def job_argument(command: _F) -> _F:
@@ -60,23 +79,23 @@ def job_argument(command: _F) -> _F:
 
 
 def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the jobs of the queue that the options before name."""
+    """Offer the jobs of the queue that the options before it name."""
     try:
         queue = open_queue(ctx.params.get("stack"), ctx.params.get("bucket"))
         with explained(queue):
             return sorted(name for name in queue.summaries() if name.startswith(incomplete))
     except TpustackError:
-        return []
+        return []  # A shell that completes shows no errors.
 
 
 IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
+# How often a job is started again: after as many, a person should look.
 _BUDGET = click.IntRange(0, 1000)
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
     click.option("--command", "-c", help='What bash runs, such as "python main.py".'),
     click.option("--dir", "folder", type=_FILE, help="Take this folder along."),
     click.option("--wheel", type=_FILE, help="Install this wheel."),
-    click.option("--git", help="Take a commit along: URL@REF. Fetched here, with your rights."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable; repeatable."),
     click.option("--requirements", type=_FILE, help="Install this; with hashes, only these."),
     click.option(
@@ -87,7 +106,7 @@ _OPTIONS = (
     ),
     click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Higher first."),
     click.option("--after", multiple=True, metavar="JOB", help="Run once JOB has succeeded."),
-    click.option("--timeout", type=Span(), help="End a try after so long, such as 2h."),
+    span_option("--timeout", "End a try after so long, such as 2h."),
     click.option("--failures", type=_BUDGET, default=0, help="Starts after failures (0)."),
     click.option("--preemptions", type=_BUDGET, default=10, help="Starts after preemptions (10)."),
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
@@ -99,6 +118,7 @@ _OPTIONS = (
 
 def job_options(command: _F) -> _F:
     """Declare the options whose values `JobOptions` takes."""
+    # The help has them in the order in which decorators would stand, the last one applied first.
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -106,12 +126,21 @@ def job_options(command: _F) -> _F:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The values of the options."""
+    """The values of the options, by the names that click gives them.
+
+    Attributes:
+        command: for bash; None if it is not given, which only a sweep accepts.
+        folder: what `--dir` names.
+        env: pairs of NAME=VALUE.
+        timeout: seconds that an attempt may take.
+        failures: how often the job is started again after a failure.
+        preemptions: how often after its TPU or machine went.
+        on: `stack` or `vertex`; tpu, image and spot are for the latter alone.
+    """
 
     command: str | None
     folder: Path | None
     wheel: Path | None
-    git: str | None
     env: tuple[str, ...]
     requirements: Path | None
     framework: str
@@ -130,30 +159,21 @@ class JobOptions:
         """Whether Vertex AI runs the job."""
         return self.on == "vertex"
 
-    @contextlib.contextmanager
-    def checked(self, name: str | None) -> Iterator[tuple[Spec, Source]]:
-        """Yield what to run, and what it brings along, which exists within the block only.
-
-        Raises:
-            UsageError: with every problem.
-            TpustackError: git fails.
-        """
+    def checked(self, name: str | None) -> tuple[Spec, Source]:
+        """Return what to run, and what it brings along. Raises UsageError with every problem."""
         if self.command is None:
             raise UsageError('--command: (not given). Give one like "python main.py"')
-        with source_of(self.folder, self.wheel, self.git) as source:
-            problems = [
-                *_name_problems(name),
-                *_env_problems(self.env),
-                *_requirements_problems(self.requirements),
-                *_command_problems(self.command, source),
-            ]
-            if problems:
-                raise UsageError("\n".join(problems))
-            yield self._spec(self.command, source), source
-
-    def _spec(self, command: str, source: Source) -> Spec:
-        return Spec(
-            command=command,
+        source = source_of(self.folder, self.wheel)
+        problems = [
+            *_name_problems(name),
+            *_env_problems(self.env),
+            *_requirements_problems(self.requirements),
+            *_command_problems(self.command, source),
+        ]
+        if problems:
+            raise UsageError("\n".join(problems))
+        spec = Spec(
+            command=self.command,
             kind=source.kind,
             archive=source.archive.sha256 if source.archive else "",
             source=source.origin,
@@ -166,21 +186,23 @@ class JobOptions:
             failures=self.failures,
             preemptions=self.preemptions,
         )
+        return spec, source
 
 
 def _name_problems(name: str | None) -> Iterator[str]:
     if name is not None and not NAME.fullmatch(name):
         yield (
-            f"--name: {name!r} is no job name (at most 63 lower-case letters, digits, hyphens, "
+            f"--name: {name!r} is not a job name (at most 63 lower-case letters, digits, hyphens, "
             "dots, underscores; a letter or digit first and last). Use one like mnist-1"
         )
 
 
 def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with variables; who may read the bucket may read their values."""
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not _VARIABLE.fullmatch(name):
-            yield f"--env: {pair!r} is no variable. Write it like NAME=VALUE"
+            yield f"--env: {pair!r} is not a variable. Write it like NAME=VALUE"
         elif why := secret_in(value.encode()):
             yield (
                 f"--env: the value of {name} must not go into the bucket: {why}. Let the job get "
@@ -189,6 +211,7 @@ def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
 
 
 def _requirements_problems(path: Path | None) -> Iterator[str]:
+    """Yield what is wrong with a requirements file: its text alone goes into the job's record."""
     if path is None:
         return
     try:
@@ -212,6 +235,7 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
     if not command.strip():
         yield '--command: it is empty. Give one like "python main.py"'
         return
+    # The record and the list of jobs show the command to all who may read the bucket.
     if why := secret_in(command.encode()):
         yield (
             f"--command: it must not go into the bucket: {why}. Let the job get it from Secret "
@@ -222,6 +246,7 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
     except ValueError as error:
         yield f"--command: bash can't read {command!r}: {str(error).lower()}"
         return
+    # A wheel's files are installed, and not in the folder that the command runs in.
     names = source.archive.names if source.archive and source.kind == "folder" else frozenset()
     for file in _files_run(words):
         if file not in names:
@@ -233,7 +258,13 @@ def _command_problems(command: str, source: Source) -> Iterator[str]:
 
 
 def _files_run(words: list[str]) -> Iterator[str]:
-    """Yield the files of the job's own folder that a simple command runs."""
+    """Yield the files of the job's own folder that a simple command runs.
+
+    A job that fails for a missing file has waited for its TPU in vain.
+
+    Only what is sure counts, `./FILE` and `python FILE`: a wrong guess would refuse a good job.
+    """
+    # Assignments may stand before a command.
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
         words = words[1:]
     if not words:

@@ -6,10 +6,7 @@ nothing twice. `step` of the driver reads what trials report, asks Optuna for po
 parameters, and submits them.
 """
 
-from __future__ import annotations
-
 import itertools
-import json
 import math
 import random
 import re
@@ -20,17 +17,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
-from tpu_core import paths
+from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.records import Unreadable, dump, load
+from tpu_core.google import parse
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs import job as jobs
 from tpustack.jobs import vertex
-from tpustack.jobs.job import stop_job
-from tpustack.jobs.submission import submit
 
 if TYPE_CHECKING:
     import optuna
-
+    from rich.table import Table
 
 Value = float | int | str
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -46,7 +43,10 @@ class Parameter:
     """A parameter: its range, or its choices.
 
     Attributes:
+        low: the range's first value; an integer if both ends are written as integers.
+        high: its last value, which a trial may have, too.
         is_log: whether the range is one of orders of magnitude.
+        choices: words of which each trial has one; without any it is a range.
     """
 
     name: str
@@ -74,7 +74,10 @@ class Parameter:
         return self.low <= value <= self.high
 
     def rounded(self, value: Value) -> Value:
-        """Return a value as commands have it, still within the range."""
+        """Return a value as commands have it, still within the range.
+
+        Rounding may leave the range at an end that has more digits itself.
+        """
         if not isinstance(value, float):
             return value
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
@@ -98,9 +101,10 @@ def space_of(texts: Iterable[str]) -> tuple[Parameter, ...]:
 
 
 def command_with(command: str, values: Mapping[str, Value]) -> str:
-    """Return a command with {NAME} replaced, and `--NAME=VALUE` behind it for the others."""
+    """Return a command with {NAME} replaced, and `--NAME=VALUE` after it for the others."""
     behind = []
     for name, value in values.items():
+        # A choice is any text, and bash reads the command.
         word = shlex.quote(str(value))
         # ${NAME} is a variable of the shell.
         parts = re.split(rf"(?<!\$)\{{{name}\}}", command)
@@ -137,10 +141,26 @@ def _range(name: str, low: str, high: str, *, is_log: bool) -> Parameter:
     return Parameter(name, *ends, is_log=is_log)
 
 
+# --- The sweep and its record.
+
 OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
 Goal = Literal["minimize", "maximize"]
 MINIMIZE: Goal = "minimize"
 MAXIMIZE: Goal = "maximize"
+
+
+# Its jobs are called NAME-000, and must be names of jobs, too.
+_LONGEST_NAME = 50
+
+
+def require_name(name: str) -> str:
+    """Return a sweep's name. Raises UsageError for what can't be one."""
+    if len(name) > _LONGEST_NAME or not paths.NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name of a sweep (at most {_LONGEST_NAME} lower-case letters, "
+            "digits, hyphens, dots, underscores; a letter or digit first and last)"
+        )
+    return name
 
 
 def job_of(sweep: str, number: int) -> str:
@@ -201,10 +221,17 @@ class Sweep:
     @property
     def best(self) -> Trial | None:
         """The best of the trials that are complete."""
-        sign = 1 if self.goal == MINIMIZE else -1
-        complete = [one for one in self.trials if one.state == COMPLETE]
-        done = [(sign * one.value, one) for one in complete if one.value is not None]
-        return min(done, key=lambda pair: pair[0])[1] if done else None
+        complete = [one for one in self.trials if one.state == COMPLETE and one.value is not None]
+        return min(complete, key=self.rank, default=None)
+
+    def rank(self, trial: Trial) -> tuple[bool, bool, float, int]:
+        """Return what sorts trials: the best first, then pruned ones, then those without a value.
+
+        What a pruned trial had reached was no end, however good it was.
+        """
+        value = trial.value or 0.0
+        value = -value if self.goal == MAXIMIZE else value
+        return trial.value is None, trial.state != COMPLETE, value, trial.number
 
     @property
     def is_over(self) -> bool:
@@ -215,7 +242,7 @@ class Sweep:
         """Return the trials that have not ended, all or those of one bucket."""
         return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
 
-    def having(self, trial: Trial) -> Sweep:
+    def having(self, trial: Trial) -> "Sweep":
         """Return the sweep with a trial that is new or has changed."""
         others = [one for one in self.trials if one.number != trial.number]
         trials = sorted([*others, trial], key=lambda one: one.number)
@@ -228,10 +255,14 @@ class Sweep:
 
 
 class Record:
-    """A sweep's record in a bucket; it notices if another command writes it."""
+    """A sweep's record in a bucket; it notices if another command writes it.
+
+    Each write is made on the condition of the generation that was read or written before: two
+    commands that continue one sweep would choose the same trials twice.
+    """
 
     def __init__(self, store: Bucket, name: str) -> None:
-        self._store, self._path = store, f"sweeps/{name}.json"
+        self._store, self._path = store, f"sweeps/{require_name(name)}.json"
         self._name, self._generation = name, 0
 
     def read(self) -> Sweep:
@@ -244,7 +275,7 @@ class Record:
 
     def write(self, sweep: Sweep) -> None:
         """Write it. Raises TpustackError if it was changed since; UsageError if it is not new."""
-        data = dump(sweep)
+        data = records.dump(sweep)
         try:
             self._generation = self._store.write(self._path, data, generation=self._generation)
         except Conflict:
@@ -259,27 +290,39 @@ class Record:
 
 
 def _parse_record(data: bytes, name: str, path: str) -> Sweep:
-    """Return the sweep of that name, checked: others may write its record."""
+    """Return the sweep of that name, checked: others may write its record.
+
+    A value outside of its range would put text of their choice into a command, and a job of another
+    name would have this sweep stop it.
+    """
     try:
-        sweep = load(Sweep, data)
+        sweep = records.load(Sweep, data)
         space = space_of(sweep.params)
         wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
         for number, one in enumerate(sweep.trials):
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))
                 and one.bucket in sweep.buckets
-                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
+                and one.state
+                in (  # --- The sweep and its record.
+                    OPEN,
+                    COMPLETE,
+                    PRUNED,
+                    FAILED,
+                )
                 and one.params.keys() == {each.name for each in space}
                 and all(each.has(one.params[each.name]) for each in space)
             )
         if found := [field for field, is_wrong in wrong.items() if is_wrong]:
-            raise Unreadable(f"no sweep has such a {', '.join(found)}")
-    except (Unreadable, UsageError) as error:
-        raise TpustackError(f"{path} is no record of a sweep: {error}") from None
+            raise records.Unreadable(f"no sweep has such a {', '.join(found)}")
+    except (records.Unreadable, UsageError) as error:
+        raise TpustackError(f"{path} is not a record of a sweep: {error}") from None
     return sweep
 
 
-# A longer line is no report.
+# --- What trials report.
+
+# Bytes of a line: a longer one is data, not a report.
 _LONGEST = 64 << 10
 _STEP = re.compile(rb"\bstep=(\d+)")
 
@@ -312,19 +355,18 @@ class Reports:
     def final(self) -> float | None:
         """Return the metric at the end of the job; None if it never wrote one."""
         kept = self._queue.store.read(f"{paths.folder(self._job)}model/metrics.json")
-        value = _number(_object(kept[0]).get(self._metric)) if kept else None
+        value = _number(parse(kept[0]).get(self._metric)) if kept else None
         if value is not None:
             return value
-        reports = self.read()
-        if self._rest:
-            self._add(self._rest)
-            reports = tuple(sorted(self._values.items()))
-        return reports[-1][1] if reports else None
+        self.read()
+        # The last line of a job that was killed may have no end.
+        self._add(self._rest)
+        return self._values[max(self._values)] if self._values else None
 
     def _add(self, line: bytes) -> None:
         if len(line) >= _LONGEST or self._metric.encode() not in line:
             return
-        content = _object(line)
+        content = parse(line)
         value, step = _number(content.get(self._metric)), _number(content.get("step"))
         if value is None and (word := self._word.search(line)) and (at := _STEP.search(line)):
             value, step = _number(word[1].decode(errors="replace")), float(at[1])
@@ -333,14 +375,6 @@ class Reports:
             # The sweep's record takes no larger one.
             known = step is not None and abs(step) <= 2**52
             self._values[int(step) if known and step is not None else following] = value
-
-
-def _object(text: bytes) -> dict[str, object]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _number(value: object) -> float | None:
@@ -353,8 +387,10 @@ def _number(value: object) -> float | None:
         return None
 
 
+# --- What Optuna decides.
+
+# How many trials are spread evenly before results decide: as many as TPESampler draws first.
 _SPREAD = 10
-"""How many trials are spread evenly before results decide: as many as TPESampler draws first."""
 PRUNERS = ("median", "hyperband", "none")
 
 
@@ -378,7 +414,7 @@ def next_params(sweep: Sweep) -> dict[str, Value]:
     if number < _SPREAD:
         places = _places(sweep.seed, number, len(space))
         return {one.name: one.at(place) for one, place in zip(space, places, strict=True)}
-    asked = _study(sweep, sweep.seed + number).ask(_distributions(space)).params
+    asked = _study(sweep, sweep.seed + number).ask(_distributions(sweep)).params
     return {one.name: one.rounded(asked[one.name]) for one in space}
 
 
@@ -389,6 +425,8 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
     if not trial.reports:
         return False
     study = _study(sweep, sweep.seed)
+    # Optuna decides only about trials that its own ask() began, and this study is a copy: so the
+    # trial is looked up by its place among those that were added.
     index = [one.number for one in sweep.trials].index(trial.number)
     return optuna.trial.Trial(study, study.trials[index]._trial_id).should_prune()
 
@@ -408,16 +446,22 @@ def _places(seed: int, number: int, parameters: int) -> list[float]:
     return [(shifts.random() + number * ratio ** -(index + 1)) % 1 for index in range(parameters)]
 
 
-def _study(sweep: Sweep, seed: int) -> optuna.Study:
+def _study(sweep: Sweep, seed: int) -> "optuna.Study":
     import optuna
 
+    pruners = {
+        "median": optuna.pruners.MedianPruner,
+        "hyperband": optuna.pruners.HyperbandPruner,
+        "none": optuna.pruners.NopPruner,
+    }
     study = optuna.create_study(
         study_name=sweep.name,
         direction=sweep.goal,
+        # Trials that run count as bad ones, or parallel ones would all be drawn next to each other.
         sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
-        pruner=_pruner(sweep.pruner),
+        pruner=pruners[sweep.pruner](),
     )
-    distributions = _distributions(space_of(sweep.params))
+    distributions = _distributions(sweep)
     states = optuna.trial.TrialState
     names = {OPEN: states.RUNNING, COMPLETE: states.COMPLETE, PRUNED: states.PRUNED}
     for one in sweep.trials:
@@ -433,27 +477,22 @@ def _study(sweep: Sweep, seed: int) -> optuna.Study:
     return study
 
 
-def _pruner(name: str) -> optuna.pruners.BasePruner:
-    from optuna import pruners
+def _distributions(sweep: Sweep) -> dict[str, Any]:
+    from optuna import distributions as kinds
 
-    if name == "hyperband":
-        return pruners.HyperbandPruner()
-    return pruners.MedianPruner() if name == "median" else pruners.NopPruner()
-
-
-def _distributions(space: tuple[Parameter, ...]) -> dict[str, Any]:
-    from optuna import distributions
-
-    return {one.name: _distribution(one, distributions) for one in space}
-
-
-def _distribution(one: Parameter, kinds: Any) -> Any:
-    if one.choices:
-        return kinds.CategoricalDistribution(one.choices)
-    kind = kinds.IntDistribution if isinstance(one.low, int) else kinds.FloatDistribution
-    return kind(one.low, one.high, log=one.is_log)
+    found: dict[str, Any] = {}
+    for one in space_of(sweep.params):
+        if one.choices:
+            found[one.name] = kinds.CategoricalDistribution(one.choices)
+            continue
+        kind: Any = kinds.IntDistribution if isinstance(one.low, int) else kinds.FloatDistribution
+        found[one.name] = kind(one.low, one.high, log=one.is_log)
+    return found
 
 
+# --- The driver.
+
+# Seconds between two steps. A trial takes minutes, and a list of the bucket costs money.
 _PAUSE = 2.0
 # Vertex AI is asked less often than the bucket.
 _ASK_EVERY = 10
@@ -480,6 +519,7 @@ class Driver:
     ) -> None:
         self.sweep = sweep
         self._record, self._queues, self._say = record, queues, say
+        # By trial: how far its log was read, and whether this command knows that its job exists.
         self._reports: dict[int, Reports] = {}
         self._begun: set[int] = set()
         self._steps = itertools.count()
@@ -490,7 +530,7 @@ class Driver:
             queue = self._queues[trial.bucket]
             # The command that pruned it may have ended before it stopped the job.
             if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
-                stop_job(queue, trial.job)
+                jobs.stop_job(queue, trial.job)
         while True:
             self.step()
             if self.sweep.is_over:
@@ -507,7 +547,7 @@ class Driver:
             self._record.write(self.sweep)
         # The record is written before anything else is done.
         for trial in poor:
-            stop_job(self._queues[trial.bucket], trial.job)
+            jobs.stop_job(self._queues[trial.bucket], trial.job)
         for trial in self.sweep.open_ones():
             self._submit(trial)
 
@@ -518,7 +558,8 @@ class Driver:
         if job is None:
             return False
         job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
-        reports = self._reports_of(trial)
+        made = Reports(queue, trial.job, self.sweep.metric)
+        reports = self._reports.setdefault(trial.number, made)
         known = replace(trial, reports=_thinned(reports.read()))
         if job.is_over:
             self._set(_ended(known, job, reports.final(), self.sweep.metric))
@@ -532,7 +573,11 @@ class Driver:
         return True
 
     def _fill(self, bucket: str) -> None:
-        """Add trials until the queue has `parallel` of them."""
+        """Add trials until the queue has `parallel` of them.
+
+        Parameters that are chosen now know fewer results than those chosen later: so no more trials
+        are in a queue than keep its TPU busy.
+        """
         while (
             len(self.sweep.trials) < self.sweep.wanted
             and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
@@ -544,10 +589,12 @@ class Driver:
     def _submit(self, trial: Trial) -> None:
         if trial.number in self._begun:
             return
-        queue = self._queues[trial.bucket]
+        queue, place = self._queues[trial.bucket], self.sweep.places.get(trial.bucket, {})
+        command = command_with(self.sweep.spec.command, trial.params)
+        spec = replace(self.sweep.spec, command=command, vertex=place)
         known = queue.read(trial.job)
-        job = known or submit(queue, self._spec(trial), trial.job, None)
-        if place := self._place(trial):
+        job = known or jobs.submit(queue, spec, trial.job, None)
+        if place:
             # The command that submitted it may have ended before Vertex AI had it, or answered.
             job = vertex.refreshed(queue, job, math.inf) if known else job
             if job.state == QUEUED and not job.custom_job:
@@ -556,18 +603,6 @@ class Driver:
         if known is None:
             shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
             self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
-
-    def _spec(self, trial: Trial) -> Spec:
-        command = command_with(self.sweep.spec.command, trial.params)
-        return replace(self.sweep.spec, command=command, vertex=self._place(trial))
-
-    def _place(self, trial: Trial) -> dict[str, str]:
-        return self.sweep.places.get(trial.bucket, {})
-
-    def _reports_of(self, trial: Trial) -> Reports:
-        queue = self._queues[trial.bucket]
-        made = Reports(queue, trial.job, self.sweep.metric)
-        return self._reports.setdefault(trial.number, made)
 
     def _set(self, trial: Trial) -> None:
         self.sweep = self.sweep.having(trial)
@@ -596,3 +631,23 @@ def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float],
     while len(finite) // every > _MOST_REPORTS:
         every *= 2
     return finite[every - 1 :: every]
+
+
+def trials_table(sweep: Sweep) -> "Table":
+    """Return the trials, the best first, then those that have no value."""
+    # Loaded here, since `tpustack.jobs.command` imports this module for `job trials` alone.
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    names = [one.name for one in space_of(sweep.params)]
+    for name in ("trial", "state", console.line(sweep.metric), *names, "job", "steps"):
+        made.add_column(Text(name), no_wrap=True)
+    for one in sorted(sweep.trials, key=sweep.rank):
+        best = " *" if one == sweep.best else ""
+        value = "" if one.value is None else f"{one.value:.6g}"
+        steps = str(one.reports[-1][0]) if one.reports else ""
+        params = (str(one.params[name]) for name in names)
+        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
+        made.add_row(*(Text(console.line(cell)) for cell in cells))
+    return made

@@ -1,13 +1,15 @@
-"""Jobs that Vertex AI runs, as custom jobs on TPUs of its own."""
+"""Jobs that Vertex AI runs, as custom jobs on TPUs of its own.
 
-from __future__ import annotations
+The record in the queue is the same as that of other jobs. Others may write it, so what it says of
+Vertex AI is not trusted: account, network and image come from the stack's settings, and a custom
+job counts only if its own labels and folder say that it is this job.
+"""
 
 import dataclasses
-import hashlib
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,13 +20,11 @@ from tpu_core import paths
 from tpu_core.google import GoogleError, message, vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs.source import Archive
+from tpustack.jobs.source import archive_of, upload
 from tpustack.jobs.spec import JobOptions
-from tpustack.jobs.submission import upload
 
 if TYPE_CHECKING:
     from infra.catalog import VertexTpu
-
 
 SPOT = "SPOT"
 """What the API calls the strategy of --spot."""
@@ -67,17 +67,35 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
 def _place(
     stack: str, framework: str, tpu: str | None, image: str | None, *, spot: bool, queued: bool
 ) -> dict[str, str]:
-    from infra.catalog import vertex_plain_image, vertex_tpus
+    from infra import catalog
     from infra.names import names_of
     from tpustack.stacks import load
 
     settings = load(stack)
     vertex = settings.jobs.vertex
     kind = tpu or settings.tpu.accelerator_type
-    found = vertex_tpus().get(kind)
-    own = found.tensorflow if found and framework == "tensorflow" else vertex_plain_image()
-    image = image or own
-    if problems := list(_problems(kind, image, framework, spot=spot, queued=queued)):
+    found = catalog.vertex_tpus().get(kind)
+    plain = catalog.vertex_plain_image()
+    image = image or (found.tensorflow if found and framework == "tensorflow" else plain)
+    problems = []
+    if queued:
+        problems.append(
+            "--after and --priority: not with --on vertex, which starts each job on its own"
+        )
+    if found is None:
+        problems.append(
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {catalog.why_not_on_vertex(kind)}. "
+            f"Give one of {', '.join(catalog.vertex_tpus())}"
+        )
+    elif image is None:
+        problems.append(
+            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
+            "that has python3 and the framework"
+        )
+    if found and spot and (why := catalog.why_not_spot_on_vertex(found)):
+        cure = "Leave it out, or give another --tpu"
+        problems.append(f"--spot: Vertex AI gives no spot {kind}: {why}. {cure}")
+    if problems:
         raise UsageError("\n".join(problems))
     network = (vertex.network if vertex else None) or ""
     if network:
@@ -95,31 +113,11 @@ def _place(
     }
 
 
-def _problems(
-    kind: str, image: str | None, framework: str, *, spot: bool, queued: bool
-) -> Iterator[str]:
-    from infra.catalog import vertex_tpus, why_not_on_vertex, why_not_spot_on_vertex
-
-    if queued:
-        yield "--after and --priority: not with --on vertex, which starts each job on its own"
-    found = vertex_tpus().get(kind)
-    if found is None:
-        yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_on_vertex(kind)}. Give "
-            f"one of {', '.join(vertex_tpus())}"
-        )
-        return
-    if image is None:
-        yield (
-            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
-            "that has python3 and the framework"
-        )
-    if spot and (why := why_not_spot_on_vertex(found)):
-        yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
-
-
 def _require_peered(network: str) -> None:
-    """Raise UsageError for a network that Vertex AI can't use; who may not look asks Vertex AI."""
+    """Raise UsageError for a network that Vertex AI can't use.
+
+    Where the caller may not look, Vertex AI will refuse it.
+    """
     from tpustack.live import CURE, why_not_peered
 
     try:
@@ -148,6 +146,7 @@ with open(path, "wb") as file:
     file.write(program)
 os.execv(sys.executable, [sys.executable, path, "managed", bucket, job])
 """
+# Of a label's value: https://docs.cloud.google.com/compute/docs/labeling-resources#requirements
 _LONGEST_LABEL = 63
 
 
@@ -160,17 +159,21 @@ def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
         GoogleError: the bucket refuses.
     """
     jobs = CustomJobs(Google(), where["project"], where["region"])
-    tpu = _tpu(where["tpu"])
-    quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
+    # The agent is one file, which the container reads from the bucket by its digest.
+    content = program().encode()
+    agent = archive_of(io.BytesIO(content))
     try:
-        name = jobs.create(custom_job(job, where, queue.store.bucket, _upload_agent(queue)), quota)
+        upload(queue, agent)
+        name = jobs.create(where, custom_job(job, where, queue.store.bucket, agent.sha256))
     except Unanswered as error:
         raise TpustackError(
             f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
             f"show {job.name}` tells within ten minutes"
         ) from None
     except (TpustackError, GoogleError):
-        _withdraw(queue, job)
+        # Without its record, the same command works once the cause is removed.
+        if found := queue.store.look(paths.record(job.name)):
+            queue.store.delete(paths.record(job.name), found.generation)
         raise
     named = queue.change(job.name, lambda one: dataclasses.replace(one, custom_job=name))
     if named is None or (named.is_over and not named.tries):
@@ -191,44 +194,28 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
         "replicaCount": "1",
         "containerSpec": container,
     }
+    strategy = {"strategy": where["strategy"]} if "strategy" in where else {}
     spec: dict[str, Any] = {
         "workerPoolSpecs": [pool],
         "serviceAccount": where["account"],
         "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{paths.folder(job.name)}"},
-        "scheduling": {
-            "disableRetries": job.spec.preemptions == 0,
-            **({"strategy": where["strategy"]} if "strategy" in where else {}),
-        },
+        # Vertex AI's own retries start the container again, whose agent counts that as an attempt.
+        "scheduling": {"disableRetries": job.spec.preemptions == 0, **strategy},
+        **({"network": where["network"]} if where.get("network") else {}),
     }
-    if where.get("network"):
-        spec["network"] = where["network"]
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
     labels = {JOB_LABEL: label, JOB_ID_LABEL: job.id}
     return {"displayName": job.name, "jobSpec": spec, "labels": labels}
 
 
-def _tpu(name: str) -> VertexTpu:
+def _tpu(name: str) -> "VertexTpu":
     # Slow to load; only jobs on Vertex AI need it.
     from infra.catalog import vertex_tpus
 
     return vertex_tpus()[name]
 
 
-def _upload_agent(queue: Queue) -> str:
-    """Upload the agent unless the bucket has it; return its digest."""
-    content = program().encode()
-    digest = hashlib.sha256(content).hexdigest()
-    upload(queue, Archive(io.BytesIO(content), len(content), digest, frozenset()))
-    return digest
-
-
-def _withdraw(queue: Queue, job: Job) -> None:
-    """Delete the record of a job that Vertex AI refused."""
-    found = queue.store.look(paths.record(job.name))
-    if found is not None:
-        queue.store.delete(paths.record(job.name), found.generation)
-
-
+# https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState
 _ENDED = {
     "JOB_STATE_SUCCEEDED": SUCCEEDED,
     "JOB_STATE_FAILED": FAILED,
@@ -255,6 +242,7 @@ def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
     found = custom_jobs(queue, job)
     custom = found[0] if found else {}
     state = _ENDED.get(str(custom.get("state")))
+    # None means that the caller may not look: then nothing follows from it.
     is_late = found == [] and time.time() > job.submitted + patience
 
     def update(now: Job) -> Job:
@@ -302,21 +290,30 @@ def cancel(queue: Queue, job: Job) -> None:
             _jobs(job).cancel(one)
 
 
-def _jobs(job: Job) -> CustomJobs:
+def _jobs(job: Job) -> "CustomJobs":
     where = job.spec.vertex
     return CustomJobs(Google(), where.get("project", ""), where.get("region", ""))
 
 
 def _reason(custom: dict[str, Any], job: Job) -> str:
+    """Return why a job has ended on Vertex AI, with its cure where one is known."""
     if custom.get("state") == "JOB_STATE_CANCELLED":
         return "it was cancelled on Vertex AI"
-    if error := custom.get("error"):
-        return f"Vertex AI: {why_failed(error, job.spec.vertex['region'])}"
-    return ""
+    if not (error := custom.get("error")):
+        return ""
+    reason = str(error.get("message", "it does not say why"))
+    # Google has no codes for these: the words are those of its own troubleshooting pages.
+    if "nsufficient" in reason:
+        reason += " (no capacity: another region by jobs.vertex.region, or later)"
+    elif "mage" in reason and ("pull" in reason or "ound" in reason):
+        reason += " (--image: one that Vertex AI's service agent may read)"
+    elif "quota" in reason:
+        region = job.spec.vertex["region"]
+        reason += f" (ask for more in {region} on the page IAM & Admin > Quotas)"
+    return f"Vertex AI: {reason}"
 
 
 _API = "aiplatform.googleapis.com"
-_TOO_MANY = 429
 
 
 class Unanswered(TpustackError):
@@ -324,7 +321,10 @@ class Unanswered(TpustackError):
 
 
 class CustomJobs:
-    """The custom jobs of a region, by REST. Raises TpustackError for a name that is no region."""
+    """The custom jobs of a region, by REST. Raises TpustackError for a name that is not a region.
+
+    Google's own client would install grpc and a hundred modules for three calls.
+    """
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
@@ -334,9 +334,8 @@ class CustomJobs:
             raise TpustackError(f"there are no custom jobs: {error}") from None
         self._parent = f"{root}/projects/{quote(project, safe=':')}/locations/{region}/customJobs"
 
-    def create(self, body: dict[str, Any], quota: str) -> str:
-        """Create a job; return its name. Raises Unanswered, or TpustackError with a cure."""
-        account = str(body["jobSpec"].get("serviceAccount", ""))
+    def create(self, where: Mapping[str, str], body: dict[str, Any]) -> str:
+        """Create a custom job; return its name. Raises Unanswered, or TpustackError with a cure."""
         headers = {"Content-Type": "application/json"}
         data = json.dumps(body).encode()
         try:
@@ -346,10 +345,10 @@ class CustomJobs:
         if status >= 500:
             raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
         if status >= 400:
-            said = message(content).strip().rstrip(".")
+            text = message(content).strip().rstrip(".")
             raise TpustackError(
-                f"Vertex AI does not take the job: {self._cure(status, said, account, quota)}. "
-                f"Google's answer: {said}. Nothing was queued"
+                f"Vertex AI does not take the job: {self._cure(status, text, where)}. "
+                f"Google's answer: {text}. Nothing was queued"
             )
         return str(json.loads(content)["name"])
 
@@ -363,47 +362,35 @@ class CustomJobs:
 
     def cancel(self, job: Mapping[str, Any]) -> None:
         """Cancel a job that Vertex AI has returned. Raises TpustackError."""
+        # Of its name only the number counts: the project in it is one that Google chose.
         number = str(job["name"]).rpartition("/")[2]
         self._google.post(f"{self._parent}/{number}:cancel", {}, {})
 
-    def _cure(self, status: int, said: str, account: str, quota: str) -> str:
+    def _cure(self, status: int, text: str, where: Mapping[str, str]) -> str:
         """Return the cure of a refusal, by its status and Google's words."""
-        if status == _TOO_MANY:
+        project, region, account = self._project, self._region, where["account"]
+        if status == 429:
+            tpu = _tpu(where["tpu"])
+            quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
             return (
-                f"the project {self._project} has no quota left for its TPU in {self._region}. Ask "
-                f"for {_API}/{quota} on the page IAM & Admin > Quotas, or wait for other jobs"
-            )
-        if status == 403 and "disabled" in said:
-            return f"{_API} is disabled in {self._project}. `pulumi up` with jobs.vertex enables it"
-        if status == 403 and "to use project" in said:
-            return (
-                f"your calls may not count for {self._project}. Ask for "
-                "roles/serviceusage.serviceUsageConsumer there"
-            )
-        if status == 403 and "act as" in said:
-            return (
-                f"you may not run jobs as {account}. Ask for roles/iam.serviceAccountUser on it: "
-                "jobs.vertex.submitters gives it"
+                f"the project {project} has no quota left for its TPU in {region}. Ask for "
+                f"{_API}/{quota} on the page IAM & Admin > Quotas, or wait for other jobs"
             )
         if status == 403:
-            return (
-                f"you may not make custom jobs in {self._project}. Ask for roles/aiplatform.user: "
-                "jobs.vertex.submitters gives it"
-            )
-        if "does not exist" in said and account in said:
+            by_submitters = "jobs.vertex.submitters gives it"
+            cures = {
+                "disabled": f"{_API} is disabled in {project}. `pulumi up` with jobs.vertex "
+                "enables it",
+                "to use project": f"your calls may not count for {project}. Ask for "
+                "roles/serviceusage.serviceUsageConsumer there",
+                "act as": f"you may not run jobs as {account}. Ask for "
+                f"roles/iam.serviceAccountUser on it: {by_submitters}",
+                "": f"you may not make custom jobs in {project}. Ask for roles/aiplatform.user: "
+                f"{by_submitters}",
+            }
+            return next(cure for words, cure in cures.items() if words in text)
+        if "does not exist" in text and account in text:
             return f"there is no account {account}. `pulumi up` makes it"
-        if status == 400 and self._region in said:
-            return f"{self._region} may have no such TPU. Set jobs.vertex.region, or give --tpu"
+        if status == 400 and region in text:
+            return f"{region} may have no such TPU. Set jobs.vertex.region, or give --tpu"
         return f"HTTP status {status}"
-
-
-def why_failed(error: dict[str, Any], region: str) -> str:
-    """Return why a job failed on Vertex AI, with its cure where one is known."""
-    said = str(error.get("message", "it does not say why"))
-    if "nsufficient" in said:
-        return f"{said} (no capacity: another region by jobs.vertex.region, or later)"
-    if "mage" in said and ("pull" in said or "ound" in said):
-        return f"{said} (--image: one that Vertex AI's service agent may read)"
-    if "quota" in said:
-        return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
-    return said

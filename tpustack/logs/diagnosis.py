@@ -1,6 +1,10 @@
-"""Known and unknown errors in a log, and the page of the known ones."""
+"""Known and unknown errors in a log, and the page of the known ones.
 
-from __future__ import annotations
+A log comes from anywhere: a serial port, journald, a terminal that broke its lines, a piece that
+was pasted into a mail. So what loggers put before a message is taken away, broken lines are put
+together, and each known error is looked for in both readings. What looks like an error and is not
+known is named, too: silence would mean that all is well.
+"""
 
 import re
 from bisect import bisect_right
@@ -32,30 +36,14 @@ _DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A known error in a log, and the lines (from 1) where it begins."""
-
-    source: str
-    known: KnownError
-    lines: tuple[int, ...]
-    text: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
-        return {
-            "source": self.source,
-            "id": self.known.id,
-            "lines": list(self.lines),
-            "text": self.text,
-            "cause": self.known.cause,
-            "cure": self.known.cure,
-            "link": self.known.link,
-        }
-
-
-@dataclass(frozen=True)
 class Unknown:
-    """A text that looks like an error and is not in the catalogue."""
+    """A text that looks like an error and is not in the catalogue.
+
+    Attributes:
+        source: the name of the log.
+        lines: where it begins, from 1; several where the same was written again.
+        text: the first of these lines, without what would control a terminal.
+    """
 
     source: str
     lines: tuple[int, ...]
@@ -64,6 +52,19 @@ class Unknown:
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
         return {"source": self.source, "lines": list(self.lines), "text": self.text}
+
+
+@dataclass(frozen=True)
+class Finding(Unknown):
+    """A known error in a log."""
+
+    known: KnownError
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs, with cause and cure."""
+        known = self.known
+        about = {"id": known.id, "cause": known.cause, "cure": known.cure, "link": known.link}
+        return {**super().as_json(), **about}
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,26 @@ def diagnose(source: str, text: str) -> Diagnosis:
     for record in sorted(explained):
         known, line = explained[record]
         lines.setdefault(known.id, []).append(line)
-    by_id = {known.id: known for known in known_errors()}
-    findings = tuple(
-        Finding(source, by_id[id_], tuple(line + 1 for line in found), _shown(log, found[0]))
-        for id_, found in lines.items()
-    )
+    # Lines that differ in numbers alone, such as steps and addresses, are one error.
     alike: dict[str, list[int]] = {}
     for line in _suspicious(log, set(explained)):
         alike.setdefault(_DIGITS.sub("0", log.messages[line].strip()), []).append(line)
-    unknown = tuple(
-        Unknown(source, tuple(line + 1 for line in found), _shown(log, found[0]))
-        for found in alike.values()
+
+    def about(found: list[int]) -> tuple[str, tuple[int, ...], str]:
+        return source, tuple(line + 1 for line in found), _shown(log, found[0])
+
+    by_id = {known.id: known for known in known_errors()}
+    return Diagnosis(
+        tuple(Finding(*about(found), by_id[name]) for name, found in lines.items()),
+        tuple(Unknown(*about(found)) for found in alike.values()),
     )
-    return Diagnosis(findings, unknown)
 
 
-def _explained(log: Log) -> dict[int, tuple[KnownError, int]]:
-    """Return by record the known error, and the line where it begins."""
+def _explained(log: "Log") -> dict[int, tuple[KnownError, int]]:
+    """Return by record the known error, and the line where it begins.
+
+    The catalogue has specific errors before general ones, and the first that matches a record wins.
+    """
     innocent = innocent_lines()
     messages = tuple("" if innocent.search(line) else line for line in log.messages)
     found: dict[int, tuple[KnownError, int]] = {}
@@ -114,7 +118,8 @@ def _explained(log: Log) -> dict[int, tuple[KnownError, int]]:
     return found
 
 
-def _suspicious(log: Log, explained: set[int]) -> Iterator[int]:
+def _suspicious(log: "Log", explained: set[int]) -> Iterator[int]:
+    """Yield the lines (from 0) that look like errors, outside the records that are explained."""
     innocent = innocent_lines()
     ends: list[int] = []
     silent = not explained
@@ -146,7 +151,7 @@ def _suspicious(log: Log, explained: set[int]) -> Iterator[int]:
         yield from ends
 
 
-def _shown(log: Log, line: int) -> str:
+def _shown(log: "Log", line: int) -> str:
     text = "".join(c if c.isprintable() else " " for c in log.messages[line]).strip()
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
 
@@ -182,7 +187,7 @@ class Log:
     messages: tuple[str, ...]
 
     @classmethod
-    def of(cls, text: str) -> Log:
+    def of(cls, text: str) -> "Log":
         """Split a text into lines as editors count them."""
         lines = tuple(unbroken(line) for line in text.split("\n"))
         return cls(lines, tuple(_without_prefixes(line) for line in lines))
@@ -196,12 +201,12 @@ class Log:
         """
         found: list[int] = []
         for index, message in enumerate(self.messages):
-            goes_on = False
+            continues = False
             if index > 0 and message.strip() and message == self.lines[index]:
                 before = len(self.lines[index - 1])
                 room = _COLUMNS - before - 1
-                goes_on = before >= _BROKEN or len(message.split(None, 1)[0]) > room
-            found.append(found[-1] if goes_on else index)
+                continues = before >= _BROKEN or len(message.split(None, 1)[0]) > room
+            found.append(found[-1] if continues else index)
         return tuple(found)
 
 

@@ -1,26 +1,148 @@
-"""The serial port of a VM: live, from Cloud Logging, and what its lines say of the training."""
+"""What a stack's machines write: followed live, read for errors, or from Cloud Logging.
 
-from __future__ import annotations
+A VM writes to its serial port. Google shows none of a TPU VM: a trainer there is followed by what
+it writes to the bucket.
+"""
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tpu_training.goodput.ledger import read
 from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
 from tpustack.console import unbroken
 from tpustack.errors import TpustackError
+from tpustack.goodput import files_of
 from tpustack.logs.diagnosis import Log
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
-# After this many answers without news, a new VM may have taken the name.
+# Seconds after which the VM is looked at. TensorFlow compiles a large model for longer than that,
+# and a VM installs packages without a word.
+SILENCE = 300.0
+# Seconds between two reads: the port is free to read, and the ledger has a step once a minute.
+_PORT_PAUSE, _BUCKET_PAUSE = 0.5, 10.0
+# After this many answers without news, a new VM may have the name.
 _SILENT = 10
+# https://docs.cloud.google.com/compute/docs/instances/instance-lifecycle
+_OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED")
 
 
-def port_url(project: str, zone: str, vm: str) -> str:
-    """Return the address of a VM's serial port."""
-    return f"{INSTANCE.format(project, zone, vm)}/serialPort"
+def follow(
+    console: "Console", outputs: Mapping[str, Any], *, advice: str, on_tpu: bool = False
+) -> None:
+    """Show the trainer's output and the training's progress until it ends.
+
+    Args:
+        console: where to show it.
+        outputs: the stack's, as infra/outputs.py names them.
+        advice: what to do about a failure, as a sentence.
+        on_tpu: whether the TPU VM runs the trainer.
+
+    Raises:
+        TpustackError: when the training has failed for good, or the VM is off.
+    """
+    from rich import progress
+
+    google = Google()
+    vm = outputs["tpu_name" if on_tpu else "vm_name"]
+    if on_tpu:
+        source = bucket_lines(google, outputs["job_url"])
+    else:
+        source = lines(google, project=outputs["project"], zone=outputs["vm_zone"], vm=vm)
+    bar = progress.Progress(
+        progress.TextColumn("training"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        # Text of the trainer, which may have rich's markup in it.
+        progress.TextColumn("{task.fields[figures]}", markup=False),
+        progress.TimeElapsedColumn(),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task("training", total=None, figures=f"waiting for {vm}")
+
+        def show(line: str, style: str | None = "dim") -> None:
+            console.print(f"  {line}", style=style, highlight=False, markup=False, soft_wrap=True)
+
+        def on_progress(step: Progress) -> None:
+            bar.update(task, completed=step.step, total=step.steps, figures=step.summary)
+            if not console.is_terminal:
+                show(str(step), None)
+
+        def look() -> None:
+            why_silent = _say_why_tpu_is_silent if on_tpu else _say_why_silent
+            show(why_silent(google, outputs, advice))
+
+        ended = wait_for_end(
+            source, on_line=show, on_progress=on_progress, on_silence=look, silence=SILENCE
+        )
+    outcome = f"training {'finished' if ended.succeeded else 'failed'} {ended.message}"
+    console.print(outcome, highlight=False, markup=False, soft_wrap=True)
+    if not ended.succeeded:
+        raise TpustackError(f"the training on {vm} failed: {ended.message}. {advice}")
+
+
+def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> str:
+    """Return what a VM that writes nothing may be doing. Raises TpustackError if it is off."""
+    vm = outputs["vm_name"]
+    url = INSTANCE.format(outputs["project"], outputs["vm_zone"], vm)
+    try:
+        status = str(google.get(url, {"fields": "status"})["status"])
+    except NotFound:
+        return f"{vm} is gone; waiting for the one that its group makes"
+    if status in _OFF:
+        raise TpustackError(f"{vm} is {status} and writes nothing more. {advice}")
+    return (
+        f"nothing new for {SILENCE / 60:.0f} minutes; {vm} is {status}. Compiling or installing "
+        "can take longer than that. Ctrl-C ends the display, not the training"
+    )
+
+
+def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> str:
+    """Return how to read what a TPU VM writes. Raises TpustackError if it is gone."""
+    name = outputs["tpu_name"]
+    zone, node = look_up(google, outputs, name)
+    return (
+        f"nothing new for {SILENCE / 60:.0f} minutes; {name} is {node.get('state')}. `gcloud alpha "
+        f"compute tpus tpu-vm ssh {name} --zone={zone} --tunnel-through-iap --command='journalctl "
+        f"--unit=google-startup-scripts --unit=tpu-stack-agent'` shows what it writes. {advice}"
+    )
+
+
+def bucket_lines(
+    google: Google, job_url: str, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str | None]:
+    """Yield what a TPU VM, whose serial port Google does not show, writes to the bucket.
+
+    The lines are as the trainer would print them; None whenever there is nothing new.
+    The ledger has the step once a minute. The agent marks a job that has finished.
+    """
+
+    def content(name: str) -> str | None:
+        try:
+            return google.content(f"{job_url}/{name}")
+        except NotFound:
+            return None
+
+    shown = ""
+    while True:
+        if content("finished") is not None:
+            metrics = json.loads(content("metrics.json") or "{}")
+            figures = [f"{name}={metrics[name]}" for name in metrics if name.startswith("test_")]
+            yield f"training finished {' '.join(figures)}"
+            return
+        entries = read(files_of(job_url, google)).entries
+        ending = f" ({entries[-1].ending})" if entries and entries[-1].ending else ""
+        now = f"start {len(entries)}: step {entries[-1].last_step}{ending}" if entries else ""
+        yield now if now != shown else None
+        shown = now
+        sleep(_BUCKET_PAUSE)
 
 
 def lines(
@@ -29,7 +151,6 @@ def lines(
     project: str,
     zone: str,
     vm: str,
-    interval: float = 0.5,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str | None]:
     """Yield the serial port's lines of this boot as they come; None whenever there is nothing new.
@@ -39,22 +160,24 @@ def lines(
     Raises:
         TpustackError: when there was never such a VM.
     """
+    url = INSTANCE.format(project, zone, vm)
     known, silent = "", _SILENT
     start, rest, backlog = 0, "", True
     while True:
         try:
             if silent >= _SILENT:
-                number = _number(google, project, zone, vm)
+                # The ID tells a VM from an earlier one of the same name.
+                number = str(google.get(url, {"fields": "id"})["id"])
                 if number != known:
                     known, start, rest, backlog = number, 0, "", True
                 silent = 0
-            answer = google.get(port_url(project, zone, vm), {"port": 1, "start": start})
+            answer = google.get(f"{url}/serialPort", {"port": 1, "start": start})
         except NotFound:
             if not known:
                 raise
             silent = _SILENT
             yield None
-            sleep(interval)
+            sleep(_PORT_PAUSE)
             continue
         start = int(answer["next"])
         text = rest + answer.get("contents", "")
@@ -68,23 +191,18 @@ def lines(
         if not whole:
             silent += 1
             yield None
-            sleep(interval)
-
-
-def _number(google: Google, project: str, zone: str, vm: str) -> str:
-    """Return the ID that tells a VM from an earlier one of the same name."""
-    return str(google.get(INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
+            sleep(_PORT_PAUSE)
 
 
 def wait_for_end(
     source: Iterator[str | None],
     *,
     on_line: Callable[[str], None],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[["Progress"], None],
     on_silence: Callable[[], None],
     silence: float,
     now: Callable[[], float] = time.monotonic,
-) -> Ended:
+) -> "Ended":
     """Follow until the training has succeeded, or nothing on the VM will start it again.
 
     Args:
@@ -105,15 +223,17 @@ def wait_for_end(
             continue
         last = now()
         line = unbroken(line)
-        said = story.read(line)
-        if isinstance(said, Ended):
-            return said
-        if isinstance(said, Progress):
-            on_progress(said)
+        event = story.read(line)
+        if isinstance(event, Ended):
+            return event
+        if isinstance(event, Progress):
+            on_progress(event)
         else:
             on_line(line)
     raise TpustackError("the serial port ended before the training did")
 
+
+# --- What lines mean.
 
 # What the buffer holds of earlier boots is before the last of these: it "persists across in-place
 # reboots", and a stop wipes it. Google's own list, in its order (Google Cloud CLI, googlecloudsdk/
@@ -130,16 +250,15 @@ _PROGRESS = re.compile(r"progress step=(\d+)/(\d+)(.*)")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _FINISHED = re.compile(r"training finished(.*)")
 _FAILED = re.compile(r"training failed(.*)")
+# As agent/tpu_agent/trainer.py says them.
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
-_NEXT = "set training.job to run another one"
-# As agent/tpu_agent/trainer.py says it.
 _GAVE_UP = "tpu-stack: the trainer is not started again"
 # The guest agent, google_metadata_script_runner/main.go; then that of older images.
 _SCRIPT_FAILED = re.compile(
     r'Script "startup-script" failed with error: (.*)'
     r"|startup-script (exit status [1-9]\d*|signal.*)"
 )
-_SCRIPT_SAID = re.compile(r"startup-script: (.*\S)")
+_SCRIPT_LINE = re.compile(r"startup-script: (.*\S)")
 
 
 @dataclass(frozen=True)
@@ -187,8 +306,8 @@ class Story:
         """Return what a line says about the training, or None."""
         if _BOOT.search(line):
             self._failure = self._script = ""
-        if said := _SCRIPT_SAID.search(line):
-            self._script = said[1]
+        if script := _SCRIPT_LINE.search(line):
+            self._script = script[1]
         if found := _PROGRESS.search(line):
             step, steps, rest = found.groups()
             return Progress(int(step), int(steps), dict(_FIELD.findall(rest)))
@@ -196,22 +315,18 @@ class Story:
             # Over only when nothing starts the trainer again.
             self._failure = found[1].strip(" :")
             return None
-        return self._end(line)
-
-    def _end(self, line: str) -> Ended | None:
         if found := _FINISHED.search(line):
             return Ended(True, found[1].strip(" :"))
         if found := _FINISHED_BEFORE.search(line):
-            return Ended(True, f"earlier: {found[1]}. Nothing was trained now; {_NEXT}")
+            cure = "set training.job to run another one"
+            return Ended(True, f"earlier: {found[1]}. Nothing was trained now; {cure}")
         if found := _SCRIPT_FAILED.search(line):
-            why = found[1] or found[2]
-            return Ended(
-                False, f"the start-up script failed: {self._script or 'no output'} ({why})"
-            )
-        if _GAVE_UP in line:
-            return Ended(False, self._failure or line.strip())
-        return None
+            why = f"{self._script or 'no output'} ({found[1] or found[2]})"
+            return Ended(False, f"the start-up script failed: {why}")
+        return Ended(False, self._failure or line.strip()) if _GAVE_UP in line else None
 
+
+# --- A stack's texts, for `tpustack doctor`.
 
 # As agent/tpu_agent/startup/common.sh says it.
 _BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
@@ -225,32 +340,40 @@ def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[st
         google: the APIs.
         outputs: the stack's, as infra/program.py names them.
     """
-    project = outputs["project"]
-    vm = (project, outputs["vm_zone"], outputs["vm_name"])
-    yield f"TPU {outputs['tpu_name']}", _said(lambda: _tpu(google, outputs))
-    yield f"VM {vm[2]}", _said(lambda: _vm(google, *vm))
-    yield f"serial port of {vm[2]}", _said(lambda: _serial(google, *vm))
+    zone, vm = outputs["vm_zone"], outputs["vm_name"]
+    url = INSTANCE.format(outputs["project"], zone, vm)
 
+    def tpu_state() -> str:
+        name = outputs["tpu_name"]
+        place, node = look_up(google, outputs, name)
+        text = f"the TPU {name} in {place} is {node.get('state')}"
+        if (health := node.get("health", "")) not in _HEALTHY:
+            text += f"\nthe TPU's health is {health}: {node.get('healthDescription', '')}"
+        return text
 
-def _said(read: Callable[[], str]) -> str:
-    try:
-        return read()
-    except TpustackError as error:
-        return f"error: {error}"
+    def vm_state() -> str:
+        return f"the VM {vm} in {zone} is {google.get(url).get('status')}"
 
+    def port() -> str:
+        pieces: list[str] = []
+        start = 0
+        while True:
+            answer = google.get(f"{url}/serialPort", {"port": 1, "start": start})
+            if not answer.get("contents"):
+                return _unresolved("".join(pieces))
+            pieces.append(answer["contents"])
+            start = int(answer["next"])
 
-def _tpu(google: Google, outputs: Mapping[str, Any]) -> str:
-    name = outputs["tpu_name"]
-    zone, node = look_up(google, outputs, name)
-    said = [f"the TPU {name} in {zone} is {node.get('state')}"]
-    if (health := node.get("health", "")) not in _HEALTHY:
-        said.append(f"the TPU's health is {health}: {node.get('healthDescription', '')}")
-    return "\n".join(said)
-
-
-def _vm(google: Google, project: str, zone: str, name: str) -> str:
-    instance = google.get(INSTANCE.format(project, zone, name))
-    return f"the VM {name} in {zone} is {instance.get('status')}"
+    texts: dict[str, Callable[[], str]] = {
+        f"TPU {outputs['tpu_name']}": tpu_state,
+        f"VM {vm}": vm_state,
+        f"serial port of {vm}": port,
+    }
+    for name, text in texts.items():
+        try:
+            yield name, text()
+        except TpustackError as error:
+            yield name, f"error: {error}"
 
 
 def _unresolved(text: str) -> str:
@@ -263,28 +386,16 @@ def _unresolved(text: str) -> str:
     return boot[began[-1] :] if began else boot
 
 
-def _serial(google: Google, project: str, zone: str, name: str) -> str:
-    url = port_url(project, zone, name)
-    pieces: list[str] = []
-    start = 0
-    while True:
-        answer = google.get(url, {"port": 1, "start": start})
-        if not answer.get("contents"):
-            return _unresolved("".join(pieces))
-        pieces.append(answer["contents"])
-        start = int(answer["next"])
+# --- Cloud Logging, which keeps what a VM's serial port wrote, also after the VM is gone.
 
-
-# Cloud Logging keeps what a VM's serial port wrote, also after the VM is gone.
 _API = "logging.googleapis.com"
-_LIST = f"https://{_API}/v2/entries:list"
 # The names and the label of the serial port's entries: "View serial port output",
 # cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
 _FILTER = (
     'logName="projects/{}/logs/serialconsole.googleapis.com%2Fserial_port_1_output" '
     'AND resource.type="gce_instance" AND labels."compute.googleapis.com/resource_name"="{}"'
 )
-# The most that Google gives at once.
+# The most entries that Google gives at once.
 _PAGE = 1000
 
 
@@ -308,11 +419,10 @@ def logged_lines(google: Google, project: str, vm: str) -> Iterator[LogLine]:
     story = Story()
     for entry in _entries(google, project, vm):
         instance = entry["resource"]["labels"]["instance_id"]
-        for text in Log.of(entry.get("textPayload", "")).lines:
-            if text.strip():
-                said = story.read(text)
-                shown = str(said) if isinstance(said, Progress) else text
-                yield LogLine(entry["timestamp"], instance, shown)
+        for text in filter(str.strip, Log.of(entry.get("textPayload", "")).lines):
+            event = story.read(text)
+            shown = str(event) if isinstance(event, Progress) else text
+            yield LogLine(entry["timestamp"], instance, shown)
 
 
 def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
@@ -324,21 +434,18 @@ def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
     }
     while True:
         try:
-            page = google.ask(_LIST, body)
+            page = google.ask(f"https://{_API}/v2/entries:list", body)
         except Forbidden as error:
-            raise _refused(error, project) from None
+            why = f"the Cloud Logging API is disabled in {project}: `gcloud services enable {_API} "
+            why += f"--project {project}` enables it"
+            if not says_disabled(error):
+                why = (
+                    f"you may not read the logs of {project}: ask for roles/logging.viewer there "
+                    f"(permission logging.logEntries.list). Google's answer: {error}"
+                )
+            raise TpustackError(why) from None
         # A page may be empty and still have one after it, while Google searches on.
         yield from page.get("entries", ())
         if not page.get("nextPageToken"):
             return
         body["pageToken"] = page["nextPageToken"]
-
-
-def _refused(error: Forbidden, project: str) -> TpustackError:
-    if says_disabled(error):
-        enable = f"`gcloud services enable {_API} --project {project}`"
-        return TpustackError(f"the Cloud Logging API is disabled in {project}: {enable} enables it")
-    return TpustackError(
-        f"you may not read the logs of {project}: ask for roles/logging.viewer there (permission "
-        f"logging.logEntries.list). Google's answer: {error}"
-    )

@@ -80,11 +80,8 @@ class Pulumi:
         self.variables: dict[str, str] = {}
         self.refused = ""
 
-    def with_variables(self, variables: dict[str, str]) -> Callable[..., None]:
+    def run(self, variables: dict[str, str], *arguments: str) -> None:
         self.variables = dict(variables)
-        return self.run
-
-    def run(self, *arguments: str) -> None:
         if arguments[0] == self.refused:
             raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: it is refused")
         self.commands.append(arguments)
@@ -97,5 +94,5 @@ def pulumi(monkeypatch: pytest.MonkeyPatch) -> Pulumi:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(init.PASSPHRASE_VARIABLE, "secret")
     engine = Pulumi()
-    monkeypatch.setattr(init, "_pulumi", engine.with_variables)
+    monkeypatch.setattr(init, "_pulumi", engine.run)
     return engine

@@ -37,12 +37,12 @@ def test_a_zone_has_its_types_with_what_they_are_made_of_and_cost(run: Run) -> N
     assert {line.split()[1] for line in lines[1:]} == {"us-central1-b"}
 
 
-def test_a_type_has_every_zone_where_it_is_to_be_had(run: Run) -> None:
+def test_a_type_lists_every_zone_that_has_it(run: Run) -> None:
     lines = run("catalog", "accelerators", "--type", "v3-8").out.splitlines()
     assert {line.split()[1] for line in lines[1:]} == set(CATALOG.accelerators["v3-8"].zones)
 
 
-def test_a_price_that_nobody_names_is_unknown(run: Run) -> None:
+def test_a_price_without_a_source_is_unknown(run: Run) -> None:
     lines = run("catalog", "--type", "v6e-8", "--zone", "southamerica-west1-a").out.splitlines()
     assert lines[1].split()[-2:] == ["$21.6000", "unknown"]
 

@@ -69,7 +69,7 @@ config:
 """
 
 
-def test_wrong_values_are_reported_beside_unknown_names(project: Path, run: Run) -> None:
+def test_wrong_values_are_reported_together_with_unknown_names(project: Path, run: Run) -> None:
     path = project / "stacks" / "Pulumi.broken.yaml"
     path.write_text(UNKNOWN_AND_WRONG, encoding="utf-8")
     lines = run("check", "--stack", "broken").err.splitlines()

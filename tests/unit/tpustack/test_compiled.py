@@ -54,7 +54,7 @@ def test_check_warns_of_a_job_that_does_not_fit_and_names_the_largest_batch(
 
 
 @pytest.mark.parametrize("needed", [4, None])
-def test_check_says_nothing_of_a_job_that_fits_or_that_nobody_compiled(
+def test_check_does_not_warn_of_a_job_that_fits_or_was_never_compiled(
     needed: float | None, stack: str, run: Run
 ) -> None:
     if needed:

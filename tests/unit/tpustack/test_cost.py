@@ -88,7 +88,7 @@ def test_json_has_exact_texts_and_the_source_of_each_price(run: Run) -> None:
         ("--stack dev --hours soon", "'soon' is not a number of hours"),
         (
             "--accelerator-type v3-33 --region us-central1",
-            '--accelerator-type: "v3-33" is no accelerator in the catalog. Use v3-32, ',
+            '--accelerator-type: "v3-33" is not an accelerator of the catalog. Use v3-32, ',
         ),
         (
             "--accelerator-type v3-32 --region us-central1",

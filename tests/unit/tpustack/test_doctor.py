@@ -116,13 +116,13 @@ def test_different_errors_are_found_in_the_order_of_their_lines() -> None:
         ('Script "startup-script" failed with error: exit status 1', 1),
     ],
 )
-def test_an_unknown_error_is_said_to_be_unknown(text: str, line: int) -> None:
+def test_an_unknown_error_is_reported_as_unknown(text: str, line: int) -> None:
     diagnosis = diagnose("log", text)
     assert diagnosis.findings == ()
     assert [strange.lines for strange in diagnosis.unknown] == [(line,)]
 
 
-def test_the_end_of_a_program_is_no_error_of_its_own_where_the_reason_is_known() -> None:
+def test_a_crash_is_not_reported_twice_if_its_reason_is_known() -> None:
     diagnosis = diagnose("log", "std::bad_alloc\nAborted (core dumped)\n")
     assert diagnosis.unknown == ()
 
@@ -137,7 +137,7 @@ def test_the_end_of_a_program_is_no_error_of_its_own_where_the_reason_is_known()
         )
     ).map("".join)
 )
-def test_no_text_is_too_odd(text: str) -> None:
+def test_any_text_can_be_diagnosed(text: str) -> None:
     diagnosis = diagnose("log", text)
     count = text.count("\n") + 1
     lines = [line for found in diagnosis.findings for line in found.lines]
@@ -260,7 +260,9 @@ OUTPUTS = {
         ({"serialPort": {"contents": "Socket closed\n", "next": "14"}}, ["worker-lost"]),
     ],
 )
-def test_a_stack_is_looked_into(change: dict[str, dict[str, Any]], expected: list[str]) -> None:
+def test_doctor_reads_a_stacks_states_and_logs(
+    change: dict[str, dict[str, Any]], expected: list[str]
+) -> None:
     healthy: dict[str, dict[str, Any]] = {
         "nodes/tpu": {"state": "READY", "health": "HEALTHY"},
         "instances/vm": {"status": "RUNNING"},
@@ -288,7 +290,7 @@ BEGINS = "startup-script: tpu-stack: starting the job train\n"
         (BOOT + BEGINS + "Socket closed\n" + BOOT + GRANTS + BEGINS, []),
     ],
 )
-def test_what_has_resolved_itself_is_no_finding(serial: str, expected: list[str]) -> None:
+def test_errors_before_the_last_start_are_not_reported(serial: str, expected: list[str]) -> None:
     google = FakeGoogle({"serialPort": {"contents": serial, "next": str(len(serial))}})
     *_, (_, text) = stack_logs.stack_texts(google, OUTPUTS)  # type: ignore[arg-type]
     assert ids(text) == expected

@@ -1,4 +1,4 @@
-"""`tpustack follow` says at its end what goes on costing, and which command ends that."""
+"""`tpustack follow` ends with what keeps costing, and which command ends that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tpustack.engine import backend
 from tpustack.errors import TpustackError, UsageError
-from tpustack.logs import follow
+from tpustack.logs import serial
 
 from .conftest import Run
 
@@ -24,7 +24,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Non
         if error is not None:
             raise error
 
-    monkeypatch.setattr(follow, "follow", run)
+    monkeypatch.setattr(serial, "follow", run)
 
 
 COSTS = (
@@ -34,7 +34,7 @@ COSTS = (
 )
 
 
-def test_a_finished_training_goes_on_costing(
+def test_follow_ends_with_what_keeps_costing(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends(monkeypatch)
@@ -42,14 +42,16 @@ def test_a_finished_training_goes_on_costing(
     assert (done.code, done.out) == (0, COSTS)
 
 
-def test_so_does_a_failed_one(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_of_a_failed_training_ends_with_what_keeps_costing(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends(monkeypatch, TpustackError("the training on vm failed: no data"))
     done = run("follow", "--stack", "dev")
     assert (done.code, done.out) == (1, COSTS)
     assert "failed: no data" in done.err
 
 
-def test_settings_that_are_being_changed_hide_neither_the_end_nor_its_costs(
+def test_follow_works_while_the_stack_file_is_being_edited(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends(monkeypatch)
@@ -59,7 +61,7 @@ def test_settings_that_are_being_changed_hide_neither_the_end_nor_its_costs(
     assert done.out == "TPU and VM keep costing until `pulumi destroy --stack dev`.\n"
 
 
-def test_what_is_not_up_costs_nothing(
+def test_follow_of_a_stack_that_is_down_mentions_no_costs(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(stack: str) -> None:

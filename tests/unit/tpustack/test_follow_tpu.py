@@ -1,4 +1,4 @@
-"""A trainer on a TPU VM, whose serial port Google shows nobody, is followed by the bucket."""
+"""A trainer on a TPU VM, whose serial port Google does not show, is followed by the bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpu_training.goodput.ledger import PARTS
 from tpustack.cloud.google import NotFound
 from tpustack.engine import backend
 from tpustack.errors import TpustackError
-from tpustack.logs import follow
+from tpustack.logs import serial
 
 from .conftest import Run
 
@@ -68,7 +68,7 @@ class Google:
 
 def test_steps_come_from_the_ledger_and_the_end_from_the_mark() -> None:
     google = Google()
-    lines = follow.bucket_lines(google, URL, sleep=lambda _: None)  # type: ignore[arg-type]
+    lines = serial.bucket_lines(google, URL, sleep=lambda _: None)  # type: ignore[arg-type]
     assert next(lines) is None
     google.write(60)
     assert [next(lines), next(lines)] == ["start 1: step 60", None]
@@ -83,12 +83,12 @@ def test_after_silence_it_says_how_to_read_what_the_tpu_vm_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     google = Google()
-    monkeypatch.setattr(follow, "Google", lambda: google)
-    monkeypatch.setattr(follow, "SILENCE", -1.0)
-    monkeypatch.setattr(follow, "bucket_lines", lambda *_: iter([None]))
+    monkeypatch.setattr(serial, "Google", lambda: google)
+    monkeypatch.setattr(serial, "SILENCE", -1.0)
+    monkeypatch.setattr(serial, "bucket_lines", lambda *_: iter([None]))
     shown = Console(file=io.StringIO(), width=400)
     with pytest.raises(TpustackError, match="ended before the training did"):
-        follow.follow(shown, OUTPUTS, advice="Look there", on_tpu=True)
+        serial.follow(shown, OUTPUTS, advice="Look there", on_tpu=True)
     said = shown.file.getvalue()  # type: ignore[attr-defined]
     assert "dev-tpu is READY" in said
     assert "gcloud alpha compute tpus tpu-vm ssh dev-tpu --zone=us-central1-a" in said
@@ -100,7 +100,7 @@ def test_the_command_follows_the_machine_that_trains(
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(backend, "outputs_of", lambda stack: OUTPUTS)
-    monkeypatch.setattr(follow, "follow", lambda *_, on_tpu, **__: asked.append(on_tpu))
+    monkeypatch.setattr(serial, "follow", lambda *_, on_tpu, **__: asked.append(on_tpu))
     stack = project / "stacks" / "Pulumi.dev.yaml"
     text = stack.read_text(encoding="utf-8") + f"  tpu-stack:training: {{runOn: {run_on}}}\n"
     stack.write_text(text, encoding="utf-8")

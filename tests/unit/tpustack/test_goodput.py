@@ -174,7 +174,7 @@ def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
 ) -> None:
     """A killed trainer can't write that its TPU was preempted; the queue knows."""
     monkeypatch.setattr(place, "Google", lambda: Google(bucket.session))
-    monkeypatch.setattr(place, "_of_stack", lambda *_, **__: "a-bucket")
+    monkeypatch.setattr(place, "_bucket_of_stack", lambda *_, **__: "a-bucket")
     queue = place.open_queue("dev", None)
     clock = bucket.local_cloud.cloud.clock
     assert isinstance(clock, VirtualClock)
@@ -192,7 +192,7 @@ def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
     assert content["causes"]["preempted"] >= 500
     assert content["cost"]
     wrong = run("goodput", "gs://a-bucket/jobs/long", "--stack", "dev")
-    assert "'gs://a-bucket/jobs/long' is no job name" in wrong.err
+    assert "'gs://a-bucket/jobs/long' is not a job name" in wrong.err
 
 
 def test_a_stacks_job_is_told_with_what_it_cost(

@@ -17,7 +17,7 @@ from tpu_training.goodput.account import Account
 from tpustack import __main__, console
 from tpustack.errors import TpustackError
 from tpustack.jobs import command, job
-from tpustack.logs import follow, serial
+from tpustack.logs import serial
 from tpustack.logs.diagnosis import Log
 
 CLIPBOARD = "\x1b\x1b[0m]52;c;aGFja2Vk\x07"
@@ -34,7 +34,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 
 @given(st.text())
-def test_nothing_that_controls_anything_is_left(text: str) -> None:
+def test_control_characters_are_removed(text: str) -> None:
     assert not _CONTROLS.search(console.plain(text))
     assert not _CONTROLS.search(console.line(text))
 
@@ -134,11 +134,11 @@ def test_a_training_is_followed_past_markup_and_escapes(
         yield "training finished accuracy=[/x]\x1bc"
 
     monkeypatch.setattr(serial, "lines", lines)
-    monkeypatch.setattr(follow, "Google", lambda: None)
+    monkeypatch.setattr(serial, "Google", lambda: None)
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=200)
     outputs = {"vm_name": "vm", "project": "p", "vm_zone": "z"}
-    follow.follow(console, outputs, advice="none")
+    serial.follow(console, outputs, advice="none")
     assert "loss=[/x]" in out.getvalue()
     assert "\x1bc" not in out.getvalue()
     assert "\x1b]52" not in out.getvalue()

@@ -35,7 +35,7 @@ HOME = ["--backend", "file", "--secrets-provider", "passphrase"]
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> TypeIn:
-    """A terminal on which somebody types these lines."""
+    """A terminal on which these lines are typed."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -107,7 +107,7 @@ def test_a_trainer_on_the_tpu_vm_gets_the_runtime_that_google_documents_for_it(
     assert run("check", "--stack", "mine").code == 0
 
 
-def test_a_settings_file_of_a_persons_own_is_kept_out_of_git(project: Path, run: Run) -> None:
+def test_git_ignores_a_personal_stack_file(project: Path, run: Run) -> None:
     assert run("init", "mine", *TOLD, *HOME).code == 0
     ignored = ["git", "check-ignore", "--quiet", "--no-index", "stacks/Pulumi.mine.yaml"]
     assert subprocess.run(ignored, cwd=REPOSITORY, check=False).returncode == 0
@@ -123,7 +123,7 @@ def test_a_settings_file_of_a_persons_own_is_kept_out_of_git(project: Path, run:
         ("augusta", "a-longer-stack", "au"),
     ],
 )
-def test_the_stack_is_named_after_who_makes_it_as_far_as_names_may_be_long(
+def test_the_owner_is_the_login_name_cut_to_fit(
     project: Path,
     run: Run,
     pulumi: Pulumi,
@@ -139,7 +139,7 @@ def test_the_stack_is_named_after_who_makes_it_as_far_as_names_may_be_long(
 
 
 @pytest.mark.parametrize("stack", ["dev-ada", "ada"])
-def test_a_stack_that_is_called_after_who_makes_it_has_the_name_once(
+def test_a_stack_name_with_the_login_name_needs_no_owner(
     project: Path, run: Run, pulumi: Pulumi, stack: str
 ) -> None:
     assert run("init", stack, *TOLD, *HOME).code == 0
@@ -157,7 +157,7 @@ def test_a_wrong_owner_is_refused(project: Path, run: Run, pulumi: Pulumi) -> No
     assert done.err.startswith('error: owner: "Ada Lovelace"')
 
 
-def test_what_no_option_says_is_asked_until_it_is_right(
+def test_missing_options_are_asked_until_the_answer_is_valid(
     project: Path, run: Run, type_in: TypeIn, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
@@ -172,7 +172,7 @@ def test_what_no_option_says_is_asked_until_it_is_right(
     assert "TPUs in europe-west4-b: v5litepod-1, v5litepod-4" in done.out
     assert "spot: $1.78 an hour" in done.out
     assert 'training.data: "nowhere" does not exist.' in done.err
-    assert '--backend: "s3://bucket" is no place for Pulumi\'s state.' in done.err
+    assert '--backend: "s3://bucket" is not a place for Pulumi\'s state.' in done.err
     assert '--secrets-provider: "gcpkms://key" encrypts no secrets here.' in done.err
     config = config_of(project, "mine")
     assert config["tpu-stack:zone"] == "europe-west4-b"
@@ -183,7 +183,7 @@ def test_what_no_option_says_is_asked_until_it_is_right(
     assert pulumi.variables == {init.PASSPHRASE_VARIABLE: "typed"}
 
 
-def test_the_backend_and_passphrase_of_the_environment_are_taken_and_no_login_is_changed(
+def test_backend_and_passphrase_of_the_environment_are_used_without_a_login(
     project: Path, run: Run, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://of-the-team")
@@ -194,7 +194,7 @@ def test_the_backend_and_passphrase_of_the_environment_are_taken_and_no_login_is
     assert '--backend: "file" is not what PULUMI_BACKEND_URL says (s3://of-the-te' in refused.err
 
 
-def test_a_missing_passphrase_file_is_made_for_its_owner_alone(
+def test_a_missing_passphrase_file_is_created_readable_by_its_owner_only(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
@@ -223,7 +223,7 @@ def test_a_key_needs_no_passphrase(
     assert pulumi.commands[-1] == ("stack", "init", "mine", f"--secrets-provider={key}")
 
 
-def test_what_the_engine_refuses_leaves_no_file_so_that_the_same_command_works_later(
+def test_a_refusal_of_the_engine_removes_the_stack_file(
     project: Path, run: Run, pulumi: Pulumi
 ) -> None:
     pulumi.refused = "login"
@@ -264,7 +264,7 @@ def test_only_zones_that_have_the_type_are_offered(
     assert 'zone: "us-central1-b" offers no v3-32.' in done.err
 
 
-def test_nothing_is_asked_where_nobody_can_answer(
+def test_without_a_terminal_missing_options_are_refused(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -283,7 +283,7 @@ def test_nothing_is_asked_where_nobody_can_answer(
     assert "PULUMI_CONFIG_PASSPHRASE: (not set) and there is no terminal to ask on" in done.err
 
 
-def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
+def test_an_existing_stack_file_is_never_overwritten(project: Path, run: Run) -> None:
     before = stacks.path_of("dev").read_bytes()
     done = run("init", "dev", *TOLD)
     assert done.code == 2
@@ -294,13 +294,13 @@ def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("BIG", 'NAME: "BIG" is no good beginning of names: it would be'),
+        ("BIG", "can't begin names: it would be"),
         ("a-very-long-name-of-a-stack", "has 37 characters"),
-        ("-", "is no good beginning of names"),
+        ("-", "can't begin names"),
         ("../up", '"../up" is no name of a stack'),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_before_anything_is_asked(
+def test_an_impossible_name_is_refused_before_any_question(
     name: str, message: str, project: Path, run: Run
 ) -> None:
     done = run("init", *TOLD, *HOME, "--", name)

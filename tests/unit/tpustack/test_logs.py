@@ -67,7 +67,7 @@ def test_all_vms_of_the_stacks_name_are_shown_oldest_first_as_follow_shows_them(
 ) -> None:
     wrote(8, b"[    1.000000] the group made a new one\n", later=60)
     wrote(7, OUTPUT)
-    wrote(9, b"[    1.000000] somebody else's\n", name="other-vm")
+    wrote(9, b"[    1.000000] of another VM\n", name="other-vm")
     done = run("logs", "--stack", stack)
     begins, again = (rfc3339(cloud.cloud.clock.now() + later) for later in (0, 61))
     assert (done.code, done.err) == (0, "")
@@ -102,7 +102,7 @@ def test_long_trainings_come_in_several_pages(
     assert len(run("logs", "--stack", stack).out.splitlines()) == 6
 
 
-def test_where_nothing_is_there_it_says_what_may_be_off(run: Run, stack: str, cloud: None) -> None:
+def test_an_empty_log_says_what_may_be_switched_off(run: Run, stack: str, cloud: None) -> None:
     done = run("logs", "--stack", stack)
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -127,7 +127,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(
     )
 
 
-def test_who_may_not_read_hears_which_role_lets_them(
+def test_a_denied_read_names_the_missing_role(
     run: Run, stack: str, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = session(cloud, "user:stranger@example.com")

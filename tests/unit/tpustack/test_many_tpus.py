@@ -16,10 +16,9 @@ from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
 from tpustack.commands.recovery import lost_tpus
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.sources import tpus_of_zone
+from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
-from tpustack.jobs.submission import OnDemand
+from tpustack.jobs.queue import OnDemand
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
 QUEUED = {"fallbackZones": list(ZONES[1:])}
@@ -87,7 +86,7 @@ def test_lost_tpus_are_found_in_a_list_of_each_zone(
     assert calls() == len(ZONES)
 
 
-def test_a_tpu_in_an_unreachable_zone_is_not_gone(
+def test_no_tpu_counts_as_lost_while_its_zone_is_unreachable(
     google: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(google, "get", lambda *_: {"unreachable": [ZONES[0]]})
@@ -106,11 +105,12 @@ def test_a_job_that_makes_its_tpu_looks_by_lists(
 ) -> None:
     settings = a_stack("dev", slices=slices, queued=QUEUED)
     names = tpus(settings, "dev")
-    monkeypatch.setattr("tpustack.jobs.submission.Google", lambda: google)
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: google)
     monkeypatch.setattr(OnDemand, "_load", lambda _: settings)
     wanted = OnDemand("dev", None, create=True, managed=False)
     stand(ZONES[2], names)
-    assert wanted._why_without_tpu() is None
+    monkeypatch.setattr("tpustack.jobs.queue.why_waiting", lambda _: None)
+    wanted.prepare(None, pytest.fail)  # type: ignore[arg-type]
     assert calls() == len(ZONES)
 
 

@@ -10,8 +10,7 @@ import pytest
 from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
-from tpustack.logs.follow import _say_why_silent
-from tpustack.logs.serial import Ended, Progress, Story
+from tpustack.logs.serial import Ended, Progress, Story, _say_why_silent
 
 PREFIX = "Nov 21 training[12]: "
 
@@ -47,7 +46,7 @@ def test_a_line_that_comes_in_two_pieces_is_given_once_it_is_whole() -> None:
     assert lines_of(FakeGoogle(["one\ntw", "", "", "o\n"]), 3) == ["one", None, "two"]
 
 
-def test_reading_goes_on_where_it_stopped() -> None:
+def test_reading_continues_where_it_stopped() -> None:
     google = FakeGoogle(["12345\n", "67\n"])
     lines_of(google, 2)
     assert google.starts[:2] == [0, 6]
@@ -66,13 +65,13 @@ def test_earlier_boots_are_left_out_also_where_a_read_ends_within_them() -> None
     ]
 
 
-def test_a_vm_that_is_made_anew_is_waited_for_and_read_from_its_beginning() -> None:
+def test_a_recreated_vm_is_waited_for_and_read_from_its_beginning() -> None:
     google = FakeGoogle(["12345\n", "", None, "again\n"])
     assert lines_of(google, 3) == ["12345", None, "again"]
     assert google.starts[:4] == [0, 6, 6, 0]
 
 
-def test_a_vm_that_was_made_anew_unseen_is_noticed_when_nothing_new_comes() -> None:
+def test_a_vm_recreated_between_two_reads_is_noticed() -> None:
     google = FakeGoogle(["12345\n", "", *[""] * 10, "again\n"])
     read = serial.lines(google, project="p", zone="z", vm="v", sleep=lambda _: None)  # type: ignore[arg-type]
     assert next(read) == "12345"
@@ -81,7 +80,7 @@ def test_a_vm_that_was_made_anew_unseen_is_noticed_when_nothing_new_comes() -> N
     assert 0 in google.starts[2:]
 
 
-def test_a_vm_that_was_never_there_is_an_error() -> None:
+def test_a_vm_that_never_existed_is_an_error() -> None:
     google = FakeGoogle([])
     google.number = 0
     with pytest.raises(NotFound, match="never there"):
@@ -189,7 +188,7 @@ OUTPUTS = {"project": "p", "vm_zone": "z", "vm_name": "v"}
     ("status", "said"),
     [("RUNNING", "nothing new for 5 minutes; v is RUNNING"), ("", "v is gone; waiting for")],
 )
-def test_of_a_vm_that_is_silent_its_state_is_shown(status: str, said: str) -> None:
+def test_the_state_of_a_silent_vm_is_shown(status: str, said: str) -> None:
     assert _say_why_silent(OneVm(status), OUTPUTS, "").startswith(said)  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 def ensure(cloud: LocalCloud, *member: str) -> bool:
     google = Google(session(cloud, *member))
-    return init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    return init.ensure_state_bucket(google, NAME, DEFAULT_PROJECT, "us-central1")
 
 
 def test_the_state_bucket_is_created_once_private_and_versioned(cloud: LocalCloud) -> None:
@@ -45,7 +45,7 @@ def test_the_state_bucket_is_created_once_private_and_versioned(cloud: LocalClou
     assert rule["condition"] == {"numNewerVersions": 100, "isLive": False}
 
 
-def test_two_commands_may_create_the_state_bucket_at_once(
+def test_two_engineers_may_create_the_state_bucket_at_the_same_moment(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = init._is_there
@@ -57,7 +57,7 @@ def test_two_commands_may_create_the_state_bucket_at_once(
     assert ensure(cloud) is False
 
 
-def test_a_foreign_state_bucket_is_refused_with_googles_reason(cloud: LocalCloud) -> None:
+def test_a_bucket_name_in_use_is_refused_with_googles_reason(cloud: LocalCloud) -> None:
     ensure(cloud)
     with pytest.raises(TpustackError, match="answers 403: stranger@"):
         ensure(cloud, "user:stranger@example.com")

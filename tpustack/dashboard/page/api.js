@@ -1,8 +1,6 @@
-// Talks to the server that this page is from, or reads a snapshot where there is none.
+// Talks to the server that this page is from.
 
-const SOURCE = document.querySelector("meta[name=source]").content;
 const KEY = "tpustack-token";
-export const live = SOURCE === "live";
 
 /** Takes the token out of the address, where a screenshot or a shared link would show it. */
 function takeToken() {
@@ -13,7 +11,7 @@ function takeToken() {
   }
   return sessionStorage.getItem(KEY) ?? "";
 }
-const token = live ? takeToken() : "";
+const token = takeToken();
 
 export class Refused extends Error {}
 
@@ -28,7 +26,6 @@ export const path = (...parts) => parts.map(encodeURIComponent).join("/");
 export const get = async (where) => (await ask(where)).json();
 export const post = async (where) => (await ask(where, { method: "POST" })).json();
 export const blob = async (where) => (await ask(where)).blob();
-export const snapshot = async () => (await fetch(SOURCE)).json();
 
 /** Hands each line of a stream to `hear`, until it ends or `signal` says so. */
 export async function lines(where, hear, signal) {

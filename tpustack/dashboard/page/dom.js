@@ -49,7 +49,7 @@ export function sync(parent, items, id, make) {
   for (const element of there.values()) element.remove();
 }
 
-// A row that changes under somebody's fingers keeps the key's place.
+// A row that is replaced while it has the focus keeps the key's place.
 function keepFocus(before, after) {
   const focused = before.contains(document.activeElement) ? document.activeElement : null;
   const place = focused ? [...before.querySelectorAll("button, a")].indexOf(focused) : -1;

@@ -13,7 +13,7 @@ const PARTS = [
   ["lost steps", ["lost"]],
   ["TPU away", ["queued", "provisioning", "recovering"]],
   ["stopped", ["stopped"]],
-  ["idle, nobody knows", ["idle", "away"]],
+  ["idle, unknown", ["idle", "away"]],
 ];
 
 export function showGoodput(messages) {

@@ -1,6 +1,6 @@
 // One job: what it is, its log, its curves, and its buttons.
 
-import { blob, get, live, path, post } from "./api.js";
+import { blob, get, path, post } from "./api.js";
 import { drawCurves } from "./curves.js";
 import { $, h } from "./dom.js";
 import { bytes, moment, span } from "./format.js";
@@ -11,13 +11,10 @@ const SURE = 5000, CURVES = 15000;
 const log = new Log($("log"), $("log-state"), $("log-follow"));
 const known = new Set();
 let open = null;
-let exported = {};
-
-export const setCurves = (found) => { exported = found; };
 
 /** Opens a job of a queue, or a training that is in none: of that there are the curves alone. */
 export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/model`]) {
-  const whole = live && known.has(`${place}/${name}`);
+  const whole = known.has(`${place}/${name}`);
   open = { place, name, folders, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
   $("job-title").textContent = name;
   $("job-said").textContent = "";
@@ -71,7 +68,7 @@ function show(job) {
 const facts = (job) => [
   ["command", h("code", {}, job.spec.command)],
   ["framework", job.spec.framework],
-  ["submitted", `${moment(job.submitted)} by ${job.by || "somebody"}`],
+  ["submitted", `${moment(job.submitted)} by ${job.by || "unknown"}`],
   ["source", job.spec.source],
   ["variables", job.spec.env.join(", ")],
   ["after", job.spec.after.join(", ")],
@@ -96,7 +93,7 @@ async function act(verb, word) {
   if (asked === open) refresh();
 }
 
-// What can't be taken back wants a second press.
+// Stop wants a second press: it can't be undone.
 let unsure = null;
 $("job-stop").addEventListener("click", () => {
   if (unsure) { calm(); act("stop", (done) => `${done.name} is ${done.state}`); return; }
@@ -129,10 +126,9 @@ async function showCurves() {
   const answers = await Promise.all(asked.folders.map((folder) => curvesOf(asked.place, folder)));
   if (asked !== open || !$("job-curves").open) return;
   drawCurves($("job-charts"), Object.assign({}, ...answers));
-  if (live) setTimeout(() => { if (asked === open && $("job-curves").open) showCurves(); }, CURVES);
+  setTimeout(() => { if (asked === open && $("job-curves").open) showCurves(); }, CURVES);
 }
 async function curvesOf(place, folder) {
-  if (!live) return exported[`${place}/${folder}`] ?? {};
   try {
     return await get(`places/${path(place)}/curves?training=${encodeURIComponent(folder)}`);
   } catch (error) {

@@ -1,5 +1,5 @@
 // A log that stays readable at any speed: drawn a few times a second, with at most so many lines,
-// and still while somebody reads further up.
+// and not while the reader has scrolled up.
 
 import { lines } from "./api.js";
 

@@ -1,10 +1,10 @@
 // Starts the page: follows the stream, and hands each message to the part that shows it.
 
-import { Refused, lines, live, snapshot } from "./api.js";
+import { Refused, lines } from "./api.js";
 import { $ } from "./dom.js";
-import { clock, moment } from "./format.js";
+import { clock } from "./format.js";
 import { showGoodput } from "./goodput.js";
-import { closeJob, setCurves } from "./job.js";
+import { closeJob } from "./job.js";
 import { showJobs } from "./jobs.js";
 import { showStacks } from "./stacks.js";
 import { showTpus } from "./tpus.js";
@@ -47,13 +47,6 @@ function refuse(why) {
   $("alert").hidden = false;
 }
 
-async function showSnapshot() {
-  const found = await snapshot();
-  $("link").textContent = `as it was on ${moment(found.at)}`;
-  setCurves(found.curves);
-  found.messages.forEach(hear);
-}
-
 addEventListener("keydown", (event) => {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === "/" && !typing && !$("job").open) {
@@ -62,8 +55,7 @@ addEventListener("keydown", (event) => {
   }
 });
 $("job-close").addEventListener("click", closeJob);
-// Ages go on without any message.
+// Ages grow without any message.
 setInterval(() => { for (const topic of ["jobs", "tpus"]) if (messages[topic].size) SHOW[topic](messages[topic], messages); }, 15000);
 
-if (live) follow();
-else showSnapshot().catch(() => refuse("the snapshot can't be read: a web server must serve this folder"));
+follow();

@@ -1,4 +1,4 @@
-// Says what has just changed by itself, in words.
+// Lists what has just changed.
 
 import { $, h } from "./dom.js";
 import { clock, now } from "./format.js";

@@ -1,6 +1,6 @@
 // The table of stacks.
 
-import { live, path, post } from "./api.js";
+import { path, post } from "./api.js";
 import { $, Pages, cell, h, problems, state, sync } from "./dom.js";
 import { dollars } from "./format.js";
 
@@ -32,7 +32,6 @@ const row = (stack) => h("tr", {},
 
 function driftOf(stack) {
   if (stack.problem) return state("wrong file", "bad");
-  if (!live) return "";
   const about = stack.drift;
   const word = about === "busy" ? "comparing …" : about ? "Compare again" : "Compare";
   const button = h("button", { type: "button", disabled: about === "busy" ? "" : null, onclick: () => compare(stack.name), "aria-label": `Compare the state of ${stack.name} with the cloud` }, word);

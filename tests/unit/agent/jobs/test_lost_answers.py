@@ -20,7 +20,7 @@ from tpu_agent.jobs.vertex import Managed
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import Answer, Body, Send
 from tpustack.cloud.google import Google
-from tpustack.jobs.submission import submit
+from tpustack.jobs.job import submit
 from tpustack.jobs.sweep import Record
 
 Other = Callable[[], None]

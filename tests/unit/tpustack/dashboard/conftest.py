@@ -21,9 +21,8 @@ from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.server import Guard
+from tpustack.dashboard.server import Application, Guard
+from tpustack.dashboard.sources import Place
 from tpustack.engine.stack import Change
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,8 +18,8 @@ from tests.browser import Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application, export
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.server import Application
+from tpustack.dashboard.sources import Place
 from tpustack.engine.stack import Change
 
 pytestmark = [
@@ -103,7 +99,7 @@ def test_no_text_becomes_an_element_or_gets_lost(browser: Page, texts: list[str]
     assert made == [[text, 1] for text in texts]
 
 
-def test_a_fast_log_is_bounded_and_stands_still_while_somebody_reads(
+def test_a_fast_log_is_bounded_and_does_not_scroll_away_from_the_reader(
     shown: Page, write: Write
 ) -> None:
     count = 0
@@ -130,7 +126,7 @@ def test_a_fast_log_is_bounded_and_stands_still_while_somebody_reads(
     shown.wait("document.querySelector('#log').textContent.includes('row 8999')")
 
 
-def test_a_preemption_appears_by_itself(
+def test_a_preemption_appears_without_a_reload(
     browser: Page, client: Client, queue: Queue, google: Google
 ) -> None:
     stack = a_stack("dev")
@@ -188,36 +184,3 @@ def test_a_job_is_found_and_opened_by_keyboard(shown: Page) -> None:
     shown.press("Escape")
     shown.wait("!document.querySelector('#job').open")
     assert shown.value("document.activeElement.textContent") == "waits"
-
-
-def test_an_export_is_shown_by_any_web_server(
-    browser: Page,
-    queue: Queue,
-    google: Google,
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
-    export([place], tmp_path)
-    with served(tmp_path) as url:
-        browser.open(url)
-        browser.wait("document.querySelectorAll('#jobs-rows tr').length === 2")
-        assert "as it was on" in browser.value("document.querySelector('#link').textContent")
-        opened(browser, "runs")
-        assert browser.value("document.querySelector('#job-stop').checkVisibility()") is False
-    assert browser.errors == []
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Any web server."""
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
-        thread = threading.Thread(target=site.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{site.server_address[1]}/"
-        finally:
-            site.shutdown()
-            thread.join()

@@ -17,9 +17,8 @@ from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
 from tpu_agent.jobs.queue import Queue
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import export, feed, take_snapshot
-from tpustack.dashboard.places import Place, places
-from tpustack.dashboard.sources import Source, sources, tpus_of_zone
+from tpustack.dashboard.server import feed
+from tpustack.dashboard.sources import Place, Source, places, sources, tpus_of_zone
 from tpustack.errors import TpustackError, UsageError
 
 
@@ -43,7 +42,7 @@ def first(found: Sequence[Source], count: int) -> list[dict[str, Any]]:
         loop.close()
 
 
-def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
+def test_a_bucket_alone_shows_jobs_tpus_and_trainings(
     queue: Queue, google: Google, place: Place
 ) -> None:
     queue.store.write("runners/a-tpu.json", b"{}")
@@ -55,13 +54,13 @@ def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
     assert {each["problem"] for each in said.values()} == {""}
 
 
-def test_a_source_speaks_again_only_when_something_has_changed() -> None:
+def test_a_source_sends_only_changes() -> None:
     answers = iter([[{"n": 1}], [{"n": 1}], [{"n": 1}], [{"n": 2}]])
     source = Source("jobs", "p", 0.0, lambda: next(answers, [{"n": 2}]))
     assert [each["data"][0]["n"] for each in first([source], 2)] == [1, 2]
 
 
-def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
+def test_an_unreadable_source_hides_no_other() -> None:
     def refused() -> list[dict[str, Any]]:
         raise TpustackError("you may not")
 
@@ -70,7 +69,7 @@ def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
     assert (said["a"]["problem"], said["b"]["data"]) == ("you may not", [{"name": "x"}])
 
 
-def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google: Google) -> None:
+def test_preempted_and_absent_tpus_are_shown_as_such(client: Client, google: Google) -> None:
     project = projects.DEFAULT_PROJECT
     make_tpu(client, "a")
     wanted = {"a": a_stack("dev"), "b": a_stack("prod")}
@@ -99,19 +98,18 @@ def test_all_stacks_are_shown_when_none_is_named_and_a_wrong_file_hides_no_other
     assert found["dev"].bucket
 
 
-def test_every_wrong_name_is_told_at_once(project: Path) -> None:
+def test_all_wrong_names_are_reported_at_once(project: Path) -> None:
     with pytest.raises(UsageError) as told:
         places(("none", "dev"), ("s3://x",))
     assert "there is no stack none" in str(told.value)
-    assert "s3://x is no bucket" in str(told.value)
+    assert "s3://x is not a bucket" in str(told.value)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--bucket", "x"), "--bucket: x is no bucket. Write it like gs://BUCKET"),
+        (("--bucket", "x"), "--bucket: x is not a bucket. Write it like gs://BUCKET"),
         (("--stack", "none"), "there is no stack none"),
-        (("--export", "out", "--port", "80"), "--export serves nothing, so it excludes --port"),
         (("--port", "70000"), "70000 is not in the range"),
     ],
 )
@@ -123,36 +121,7 @@ def test_a_wrong_option_ends_the_command_with_one_message(
     assert said in done.err
 
 
-def test_an_export_is_whole_and_has_neither_logs_nor_variables(
-    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
-    queue.store.write("jobs/runs/logs/0001/000000000000000", b"what it wrote")
-    index = export([place], tmp_path / "site")
-    assert 'content="snapshot.json"' in index.read_text(encoding="utf-8")
-    assert {"main.js", "style.css"} <= {path.name for path in index.parent.iterdir()}
-    text = (index.parent / "snapshot.json").read_text(encoding="utf-8")
-    topics = [message["topic"] for message in json.loads(text)["messages"]]
-    assert sorted(topics) == ["jobs", "stacks", "tpus", "trainings"]
-    assert "what it wrote" not in text
-    assert "secret" not in text
-
-
-def test_an_export_of_nothing_that_can_be_read_is_refused(google: Google) -> None:
-    with pytest.raises(TpustackError, match="there is no bucket gs://nowhere"):
-        take_snapshot([Place("nowhere", "nowhere")], google)
-
-
-def test_an_export_into_what_is_no_folder_is_one_message(
-    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TpustackError, match="it can't be written"):
-        export([place], tmp_path / "file" / "site")
-
-
-def test_a_source_tells_any_failure_and_goes_on() -> None:
+def test_a_source_reports_any_failure_and_is_read_again() -> None:
     answers: Iterator[Any] = iter([KeyError("[/x]"), [{"loss": float("nan")}], [{"loss": 1.0}]])
 
     def read() -> list[dict[str, Any]]:
@@ -168,7 +137,7 @@ def test_a_source_tells_any_failure_and_goes_on() -> None:
     assert {each["topic"] for each in said} == {"jobs"}
 
 
-def test_a_damaged_record_hides_no_other_job_and_is_said(
+def test_a_damaged_record_is_reported_and_hides_no_other_job(
     queue: Queue, google: Google, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = {**queue.summaries()["waits"], "format": 1}

@@ -1,4 +1,4 @@
-"""Who may ask the dashboard: its own page, and nobody else."""
+"""The dashboard answers its own page alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ EVERY = [
 
 @pytest.mark.parametrize(("verb", "path"), EVERY)
 @pytest.mark.parametrize("given", ["", TOKEN, "Bearer", "Bearer wrong", f"Bearer {TOKEN}x"])
-def test_nothing_is_told_or_done_without_the_token(
-    page: TestClient, verb: str, path: str, given: str
-) -> None:
+def test_every_route_requires_the_token(page: TestClient, verb: str, path: str, given: str) -> None:
     answer = page.request(verb, path, headers={"Authorization": given})
     assert answer.status_code == 401
     assert "open the address that the command printed" in answer.json()["problem"]
@@ -40,15 +38,13 @@ def test_a_token_in_the_address_or_a_cookie_opens_nothing(page: TestClient) -> N
     ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", "0.0.0.0:8000"],
 )
 @pytest.mark.parametrize("path", ["/", JOB])
-def test_a_name_that_was_made_to_lead_here_is_refused(
-    page: TestClient, host: str, path: str
-) -> None:
+def test_a_rebound_dns_name_is_refused(page: TestClient, host: str, path: str) -> None:
     answer = page.get(path, headers={"Host": host})
     assert answer.status_code == 421
     assert BUCKET not in answer.text
 
 
-def test_the_second_name_of_this_machine_is_its_own(page: TestClient) -> None:
+def test_localhost_is_accepted_as_host(page: TestClient) -> None:
     own = {"Host": f"localhost:{PORT}", "Origin": f"http://localhost:{PORT}"}
     assert page.get(JOB, headers=own).status_code == 200
 
@@ -66,14 +62,14 @@ def test_the_second_name_of_this_machine_is_its_own(page: TestClient) -> None:
     ids=str,
 )
 @pytest.mark.parametrize(("verb", "path"), [("POST", f"{JOB}/stop"), ("GET", JOB)])
-def test_another_site_may_not_even_with_the_token(
+def test_another_origin_is_refused_even_with_the_token(
     page: TestClient, headers: dict[str, str], verb: str, path: str
 ) -> None:
     assert page.request(verb, path, headers=headers).status_code == 403
     assert page.get(JOB).json()["stop"] is False
 
 
-def test_a_browser_that_asks_whether_another_site_may_hears_no(page: TestClient) -> None:
+def test_cors_preflight_requests_are_refused(page: TestClient) -> None:
     asking = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
@@ -85,7 +81,7 @@ def test_a_browser_that_asks_whether_another_site_may_hears_no(page: TestClient)
 
 
 @pytest.mark.parametrize("path", ["/", "/main.js", JOB, "/api/nothing", "/nothing"])
-def test_every_answer_forbids_what_the_page_does_not_do(page: TestClient, path: str) -> None:
+def test_every_answer_has_the_security_headers(page: TestClient, path: str) -> None:
     headers = page.get(path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
@@ -98,6 +94,6 @@ def test_every_answer_forbids_what_the_page_does_not_do(page: TestClient, path: 
 
 
 @pytest.mark.parametrize("verb", ["stop", "resubmit"])
-def test_looking_at_an_address_does_nothing(page: TestClient, verb: str) -> None:
+def test_get_requests_change_nothing(page: TestClient, verb: str) -> None:
     assert page.get(f"{JOB}/{verb}").status_code == 405
     assert page.get(JOB).json()["stop"] is False

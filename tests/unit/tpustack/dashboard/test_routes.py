@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
 from tpu_agent.jobs.queue import Outcome, Queue
-from tpustack.dashboard.app import assets
+from tpustack.dashboard.server import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"
 
@@ -19,7 +19,7 @@ def ends(queue: Queue, name: str, outcome: Outcome) -> None:
     queue.change(name, lambda job: job.after_try(outcome, time.time()))
 
 
-def test_the_page_names_files_that_are_there_and_of_this_server_alone(page: TestClient) -> None:
+def test_the_page_loads_existing_files_of_this_server_only(page: TestClient) -> None:
     index = page.get("/").text
     named = re.findall(r'(?:src|href)="([^#"]+)"', index)
     scripts = [name for name in assets() if name.endswith(".js")]
@@ -43,14 +43,16 @@ def test_no_other_file_is_served(page: TestClient, path: str) -> None:
     assert page.get(path).status_code == 404
 
 
-def test_a_job_is_told_without_the_values_of_its_variables(page: TestClient) -> None:
+def test_a_job_is_shown_without_the_values_of_its_variables(page: TestClient) -> None:
     answer = page.get(f"{JOBS}/waits")
     assert answer.json()["spec"]["env"] == ["KEY"]
     assert "secret" not in answer.text
     assert answer.json()["waiting"].startswith(f"no machine runs the jobs of gs://{BUCKET}")
 
 
-def test_stop_ends_a_job_that_waits_and_asks_one_that_runs(page: TestClient, queue: Queue) -> None:
+def test_the_stop_button_ends_a_queued_job_and_asks_a_running_one(
+    page: TestClient, queue: Queue
+) -> None:
     assert page.post(f"{JOBS}/waits/stop").json() == {"name": "waits", "state": "stopped"}
     assert page.post(f"{JOBS}/runs/stop").json() == {"name": "runs", "state": "stopping"}
     job = queue.read("runs")
@@ -67,9 +69,7 @@ def test_resubmit_queues_the_same_once_more(page: TestClient, queue: Queue) -> N
     assert new.spec == old.spec
 
 
-def test_a_log_is_told_piece_by_piece_up_to_the_jobs_end(
-    page: TestClient, queue: Queue, write: Write
-) -> None:
+def test_a_log_is_streamed_until_the_job_ends(page: TestClient, queue: Queue, write: Write) -> None:
     write("runs", b"one\ntw\xc3")
     write("runs", b"\xb6\nbroken \xff\n")
     ends(queue, "runs", Outcome("exited", 3))
@@ -84,7 +84,9 @@ def test_a_log_is_told_piece_by_piece_up_to_the_jobs_end(
     assert page.get(f"{JOBS}/runs/log.txt").content == b"one\ntw\xc3\xb6\nbroken \xff\n"
 
 
-def test_what_is_no_piece_of_a_log_hides_none(page: TestClient, queue: Queue, write: Write) -> None:
+def test_foreign_objects_among_the_pieces_of_a_log_are_ignored(
+    page: TestClient, queue: Queue, write: Write
+) -> None:
     write("runs", b"one\n")
     for name in ("x/000", "000", "0001/x"):
         queue.store.write(f"jobs/runs/logs/{name}", b"evil")
@@ -93,7 +95,7 @@ def test_what_is_no_piece_of_a_log_hides_none(page: TestClient, queue: Queue, wr
     assert "".join(each.get("text", "") for each in said) == "one\n"
 
 
-def test_of_a_long_log_the_end_is_told_and_how_much_is_left_out(
+def test_a_long_log_starts_at_its_end_and_says_how_much_is_left_out(
     page: TestClient, queue: Queue, write: Write
 ) -> None:
     for _ in range(4):
@@ -108,17 +110,17 @@ def test_of_a_long_log_the_end_is_told_and_how_much_is_left_out(
 @pytest.mark.parametrize(
     ("verb", "path", "said"),
     [
-        ("GET", f"{JOBS}/nobody", "there is no job nobody in gs://a-bucket"),
-        ("GET", f"{JOBS}/nobody/log", "there is no job nobody"),
-        ("GET", f"{JOBS}/nobody/log.txt", "there is no job nobody"),
-        ("POST", f"{JOBS}/nobody/stop", "there is no job nobody"),
-        ("POST", f"{JOBS}/nobody/resubmit", "there is no job nobody"),
-        ("GET", f"{JOBS}/%22%3Cb%3E", "is no job name"),
+        ("GET", f"{JOBS}/missing", "there is no job missing in gs://a-bucket"),
+        ("GET", f"{JOBS}/missing/log", "there is no job missing"),
+        ("GET", f"{JOBS}/missing/log.txt", "there is no job missing"),
+        ("POST", f"{JOBS}/missing/stop", "there is no job missing"),
+        ("POST", f"{JOBS}/missing/resubmit", "there is no job missing"),
+        ("GET", f"{JOBS}/%22%3Cb%3E", "is not a job name"),
         ("GET", "/api/places/other/jobs/runs", "the dashboard does not look into 'other'"),
         ("POST", "/api/places/other/drift", "the dashboard does not look into 'other'"),
         ("POST", f"/api/places/{BUCKET}/drift", "a-bucket is a bucket, not a stack"),
-        ("GET", f"/api/places/{BUCKET}/curves", "'' is no folder of a training"),
-        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is no folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves", "'' is not a folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is not a folder of a training"),
     ],
 )
 def test_wrong_input_is_answered_with_one_message(
@@ -133,7 +135,7 @@ def test_a_bucket_that_is_gone_is_a_message_that_says_what_to_do(
     page: TestClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tpustack.dashboard.places.Bucket", lambda _name, send: type(queue.store)("gone", send)
+        "tpustack.jobs.queue.Bucket", lambda _name, send: type(queue.store)("gone", send)
     )
     answer = page.get(f"{JOBS}/runs")
     assert answer.status_code == 400

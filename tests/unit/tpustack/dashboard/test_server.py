@@ -18,7 +18,7 @@ from tpustack.dashboard.server import address, listen, server
 from tpustack.errors import TpustackError
 
 
-def test_whoever_opens_the_address_at_once_is_not_refused_and_it_is_of_this_machine_alone() -> None:
+def test_the_address_works_at_once_and_on_this_machine_only() -> None:
     with listen(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
@@ -27,10 +27,10 @@ def test_whoever_opens_the_address_at_once_is_not_refused_and_it_is_of_this_mach
             pass
 
 
-def test_a_port_that_is_taken_is_one_message() -> None:
+def test_a_port_in_use_is_one_message() -> None:
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(TpustackError, match=f"--port={port}: 127.0.0.1:{port} can't be had"):
+        with pytest.raises(TpustackError, match=f"--port={port}: 127.0.0.1:{port} can't be used"):
             listen(port)
 
 

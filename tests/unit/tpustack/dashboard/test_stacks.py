@@ -1,4 +1,4 @@
-"""Stacks on the page: what they cost, and their drift when somebody asks."""
+"""Stacks on the page: what they cost, and their drift on request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from starlette.testclient import TestClient
 from infra.catalog import Catalog
 from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack, engine
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.server import Guard
-from tpustack.dashboard.sources import stack
+from tpustack.dashboard.server import Application, Guard
+from tpustack.dashboard.sources import Place, stack
 from tpustack.engine.stack import Change
 from tpustack.errors import TpustackError
 
@@ -28,7 +26,7 @@ def page(google: Google) -> TestClient:
     return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers=headers)
 
 
-def test_compare_tells_what_somebody_has_changed(
+def test_compare_shows_changes_made_by_hand(
     page: TestClient, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     engine(monkeypatch, project, CHANGE)

@@ -19,7 +19,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_training.goodput.account import Segment
 from tpu_training.goodput.ledger import PARTS, Entry, File, read
 from tpustack.cloud.google import Google
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.sources import Place
 from tpustack.dashboard.trainings import Trainings, by_day, points, thinned, training
 
 DAY = 86400.0
@@ -94,7 +94,7 @@ def test_a_ledger_is_read_again_when_it_has_changed(
     path = "jobs/a/model/ledger/1.json"
     queue.store.write(path, entry(NOON, 1).to_json().encode())
     queue.store.write("jobs/broken/ledger/1.json", b"garbage")
-    trainings = Trainings(google, place, None)
+    trainings = Trainings(google, place.bucket, None)
     (first,) = trainings.read()
     assert first["folder"] == "jobs/a/model"
     assert trainings.read()[0] is first

@@ -37,7 +37,7 @@ def filled(queue: Queue) -> Queue:
     return queue
 
 
-def test_the_list_has_what_runs_what_is_next_and_what_has_ended(job: Run, filled: Queue) -> None:
+def test_list_shows_running_then_queued_then_ended_jobs(job: Run, filled: Queue) -> None:
     rows = json.loads(job("list", "--json").out)
     assert [(row["name"], row["state"], row["place"]) for row in rows] == [
         ("runs", "running", None),
@@ -56,9 +56,7 @@ def test_a_job_is_shown_with_its_tries(job: Run, filled: Queue) -> None:
     assert json.loads(job("show", "bad", "--json").out)["tries"][0]["machine"] == "vm"
 
 
-def test_a_job_that_waits_is_stopped_at_once_and_one_that_runs_is_asked(
-    job: Run, filled: Queue
-) -> None:
+def test_stop_ends_a_queued_job_at_once_and_asks_a_running_one(job: Run, filled: Queue) -> None:
     assert job("stop", "first").out == "first is stopped\n"
     assert job("stop", "runs").out == "runs is stopping\n"
     assert job("stop", "bad").out == "bad is failed\n"
@@ -89,7 +87,7 @@ def test_waiting_and_following_end_with_the_jobs_exit_code(
     assert job("logs", "one").code == 0
 
 
-def test_waiting_has_an_end_of_its_own(job: Run, filled: Queue) -> None:
+def test_wait_gives_up_after_its_timeout(job: Run, filled: Queue) -> None:
     done = job("wait", "first", "--timeout", "0.1s")
     assert done.code == 1
     assert "first is still queued after 0.1 s" in done.err
@@ -133,11 +131,11 @@ def test_artifacts_are_listed_and_downloaded_but_not_out_of_the_folder(
 
 
 @pytest.mark.parametrize("verb", ["show", "logs", "stop", "wait", "artifacts", "resubmit"])
-def test_a_job_that_is_not_there_is_named(job: Run, queue: Queue, verb: str) -> None:
+def test_a_missing_job_is_named(job: Run, queue: Queue, verb: str) -> None:
     gone, wrong = job(verb, "gone"), job(verb, "A/B")
     assert (gone.code, wrong.code) == (2, 2)
     assert "there is no job gone in gs://a-bucket" in gone.err
-    assert "is no job name" in wrong.err
+    assert "is not a job name" in wrong.err
 
 
 def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
@@ -150,21 +148,21 @@ def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
 
 
 @pytest.mark.parametrize("verb", ["list", "show x", "logs x", "stop x", "wait x", "artifacts x"])
-def test_every_command_says_what_a_bucket_without_permission_or_without_a_stack_lacks(
+def test_every_command_explains_a_missing_bucket_and_a_missing_role(
     run: Run, queue: Queue, client: Client, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     gone = run("job", *verb.split(), "--bucket", "gs://no-such-bucket")
     assert gone.code == 2
     assert "there is no bucket gs://no-such-bucket: the stack is down" in gone.err
-    nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
+    stranger = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(stranger.session))
     denied = run("job", *verb.split(), "--bucket", "gs://a-bucket")
     assert denied.code == 1
     assert "ask for roles/storage.objectUser on it" in denied.err
     assert "Traceback" not in denied.err + gone.err
 
 
-def test_a_log_of_bytes_and_of_a_line_of_a_megabyte_is_whole_in_both_forms(
+def test_binary_logs_and_very_long_lines_are_printed_whole(
     filled: Queue,
 ) -> None:
     text = b"\xff\x00\n" + b"x" * (1 << 20) + b"\nend"

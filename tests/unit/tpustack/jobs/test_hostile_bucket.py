@@ -1,4 +1,4 @@
-"""Whoever may write the bucket decides neither where nor as whom a person's command acts."""
+"""Write access to the bucket decides neither where nor as whom a person's command acts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def forge(queue: Queue, name: str, place: dict[str, str], **more: Any) -> None:
         {"x": "y"},
     ],
 )
-def test_a_record_that_names_no_place_of_googles_is_asked_nowhere(
+def test_a_record_with_a_foreign_host_as_region_is_never_called(
     job: Run, queue: Queue, requests: list[str], verb: str, place: dict[str, str]
 ) -> None:
     forge(queue, "bad", place, custom_job="projects/1/locations/us-central1/customJobs/1")
@@ -68,7 +68,7 @@ def test_a_record_that_names_no_place_of_googles_is_asked_nowhere(
     assert {url.split("/")[2] for url in requests} == {"storage.googleapis.com"}
 
 
-def test_a_record_leads_to_no_other_path_of_googles(
+def test_a_record_can_not_redirect_calls_to_other_paths(
     job: Run, queue: Queue, requests: list[str]
 ) -> None:
     forge(queue, "bad", {**PLACE, "project": "../../x?y"}, submitted=10.0**10)
@@ -107,7 +107,7 @@ def test_a_stop_cancels_the_custom_job_of_that_job_only(
     assert there["state"] == "JOB_STATE_CANCELLED"
 
 
-def test_another_run_has_the_account_and_the_place_of_the_stack(
+def test_resubmit_takes_account_and_region_from_the_stack(
     run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object
 ) -> None:
     assert submit(run, "--name", "one").code == 0
@@ -125,7 +125,7 @@ def test_another_run_has_the_account_and_the_place_of_the_stack(
     assert again.spec.vertex == one.spec.vertex
 
 
-def test_another_run_in_a_container_of_ones_own_takes_the_persons_word(
+def test_resubmit_with_a_foreign_image_requires_the_image_option(
     run: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object
 ) -> None:
     assert submit(run, "--name", "one", "--image", "eu.gcr.io/mine/a:1").code == 0
@@ -194,7 +194,7 @@ def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
         {"params": "rate"},
         {"spec": []},
         {"buckets": []},
-        {"trials": [{**TRIAL, "job": "somebody-elses"}]},
+        {"trials": [{**TRIAL, "job": "other-job"}]},
         {"trials": [{**TRIAL, "bucket": "prod-bucket"}]},
         {"trials": [{**TRIAL, "params": {}}]},
         {"trials": [{**TRIAL, "params": {"rate": "[/x]"}}]},
@@ -205,7 +205,7 @@ def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
     ],
     ids=str,
 )
-def test_a_damaged_record_of_a_sweep_is_told_and_nothing_is_done(
+def test_a_damaged_sweep_record_is_reported_and_starts_nothing(
     job: Run, queue: Queue, changed: dict[str, object]
 ) -> None:
     pytest.importorskip("optuna")
@@ -213,7 +213,7 @@ def test_a_damaged_record_of_a_sweep_is_told_and_nothing_is_done(
     for command in (("trials", "s"), ("sweep", "--resume", "s")):
         done = job(*command)
         assert done.code == 1
-        assert "sweeps/s.json is no record of a sweep: " in done.err
+        assert "sweeps/s.json is not a record of a sweep: " in done.err
     assert queue.summaries() == {}
 
 

@@ -21,8 +21,7 @@ from tpu_agent.jobs.queue import QUEUED, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpustack.jobs import job as waiting
 from tpustack.jobs import vertex
-from tpustack.jobs.job import stop_job
-from tpustack.jobs.submission import submit
+from tpustack.jobs.job import stop_job, submit
 from tpustack.jobs.vertex import start
 
 CREATE = "*.customJobs.create"
@@ -40,7 +39,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("status", [0, 503])
-def test_a_job_whose_answer_was_lost_runs_and_gets_its_name_with_the_next_look(
+def test_a_custom_job_whose_answer_was_lost_is_found_by_its_label(
     run: Run, queue: Queue, cloud: LocalCloud, client: Client, machines: FakeMachines,
     deployed: object, status: int,
 ) -> None:  # fmt: skip
@@ -68,7 +67,7 @@ def test_a_job_that_vertex_ai_never_had_ends_with_the_reason(
     assert "ended before Vertex AI had it" in found.reason
 
 
-def test_a_job_that_runs_is_not_ended_for_what_vertex_ai_does_not_show(
+def test_a_running_job_is_not_ended_because_vertex_ai_does_not_list_it(
     queue: Queue, client: Client, deployed: object, later: Callable[[], None]
 ) -> None:
     job = submit(queue, Spec("true", vertex=PLACE), "one", None)
@@ -83,7 +82,7 @@ class Killed(BaseException):
 
 
 def killed_at(client: Client, number: int, *, before: bool, other: Callable[[], object]) -> Any:
-    """A transport that ends its process at one of its calls; somebody else acts just before."""
+    """A session that ends its process at one of its calls; another process acts just before."""
     calls: Iterator[int] = iter(range(1000))
     real: Any = client.session
 

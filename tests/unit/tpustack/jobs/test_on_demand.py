@@ -18,7 +18,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
-from tpustack.jobs.submission import OnDemand
+from tpustack.jobs.queue import OnDemand
 from tpustack.stacks import load
 
 LIMITS = "\n  tpu-stack:limits: {idleMinutes: 30}"
@@ -56,7 +56,7 @@ def submit(
 ) -> Callable[..., Done]:
     """Submits to a stack whose bucket is the queue's."""
     monkeypatch.chdir(project)
-    monkeypatch.setattr("tpustack.jobs.submission.Google", lambda: Google(client.session))
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(client.session))
 
     def command(*arguments: str, limits: str = LIMITS, bucket: str = "") -> Done:
         file = project / "stacks" / "Pulumi.local.yaml"
@@ -113,7 +113,7 @@ def test_a_stack_that_is_up_is_left_alone(
     assert (done.code, engine.did, done.err) == (0, [], "")
 
 
-def test_a_tpu_that_a_limit_has_deleted_is_made_anew(
+def test_create_recreates_a_tpu_that_a_limit_deleted(
     submit: Callable[..., Done], engine: Engine, machine: None, tpu: str, cloud: LocalCloud
 ) -> None:
     cloud.cloud.store.delete(NODE, tpu)
@@ -121,7 +121,7 @@ def test_a_tpu_that_a_limit_has_deleted_is_made_anew(
     assert engine.did[1:] == ["refresh", "up with 0 jobs"]
 
 
-def test_a_tpu_that_has_moved_to_another_zone_is_there(
+def test_create_finds_a_tpu_in_a_fallback_zone(
     submit: Callable[..., Done],
     engine: Engine,
     machine: None,
@@ -140,12 +140,12 @@ def test_a_tpu_that_has_moved_to_another_zone_is_there(
     assert (done.code, engine.did, done.err) == (0, [], "")
 
 
-def test_wrong_input_makes_nothing(submit: Callable[..., Done], engine: Engine) -> None:
+def test_create_runs_no_engine_for_wrong_input(submit: Callable[..., Done], engine: Engine) -> None:
     assert submit("--create", "--env", "1X=2").code == 2
     assert engine.did == []
 
 
-def test_when_to_take_the_tpu_down_goes_along(
+def test_idle_stop_is_written_to_the_bucket(
     submit: Callable[..., Done], queue: Queue, machine: None
 ) -> None:
     assert submit("--idle-stop", "15").code == 0
@@ -154,16 +154,14 @@ def test_when_to_take_the_tpu_down_goes_along(
     assert json.loads(found[0]) == {"format": 1, "minutes": 15}
 
 
-def test_a_machine_that_may_not_take_its_tpu_down_is_not_asked_to(
-    submit: Callable[..., Done], queue: Queue
-) -> None:
+def test_idle_stop_requires_limits_or_recovery(submit: Callable[..., Done], queue: Queue) -> None:
     done = submit("--idle-stop", "15", limits="")
     assert done.code == 2
     assert "--idle-stop: the machine of the stack local may not take its TPU down" in done.err
     assert queue.summaries() == {}
 
 
-def test_a_stack_that_nothing_takes_down_again_is_told(
+def test_create_warns_if_nothing_takes_the_tpu_down(
     submit: Callable[..., Done], engine: Engine
 ) -> None:
     done = submit("--create", limits="")
@@ -171,6 +169,6 @@ def test_a_stack_that_nothing_takes_down_again_is_told(
 
 
 @pytest.mark.parametrize(("idle_stop", "create"), [(15, False), (None, True)])
-def test_a_job_of_vertex_takes_no_stacks_tpu(idle_stop: int | None, create: bool) -> None:
+def test_create_and_idle_stop_are_refused_on_vertex(idle_stop: int | None, create: bool) -> None:
     with pytest.raises(UsageError, match="Vertex AI makes its own TPU"):
         OnDemand("dev", idle_stop, create=create, managed=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -38,7 +37,7 @@ def everything(queue: Queue) -> list[str]:
     return [item.path for item in queue.store.items("")]
 
 
-def test_a_job_is_in_the_queue_with_all_that_it_was_given(
+def test_submit_queues_a_job_with_all_of_its_options(
     job: Run, queue: Queue, folder: Path, tmp_path: Path
 ) -> None:
     lock = tmp_path / "lock.txt"
@@ -69,7 +68,7 @@ def test_a_job_is_in_the_queue_with_all_that_it_was_given(
     assert names(queue, only(queue)) == ["main.py"]
 
 
-def test_what_ignore_files_name_stays_at_home(job: Run, queue: Queue, folder: Path) -> None:
+def test_ignored_files_are_not_packed(job: Run, queue: Queue, folder: Path) -> None:
     for name in ("data/big.bin", "sub/a.log", "sub/keep.log", ".git/config", "notes/x.md", "y.md"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
@@ -80,7 +79,7 @@ def test_what_ignore_files_name_stays_at_home(job: Run, queue: Queue, folder: Pa
     assert names(queue, only(queue)) == ["main.py", "sub/keep.log", "y.md"]
 
 
-def test_the_same_files_are_uploaded_once_whatever_their_times(
+def test_identical_files_are_uploaded_once_despite_new_times(
     job: Run, queue: Queue, folder: Path
 ) -> None:
     job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "a")
@@ -123,13 +122,10 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "./gone.sh", "--dir", "."], "it runs gone.sh, but"),
         (["-c", "python main.py"], "it runs main.py, but the job brings no files"),
         (["-c", "true", "--dir", "nowhere"], "--dir: nowhere does not exist"),
-        (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is no wheel"),
+        (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is not a wheel"),
         (["-c", "true", "--dir", ".", "--wheel", "x.whl"], "exclude each other"),
-        (["-c", "true", "--git", "https://x.invalid/y"], "names no commit"),
-        (["-c", "true", "--git", "--upload-pack=x@main"], "is no address of a repository"),
-        (["-c", "true", "--git", "./nowhere@main"], "git can't fetch it"),
-        (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is no job name"),
-        (["-c", "true", "--env", "1X=2"], "--env: '1X=2' is no variable"),
+        (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is not a job name"),
+        (["-c", "true", "--env", "1X=2"], "--env: '1X=2' is not a variable"),
         (["-c", "true", "--env", "T=ghp_" + "a" * 36], "it holds a GitHub token"),
         (["-c", "X=ghp_" + "a" * 36 + " true"], "--command: it must not go into the bucket"),
         (["-c", "true", "--idle-stop", "5"], "--create and --idle-stop need --stack NAME"),
@@ -137,7 +133,7 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "true", "--idle-stop", "0"], "0 is not in the range"),
         (["-c", "true", "--requirements", "gone.txt"], "--requirements: gone.txt can't be read"),
         (["-c", "true", "--after", "gone"], "--after: there is no job gone"),
-        (["-c", "true", "--timeout", "soon"], "'soon' is no duration"),
+        (["-c", "true", "--timeout", "soon"], "'soon' is not a duration"),
         (["-c", "true", "--framework", "caffe"], "'caffe' is not one of"),
         (["-c", "true", "--stack", "x"], "give either --stack NAME or --bucket"),
     ],
@@ -158,7 +154,7 @@ def test_wrong_input_is_one_message_and_nothing_is_queued(
     assert everything(queue) == []
 
 
-def test_all_that_is_wrong_is_said_at_once(job: Run, folder: Path) -> None:
+def test_all_problems_of_a_submission_are_reported_at_once(job: Run, folder: Path) -> None:
     done = job("submit", "-c", "python x.py", "--dir", str(folder), "--name", "-", "--env", "x")
     assert [line[:12] for line in done.err.splitlines()] == [
         "error: --nam",
@@ -167,7 +163,7 @@ def test_all_that_is_wrong_is_said_at_once(job: Run, folder: Path) -> None:
     ]
 
 
-def test_secrets_and_links_out_of_the_folder_stay_at_home(
+def test_secrets_and_links_out_of_the_folder_are_refused(
     job: Run, queue: Queue, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").write_text("x")
@@ -193,25 +189,7 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_read(folder: Path) -
         pack(folder, most_bytes=1 << 20)
 
 
-def test_a_commit_is_taken_along_as_it_is(job: Run, queue: Queue, folder: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-        command = ["git", *who, *arguments]
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True
-        ).stdout
-
-    git("init", "--quiet", "--initial-branch=main")
-    git("add", "main.py")
-    git("commit", "--quiet", "--message=one")
-    (folder / "later.py").write_text("x")
-    done = job("submit", "-c", "python main.py", "--git", f"{folder}@main")
-    assert done.code == 0, done.err
-    assert names(queue, only(queue)) == ["main.py"]
-    assert only(queue).spec.source == f"{folder}@{git('rev-parse', 'HEAD').strip()}"
-
-
-def test_a_wheel_is_taken_along(job: Run, queue: Queue, tmp_path: Path) -> None:
+def test_a_wheel_is_uploaded(job: Run, queue: Queue, tmp_path: Path) -> None:
     wheel = tmp_path / "mine-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("mine.py", "")
@@ -243,7 +221,7 @@ def stack_with_jobs(project: Path, queue: Queue) -> Path:
     return file
 
 
-def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
+def test_submit_warns_if_the_framework_will_find_no_tpu(
     run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = stack_with_jobs(project, queue)
@@ -304,8 +282,8 @@ def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
 def test_a_bucket_without_permission_says_which_role_is_missing(
     job: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
-    nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
+    stranger = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(stranger.session))
     done = job("submit", "-c", "true")
     assert done.code == 1
     assert "you may not use gs://a-bucket: ask for roles/storage.objectUser" in done.err

@@ -128,7 +128,7 @@ def test_a_slice_of_several_hosts_is_one_replica(
     assert pool["replicaCount"] == "1"
 
 
-def test_one_that_has_not_begun_is_cancelled_at_once(
+def test_stopping_a_queued_custom_job_cancels_it(
     submit: Run, job: Run, client: Client, machines: FakeMachines
 ) -> None:
     assert submit("--command", "true", "--name", "one").code == 0
@@ -138,7 +138,7 @@ def test_one_that_has_not_begun_is_cancelled_at_once(
     assert job("wait", "one").code == 143
 
 
-def test_what_vertex_ai_alone_knows_ends_the_job(
+def test_a_custom_job_that_ended_without_the_agent_ends_the_job(
     submit: Run, job: Run, cloud: LocalCloud, queue: Queue, machines: FakeMachines
 ) -> None:
     zones = {f"us-central1-{letter}": ["*"] for letter in "abcf"}
@@ -160,7 +160,7 @@ def test_a_container_that_was_killed_too_often_ends_the_job(
     assert "killed: failed (Vertex AI: The replica workerpool0-0 exited" in said.out
 
 
-def test_who_has_the_bucket_alone_reads_the_job(
+def test_access_to_the_bucket_is_enough_to_read_a_job(
     submit: Run, job: Run, cloud: LocalCloud, client: Client, machines: FakeMachines,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -172,7 +172,7 @@ def test_who_has_the_bucket_alone_reads_the_job(
     assert "one: queued" in job("show", "one").out
 
 
-def test_a_second_run_goes_to_vertex_ai_too_and_the_stacks_runner_leaves_both_alone(
+def test_resubmit_stays_on_vertex_ai_and_the_runner_ignores_both(
     submit: Run, run: Run, job: Run, client: Client, machines: FakeMachines
 ) -> None:
     assert submit("--command", "true", "--name", "one").code == 0
@@ -199,7 +199,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_vertex_ai_can_not_do_is_said_before_anything_is_uploaded(
+def test_options_vertex_ai_does_not_support_are_refused_before_the_upload(
     submit: Run, queue: Queue, case: str
 ) -> None:
     arguments, says = REFUSALS[case]
@@ -209,7 +209,7 @@ def test_what_vertex_ai_can_not_do_is_said_before_anything_is_uploaded(
     assert list(queue.store.items("")) == []
 
 
-def test_a_network_that_is_not_peered_is_refused_where_one_may_look(
+def test_a_network_without_peering_is_refused(
     submit: Run, queue: Queue, cloud: LocalCloud, client: Client, deployed: Path,
     machines: FakeMachines, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -301,7 +301,7 @@ def test_a_refusal_is_one_message_with_its_cure_and_nothing_is_queued(
         ),
     ],
 )
-def test_who_may_not_submit_is_told_which_role_is_missing(
+def test_a_denied_submission_names_the_missing_role(
     submit: Run, queue: Queue, cloud: LocalCloud, client: Client, roles: tuple[str, ...],
     asks: bool, says: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`tpustack recover` releases no lock of somebody who may be at work without being told to."""
+"""`tpustack recover` asks before it releases a lock whose holder may be at work."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_lock_of_a_run_that_is_dead_for_sure_is_released_and_named(
 
 
 @pytest.mark.parametrize(("answer", "released"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_at_a_terminal_it_asks(
+def test_recover_asks_at_a_terminal_before_it_releases_a_lock(
     run: Run, held_by: Any, monkeypatch: pytest.MonkeyPatch, answer: str, released: bool
 ) -> None:
     found = held_by(FRESH)

@@ -35,17 +35,17 @@ def pauses(*outcomes: bool) -> tuple[list[float], list[str]]:
     return waited, lines
 
 
-def test_it_looks_each_minute() -> None:
+def test_the_loop_looks_each_minute() -> None:
     assert pauses(True, True) == ([60.0, 60.0], [])
 
 
-def test_failures_are_reported_and_retried_with_a_back_off_up_to_an_hour() -> None:
+def test_the_loop_backs_off_up_to_an_hour_after_failures() -> None:
     waited, lines = pauses(*[False] * 8, True, False)
     assert waited == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 60, 120]
     assert lines[0] == "trying again: the backend does not answer"
 
 
-def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
+def test_the_loop_recreates_preempted_tpus_without_asking(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where an update is at work: it waits for its end."""
@@ -101,7 +101,7 @@ class Answers:
         ("TERMINATED", False, None),
     ],
 )
-def test_only_a_vm_that_google_may_take_away_is_taken_for_lost(
+def test_only_a_preemptible_vm_counts_as_lost(
     status: str | None, preemptible: bool, lost: str | None
 ) -> None:
     outputs = {"project": "p", "zone": "z", "name": "vm"}
@@ -134,7 +134,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
     assert "The VM is back." in done.out
 
 
-def test_the_loop_releases_no_lock_of_a_live_holder(run: Run) -> None:
+def test_the_loop_releases_no_lock(run: Run) -> None:
     done = run("recover", "--stack", "dev", "--loop", "--yes")
     assert done.code == 2
     assert "--yes is not for --loop" in done.err

@@ -49,7 +49,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     made = LocalCloud(tmp_path / "home", clock=VirtualClock())
     made.start()
     google = Google(session(made))
-    init.ensure_state_bucket(google, NAME, project=DEFAULT_PROJECT, region="us-central1")
+    init.ensure_state_bucket(google, NAME, DEFAULT_PROJECT, "us-central1")
     monkeypatch.setattr(locks, "Google", lambda: Google(Lossy(session(made))))
     monkeypatch.setattr(Lossy, "loses", "")
     yield made

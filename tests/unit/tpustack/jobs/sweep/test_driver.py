@@ -1,4 +1,4 @@
-"""A sweep: each trial is one job, poor ones end early, and whoever goes on repeats nothing."""
+"""A sweep: each trial is one job, poor ones are pruned, and a resumed sweep repeats nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def resumed(queue: Queue) -> Driver:
     return Driver(record.read(), record, {"b": queue}, lambda _: None)
 
 
-def test_a_trial_that_was_ended_early_is_never_the_best() -> None:
+def test_a_pruned_trial_is_never_the_best() -> None:
     early = Trial(0, "b", "s-000", {"rate": 0.1}, PRUNED, value=0.1)
     whole = Trial(1, "b", "s-001", {"rate": 0.2}, COMPLETE, value=0.2)
     assert replace(SWEEP, trials=(early, whole)).best == whole
@@ -89,7 +89,7 @@ def test_the_first_trials_cover_the_range_of_each_parameter(seed: int) -> None:
     assert {one["optimizer"] for one in found} == {"adam", "lamb"}
 
 
-def test_each_seed_starts_elsewhere_and_parameters_do_not_move_together() -> None:
+def test_seeds_differ_and_parameters_are_uncorrelated() -> None:
     starts = [float(first_rates(seed, ("rate=0.0..1.0",), 1)[0]["rate"]) for seed in range(20)]
     assert max(starts) - min(starts) > 0.8
     pairs = first_rates(0, ("a=0.0..1.0", "b=0.0..1.0"), 10)
@@ -117,7 +117,7 @@ def test_each_trial_is_a_job_and_the_best_is_known(queue: Queue) -> None:
     assert loss(f"--rate={rate}") < 0.5
 
 
-def test_poor_trials_are_ended_early(queue: Queue) -> None:
+def test_poor_trials_are_pruned(queue: Queue) -> None:
     driver = begun(queue, replace(SWEEP, wanted=20))
     driver.run(Machine(queue).turn)
     states = Counter(one.state for one in driver.sweep.trials)
@@ -128,7 +128,7 @@ def test_poor_trials_are_ended_early(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_sweep_that_is_killed_anywhere_goes_on_with_nothing_done_twice(
+def test_a_killed_sweep_resumes_without_running_a_trial_twice(
     bucket: Bucket, queue: Queue, seed: int
 ) -> None:
     chance, machine = random.Random(seed), Machine(queue)
@@ -163,7 +163,7 @@ def jobs(queue: Queue, sweep: Sweep, state: str) -> Iterator[Job]:
             yield job
 
 
-def test_of_two_commands_one_gives_way(queue: Queue) -> None:
+def test_the_second_command_that_continues_a_sweep_ends(queue: Queue) -> None:
     first = begun(queue)
     second = resumed(queue)
     first.step()
@@ -178,7 +178,7 @@ def test_a_sweep_of_a_name_in_use_is_refused(queue: Queue) -> None:
         begun(queue)
 
 
-def test_a_trial_whose_job_fails_or_says_nothing_counts_as_failed(queue: Queue) -> None:
+def test_a_trial_fails_if_its_job_fails_or_reports_no_metric(queue: Queue) -> None:
     driver = begun(queue, replace(SWEEP, wanted=2))
     driver.step()
     for name, code in (("s-000", 7), ("s-001", 0)):

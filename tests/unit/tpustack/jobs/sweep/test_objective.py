@@ -34,36 +34,36 @@ def written(queue: Queue, *pieces: bytes) -> Reports:
     ],
     ids=["json", "trainer"],
 )
-def test_a_line_tells_step_and_metric(queue: Queue, text: bytes) -> None:
+def test_step_and_metric_are_read_from_a_log_line(queue: Queue, text: bytes) -> None:
     assert written(queue, text).read() == ((10, 0.5), (20, 0.25))
 
 
-def test_lines_may_be_torn_and_between_others(queue: Queue) -> None:
+def test_reports_are_found_across_pieces_and_among_other_lines(queue: Queue) -> None:
     noise = b"\xff\x00 loss \n" + b"loss" * 300_000 + b'\n[1]\n{"loss": "high"}\n'
     reports = written(queue, noise + b'{"loss": 0.', b'5}\n{"loss": 0.25}')
     assert reports.read() == ((1, 0.5),)
     assert reports.final() == 0.25
 
 
-def test_a_hostile_line_is_no_report_that_a_record_can_not_have(queue: Queue) -> None:
+def test_a_hostile_line_does_not_make_the_record_unreadable(queue: Queue) -> None:
     deep = b"[" * 20_000 + b'"loss"\n'
     assert written(queue, deep + b'{"step": 1e30, "loss": 0.5}\n').read() == ((1, 0.5),)
 
 
-def test_each_piece_is_read_once_and_a_step_that_is_done_again_counts_anew(queue: Queue) -> None:
+def test_each_piece_is_read_once_and_a_repeated_step_replaces_the_first(queue: Queue) -> None:
     reports = written(queue, b'{"step": 1, "loss": 1}\n')
     reports.read()
     queue.store.write(paths.piece("j", 2, 0), b'{"step": 1, "loss": 2}\n')
     assert reports.read() == ((1, 2.0),)
 
 
-def test_the_figures_at_the_end_come_first(queue: Queue) -> None:
+def test_metrics_json_takes_precedence_over_the_log(queue: Queue) -> None:
     reports = written(queue, b'{"loss": 0.5}\n')
     queue.store.write("jobs/j/model/metrics.json", json.dumps({"loss": 0.125}).encode())
     assert reports.final() == 0.125
 
 
-def test_nothing_and_not_a_number_are_told_apart(queue: Queue) -> None:
+def test_a_missing_metric_differs_from_nan(queue: Queue) -> None:
     assert Reports(queue, "none", "loss").final() is None
     final = written(queue, b'{"loss": NaN}\n').final()
     assert final is not None

@@ -107,7 +107,7 @@ def test_a_trial_that_vertex_ai_never_ran_fails_with_its_reason(
     assert "Resources are insufficient in region: us-central1" in trial.why
 
 
-def test_one_whose_command_was_killed_before_vertex_ai_had_it_is_handed_over(
+def test_a_trial_is_submitted_again_if_the_command_was_killed_before_vertex_ai_had_it(
     queue: Queue, machines: FakeMachines, deployed: Path, client: Client
 ) -> None:
     trial = Trial(0, BUCKET, "s-000", {"rate": 0.1})
@@ -117,7 +117,7 @@ def test_one_whose_command_was_killed_before_vertex_ai_had_it_is_handed_over(
     assert [one["displayName"] for one in client.get(JOBS)["customJobs"]] == ["s-000"]
 
 
-def test_a_poor_trial_that_has_not_begun_is_cancelled_on_vertex_ai(
+def test_a_pruned_trial_that_has_not_started_is_cancelled_on_vertex_ai(
     queue: Queue, machines: FakeMachines, deployed: Path, client: Client
 ) -> None:
     made = submitted(queue)
@@ -140,7 +140,7 @@ def test_a_poor_trial_that_has_not_begun_is_cancelled_on_vertex_ai(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_vertex_ai_can_not_run_makes_no_sweep(
+def test_a_sweep_with_options_vertex_ai_does_not_support_is_refused(
     run: Run, queue: Queue, deployed: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     done = run("job", "sweep", "--on", "vertex", "--stack", "dev", *RATE, *arguments)
@@ -149,7 +149,7 @@ def test_what_vertex_ai_can_not_run_makes_no_sweep(
     assert not list(queue.store.items(""))
 
 
-def test_a_stack_that_runs_the_trials_itself_takes_no_option_of_vertex_ai(
+def test_vertex_ai_options_are_refused_without_on_vertex(
     run: Run, queue: Queue, deployed: Path
 ) -> None:
     stack(deployed, {"enabled": True})

@@ -33,18 +33,18 @@ def test_a_parameter_is_a_range_or_a_choice() -> None:
         ("a=0..1:log", "begins above 0"),
     ],
 )
-def test_what_is_neither_is_refused(text: str, said: str) -> None:
+def test_a_malformed_parameter_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         space_of([text])
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_malformed_parameters_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         space_of(["a=1..2", "a=1..3", "b"])
     assert len(str(refused.value).splitlines()) == 2
 
 
-def test_values_come_where_the_command_names_them_or_behind_it() -> None:
+def test_values_replace_placeholders_or_are_appended_as_options() -> None:
     values: dict[str, Value] = {"rate": 0.01, "kind": "a b"}
     assert command_with("x --lr {rate} ${rate}", values) == "x --lr 0.01 ${rate} --kind='a b'"
 
