@@ -64,7 +64,7 @@ def in_bucket(
     few = features[:TESTED], targets if targets is None else targets[:TESTED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tpu_training.data.convert.records._count_shards",
+            "tpu_training.data.conversion._count_shards",
             lambda _, count: files if count == EXAMPLES else files // 5,
         )
         write_data(str(folder), train=(features, targets), test=few)

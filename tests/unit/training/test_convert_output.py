@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.data.convert.conversion import convert
+from tpu_training.data.conversion import convert
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpu_training.data import corruption
-from tpu_training.data.convert.conversion import convert
-from tpu_training.data.corruption import (
+from tpu_training.data import inspection
+from tpu_training.data.conversion import convert
+from tpu_training.data.data_set import DataSet, open_data, stored_files
+from tpu_training.data.inspection import (
+    inspect,
     readable_part,
     scan,
     without_corrupt_records,
     without_unreadable_records,
 )
-from tpu_training.data.data_set import DataSet, open_data, stored_files
-from tpu_training.data.inspection import inspect
 from tpu_training.data.pipeline import training_rows
 from tpu_training.errors import DataError
 from tpu_training.models.params import Params
@@ -216,7 +216,7 @@ def test_an_error_that_no_record_causes_is_told_without_reading_any(
     folder: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     data = open_data(str(folder))
-    monkeypatch.setattr(corruption, "without_corrupt_records", lambda *_: pytest.fail("it reads"))
+    monkeypatch.setattr(inspection, "without_corrupt_records", lambda *_: pytest.fail("it reads"))
     error = tf.errors.InvalidArgumentError(None, None, message)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         readable_part(data, 5, error)

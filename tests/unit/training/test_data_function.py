@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import open_function
-from tpu_training.data.function import load_function
-from tpu_training.data.live_function import seed_of
+from tpu_training.data.function import load_function, seed_of
+from tpu_training.data.inspection import readable_part
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import DataError, InputError
 from tpu_training.job.data import python_in, refuse_unrepeatable, trace

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.conversion import Storage, convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data.conversion import Storage, convert
 from tpu_training.data.data_set import open_data
 from tpu_training.data.manifest import Manifest, no_manifest
 from tpu_training.data.preprocessing import parse_examples
+from tpu_training.data.source import Options
 from tpu_training.errors import DataError, InputError
 
 pytestmark = pytest.mark.usefixtures("cluster")

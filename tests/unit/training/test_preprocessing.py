@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data import preprocessing
-from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.conversion import Storage, store
-from tpu_training.data.convert.source import IMAGE, Options, Source, pick, split_at_random
+from tpu_training.data.arrays import source_of_arrays
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
+from tpu_training.data.source import IMAGE, Options, Source, pick, split_at_random
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 

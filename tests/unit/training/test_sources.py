@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.conversion import Storage, convert, load_source
-from tpu_training.data.convert.source import Options
-from tpu_training.data.convert.tables import image_content
+from tpu_training.data.conversion import Storage, convert, load_source
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import Manifest
 from tpu_training.data.preprocessing import parse_examples
+from tpu_training.data.source import Options
+from tpu_training.data.tables import image_content
 from tpu_training.errors import DataError, InputError
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tpu_training.commands.cli import parse
-from tpu_training.data.corruption import without_corrupt_records
 from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.inspection import without_corrupt_records
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction

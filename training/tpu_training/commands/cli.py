@@ -196,8 +196,8 @@ def _add_data(modes: Any) -> None:
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
-    from tpu_training.data.convert.conversion import Storage
-    from tpu_training.data.convert.source import Options
+    from tpu_training.data.conversion import Storage
+    from tpu_training.data.source import Options
 
     if known.output.startswith("gs://"):
         raise InputError(
@@ -230,7 +230,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
     )
 
     def run() -> int:
-        from tpu_training.data.convert.conversion import convert
+        from tpu_training.data.conversion import convert
 
         manifest = convert(known.source, known.output, options, storage)
         print(f"data convert finished data={manifest.name} output={known.output}", flush=True)

@@ -21,7 +21,7 @@ NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 _FORMAT = 3
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
 _CURE = "write it again with `tpu-training data convert`"
 
 

@@ -9,24 +9,12 @@ from functools import partial
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import preprocessing as masks
-from tpu_training.data import shards
+from tpu_training.data import preprocessing, shards
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.live_function import Part
+from tpu_training.data.function import Part
 from tpu_training.data.manifest import TEST, TRAIN
-from tpu_training.data.preprocessing import (
-    Preprocessing,
-    evaluation_preprocessing,
-    parse_examples,
-    training_preprocessing,
-)
-from tpu_training.data.shards import (
-    Plan,
-    batches_from_files,
-    batches_from_memory,
-    batches_of_epochs,
-    batches_of_share,
-)
+from tpu_training.data.preprocessing import Preprocessing
+from tpu_training.data.shards import Plan
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
@@ -56,23 +44,23 @@ def training_rows(
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
     manifest = data.manifest
-    preprocessing = training_preprocessing(manifest, params)
+    work = preprocessing.training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
     if data.function:
         epoch = partial(data.function.epoch, TRAIN, params.seed)
-        batches = batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
-        return prepare(batches, preprocessing, plan)
-    shards = data.shards(TRAIN)
+        batches = shards.batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
+        return prepare(batches, work, plan)
+    stored = data.shards(TRAIN)
     if params.cache == CACHE_MEMORY or (
-        params.cache == CACHE_AUTO and shards.bytes <= _MOST_CACHED_BYTES
+        params.cache == CACHE_AUTO and stored.bytes <= _MOST_CACHED_BYTES
     ):
-        batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
+        batches = shards.batches_from_memory(stored.read_all(), stored.examples, manifest, plan)
     else:
-        batches = batches_from_files(shards, plan).map(
-            lambda step, serialised: (step, *parse_examples(serialised, manifest)),
+        batches = shards.batches_from_files(stored, plan).map(
+            lambda step, serialised: (step, *preprocessing.parse_examples(serialised, manifest)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    return prepare(batches, preprocessing, plan)
+    return prepare(batches, work, plan)
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -103,17 +91,17 @@ def evaluation_rows(
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
     steps = _evaluation_steps(data, params, split)
     if data.function:
-        batches = batches_of_share(Part(data.function, split, params.seed), plan, steps)
+        batches = shards.batches_of_share(Part(data.function, split, params.seed), plan, steps)
     else:
-        batches = batches_of_share(data.shards(split), plan, steps).map(
+        batches = shards.batches_of_share(data.shards(split), plan, steps).map(
             lambda step, serialised, weights: (
                 step,
-                *parse_examples(serialised, manifest),
+                *preprocessing.parse_examples(serialised, manifest),
                 weights,
             ),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    return prepare(batches, evaluation_preprocessing(manifest, params), plan)
+    return prepare(batches, preprocessing.evaluation_preprocessing(manifest, params), plan)
 
 
 def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
@@ -136,23 +124,23 @@ _LARGEST_SEED = tf.int32.max
 _EXAMPLES_AT_ONCE, _BATCHES_AT_ONCE = 64, 2
 
 
-def prepare(batches: tf.data.Dataset, preprocessing: Preprocessing, plan: Plan) -> tf.data.Dataset:
+def prepare(batches: tf.data.Dataset, work: Preprocessing, plan: Plan) -> tf.data.Dataset:
     """Return the elements (step, features, *others) of `batches` as (features, *others).
 
     The random state of each example comes from the seed, the step and the row in the global batch.
     """
     batches = batches.map(_with_seeds(plan))
-    if preprocessing.decode:
-        batches = _each_example(batches, preprocessing.decode, preprocessing.stored)
-    if preprocessing.masks:
+    if work.decode:
+        batches = _each_example(batches, work.decode, work.stored)
+    if work.masks:
         batches = batches.map(_join_masks)
-    if preprocessing.example:
-        batches = _each_example(batches, preprocessing.example, preprocessing.shape)
-    batch = preprocessing.batch
+    if work.example:
+        batches = _each_example(batches, work.example, work.shape)
+    batch = work.batch
 
     def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
         features = batch(features, seeds) if batch else features
-        return *(masks.split_masks(features) if preprocessing.masks else (features,)), *others
+        return *(preprocessing.split_masks(features) if work.masks else (features,)), *others
 
     return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
 
@@ -173,7 +161,7 @@ def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
 def _join_masks(
     seeds: tf.Tensor, features: tf.Tensor, targets: tf.Tensor, *others: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    return seeds, masks.join_masks(features, targets), *others
+    return seeds, preprocessing.join_masks(features, targets), *others
 
 
 def _each_example(

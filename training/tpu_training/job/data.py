@@ -11,8 +11,7 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data.data_set import DataSet, check_readable, open_given
-from tpu_training.data.function import DataFunction
-from tpu_training.data.live_function import LiveFunction
+from tpu_training.data.function import DataFunction, LiveFunction
 from tpu_training.data.manifest import TEST, TRAIN, is_function
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import InputError

@@ -19,8 +19,8 @@ from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data import files
-from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.inspection import readable_part
 from tpu_training.data.pipeline import training_batches
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.job import Job

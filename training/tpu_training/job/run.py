@@ -22,8 +22,8 @@ from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.compile.tpus import tpus, unknown_tpu
 from tpu_training.data import files
-from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.inspection import readable_part
 from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import DivergedError, InputError

@@ -12,21 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import (
-    IMAGE,
-    TEXT,
-    Examples,
-    Options,
-    Source,
-    check_labels,
-    pick,
-    refuse_outside,
-    rows_of,
-    split_at_random,
-)
+from tpu_training.data import source
 from tpu_training.data.manifest import NO_CLASS
 from tpu_training.errors import DataError, require
-from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES
+from tpu_training.models import spec as specs
 
 Array = npt.NDArray[Any]
 # Features and targets of a split: arrays or lists of one length; None for no targets.
@@ -34,7 +23,9 @@ Split = tuple[Any, Any]
 _FEATURES = "bytes (examples, height, width[, channels]), token ids (examples, length) or texts"
 
 
-def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequence[str]) -> Source:
+def source_of_arrays(
+    name: str, splits: Mapping[str, Split], class_names: Sequence[str]
+) -> source.Source:
     """Return the data set in `splits`, `train` and `test`; see tpu_training.write_data.
 
     Raises:
@@ -42,7 +33,7 @@ def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequen
     """
     features = {split: _features(split, values) for split, (values, _) in splits.items()}
     first = features["train"]
-    kind = IMAGE if first.dtype == np.uint8 and first.ndim == 4 else TEXT
+    kind = source.IMAGE if first.dtype == np.uint8 and first.ndim == 4 else source.TEXT
     for split, array in features.items():
         if (array.dtype.kind, array.shape[1:]) != (first.dtype.kind, first.shape[1:]):
             raise DataError(
@@ -58,8 +49,8 @@ def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequen
     classes = max(_classes(targets, array) for array in made.values())
     if class_names and len(class_names) != classes:
         raise DataError(f"{len(class_names)} names for {classes} classes")
-    ids = kind == TEXT and first.dtype.kind == "i"
-    return Source(
+    ids = kind == source.TEXT and first.dtype.kind == "i"
+    return source.Source(
         name,
         kind,
         classes,
@@ -87,24 +78,24 @@ def _features(split: str, values: Any) -> Array:
 def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
     """Say what kind of targets `values` are, and return them as an array."""
     if values is None:
-        return NOTHING, np.zeros(len(features), np.int64)
+        return specs.NOTHING, np.zeros(len(features), np.int64)
     array = np.asarray(values)
     if len(array) != len(features):
         raise DataError(f"{split}: {len(features)} examples, but targets for {len(array)}")
     if array.dtype.kind == "f" and array.ndim in (1, 2):
         if not np.isfinite(array).all():
             raise DataError(f"{split}: a target is not a finite number")
-        return NUMBERS, array.reshape(len(array), -1).astype(np.float32)
+        return specs.NUMBERS, array.reshape(len(array), -1).astype(np.float32)
     whole = array.dtype.kind in "iub"
     array = array.astype(np.int64) if whole else array
     if whole and array.ndim == 1:
-        return CLASS, _least(split, array, 0)
+        return specs.CLASS, _least(split, array, 0)
     if whole and features.ndim == 4 and array.shape == features.shape[:3]:
-        return MASK, _least(split, array, 0)
+        return specs.MASK, _least(split, array, 0)
     if whole and features.ndim == 2 and array.shape == features.shape:
-        return TOKEN_CLASSES, _least(split, array, -1)
+        return specs.TOKEN_CLASSES, _least(split, array, -1)
     if whole and array.ndim == 2 and array.max() <= 1:
-        return LABELS, _least(split, array, 0)
+        return specs.LABELS, _least(split, array, 0)
     raise DataError(
         f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
         "classes, 0 and 1 (examples, labels) for labels, numbers with a point for regression, or a "
@@ -119,15 +110,15 @@ def _least(split: str, array: Array, least: int) -> Array:
 
 
 def _classes(targets: str, array: Array) -> int:
-    if targets in (LABELS, NUMBERS):
+    if targets in (specs.LABELS, specs.NUMBERS):
         return int(array.shape[1])
-    counted = array[array != NO_CLASS] if targets == MASK else array
+    counted = array[array != NO_CLASS] if targets == specs.MASK else array
     return 1 + int(counted.max(initial=0))
 
 
-def _examples(split: str, features: Array, targets: Array) -> Examples:
+def _examples(split: str, features: Array, targets: Array) -> source.Examples:
     order = np.arange(len(features))
-    return pick(order, rows_of(split), features.__getitem__, targets)
+    return source.pick(order, source.rows_of(split), features.__getitem__, targets)
 
 
 def _described(array: Array) -> str:
@@ -143,15 +134,15 @@ def is_idx(directory: Path) -> bool:
     return directory.is_dir() and any(directory.glob("*ubyte*"))
 
 
-def load_idx(directory: Path, options: Options) -> Source:
+def load_idx(directory: Path, options: source.Options) -> source.Source:
     """Read all four files, with labels 0 to 9."""
-    splits: dict[str, Examples] = {}
+    splits: dict[str, source.Examples] = {}
     for split, prefix in _PREFIXES.items():
         images, labels = _load(directory, prefix)
         images = images[..., np.newaxis]
         order = np.arange(len(labels))
-        splits[split] = pick(order, str, images.__getitem__, labels)
-    return Source(options.name or "mnist", IMAGE, _CLASSES, splits)
+        splits[split] = source.pick(order, str, images.__getitem__, labels)
+    return source.Source(options.name or "mnist", source.IMAGE, _CLASSES, splits)
 
 
 def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
@@ -165,7 +156,7 @@ def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDAr
             f"{labels_path}: {len(labels)} labels for the {len(images)} images of "
             f"{images_path.name}; the two files do not match"
         )
-    check_labels({prefix: labels}, _CLASSES, str(labels_path))
+    source.check_labels({prefix: labels}, _CLASSES, str(labels_path))
     return images, labels
 
 
@@ -228,7 +219,7 @@ def is_masks(path: Path) -> bool:
     return (path / _IMAGES).is_dir() and (path / _MASKS).is_dir()
 
 
-def load_masks(path: Path, options: Options) -> Source:
+def load_masks(path: Path, options: source.Options) -> source.Source:
     """Read all pairs, which must have one size, and split them at random."""
     pictures = [file for file in sorted((path / _IMAGES).iterdir()) if file.is_file()]
     if not pictures:
@@ -237,7 +228,7 @@ def load_masks(path: Path, options: Options) -> Source:
     masks: list[npt.NDArray[np.uint8]] = []
     for picture in pictures:
         masked = path / _MASKS / f"{picture.stem}.png"
-        refuse_outside((picture, masked), path)
+        source.refuse_outside((picture, masked), path)
         image, mask = _read_picture(picture, colour=True), _read_picture(masked, colour=False)
         if mask.shape != image.shape[:2]:
             raise DataError(
@@ -253,15 +244,17 @@ def load_masks(path: Path, options: Options) -> Source:
     stored = np.stack(masks)
     classes = 1 + int(stored[stored != NO_CLASS].max(initial=0))
     splits = {
-        split: pick(
+        split: source.pick(
             order,
             lambda position: str(pictures[position]),
             images.__getitem__,
             stored,
         )
-        for split, order in split_at_random(len(images), options, str(path)).items()
+        for split, order in source.split_at_random(len(images), options, str(path)).items()
     }
-    return Source(options.name or path.resolve().name, IMAGE, classes, splits, (), MASK)
+    return source.Source(
+        options.name or path.resolve().name, source.IMAGE, classes, splits, (), specs.MASK
+    )
 
 
 def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
@@ -280,7 +273,7 @@ _TEST_SHARE = 5
 _MAXIMUM = 16
 
 
-def load_digits(options: Options) -> Source:
+def load_digits(options: source.Options) -> source.Source:
     """Scale the 8x8 digits to 24x24 and pad them to MNIST's 28x28; every fifth is for testing."""
     digits = require("sklearn.datasets", "scikit-learn", "digits", "--source=digits").load_digits()
     bytes_8x8 = (digits.images * (255 / _MAXIMUM)).round().astype(np.uint8)
@@ -290,5 +283,5 @@ def load_digits(options: Options) -> Source:
     splits = {}
     for split, chosen in (("train", ~test), ("test", test)):
         order = np.flatnonzero(chosen)
-        splits[split] = pick(order, str, images.__getitem__, labels)
-    return Source(options.name or "digits", IMAGE, 10, splits)
+        splits[split] = source.pick(order, str, images.__getitem__, labels)
+    return source.Source(options.name or "digits", source.IMAGE, 10, splits)
