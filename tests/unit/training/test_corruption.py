@@ -81,7 +81,7 @@ def test_one_more_than_the_limit_is_an_error_that_names_file_and_offset(folder: 
     assert f"{FILE}: corrupt record at offset {offsets[18]} (2 in this file)" in message
     assert "--skip_corrupt_records=1" in message
     with pytest.raises(DataError, match=f"corrupt record at offset {offsets[17]} "):
-        inspect(str(folder), grid=None)
+        inspect(str(folder))
 
 
 def test_behind_a_corrupt_length_everything_counts_as_lost(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_on
     with pytest.raises(tf.errors.InvalidArgumentError):
         readable_part(data, 3, caught.value)
     with pytest.raises(DataError, match=f"at offset {offsets[3]} "):
-        inspect(str(pictures), grid=None)
+        inspect(str(pictures))
 
 
 def test_inspect_names_a_label_that_is_out_of_range_in_raw_images_too(
@@ -185,7 +185,7 @@ def test_inspect_names_a_label_that_is_out_of_range_in_raw_images_too(
 ) -> None:
     offsets = rewrite(folder, {5: label_of(10)})
     with pytest.raises(DataError, match=f"at offset {offsets[5]} .*a label is out of range"):
-        inspect(str(folder), grid=None)
+        inspect(str(folder))
 
 
 def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:

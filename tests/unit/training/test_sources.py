@@ -75,7 +75,7 @@ def test_a_folder_of_images_keeps_them_encoded_with_the_folders_as_classes(tmp_p
             assert mean == pytest.approx(color, abs=3)
         seen += images
     assert len(set(seen)) == 9
-    found = inspect(str(tmp_path / "out"), grid=None)
+    found = inspect(str(tmp_path / "out"))
     assert found.splits["train"].smallest[0] == 20
     assert "sizes from 20x16 to 24x30" in str(found)
 
@@ -159,7 +159,7 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         "[PAD]",
     ]
     assert label == 1
-    assert inspect(str(tmp_path / "out"), None).splits["test"].mean_length == 7
+    assert inspect(str(tmp_path / "out")).splits["test"].mean_length == 7
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_text_becomes_characters_each_of_which_is_predicted_once(tmp_path: Pat
     assert all(a[-1] == b[0] for a, b in itertools.pairwise(pieces))
     assert targets.shape == (6,)
     assert data.manifest.spec.targets == "nothing"
-    assert "targets: nothing" in str(inspect(data.directory, None))
+    assert "targets: nothing" in str(inspect(data.directory))
 
 
 @NEEDS_DATASETS
@@ -70,7 +70,7 @@ def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
     expected = {tuple(float(part) for part in row.split(",")) for row in values}
     assert {tuple(row) for row in targets.tolist()} == expected
     assert f"{names.split(',')[0]}" in data.manifest.to_json()
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 @NEEDS_DATASETS
@@ -118,7 +118,7 @@ def test_words_have_a_class_each(tmp_path: Path) -> None:
         (("the", 2), ("rhine", 0), ("flows", 2), ("[PAD]", -1)),
         (("anna", 1), ("sleeps", 2), ("[PAD]", -1), ("[PAD]", -1)),
     }
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 def test_a_word_without_a_class_is_named_with_its_line(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_masks_are_stored_with_their_images(tmp_path: Path) -> None:
     counts = [int((mask == 2).sum()) for mask in masks]
     assert counts == [3 * int(image[0, 0, 0]) // 20 for image in images]
     assert set(np.unique(masks)) <= {-1, 2}
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 def test_a_mask_of_another_size_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -373,18 +374,27 @@ def _named(place: str) -> Iterator[None]:
 def load_examples(path: Path, options: source.Options) -> source.Source:
     """Return what the function in the file `path` yields, for `data convert`.
 
-    The look reads everything once, the writing once more. What the second pass gives is held
-    against the first, so a function that draws without context.seed is noticed if it matters.
+    The look reads everything once, the writing at least once more: two passes where a part of
+    `train` is for testing. An example of another pass could be in both parts, so each pass is
+    compared with the first, by checksums.
     """
     live = look(load_function(str(path), "source"), options.seed)
     function, spec = live.function, live.spec
 
     def examples(split: str) -> source.Examples:
+        seen: list[int] = []
+
         def read() -> Iterator[source.Example]:
             rows, place = function(split, options.seed), f"{function.place}: split {split}"
             with _named(place):
                 checked = live.as_announced(rows, split).as_numpy_iterator()
                 for number, (feature, target) in enumerate(checked):
+                    seen.extend([zlib.crc32(feature)] if number == len(seen) else [])
+                    if zlib.crc32(feature) != seen[number]:
+                        raise DataError(
+                            f"{place}: another pass gave another example {number}; draw all that "
+                            "is random from context.seed, and shuffle with a seed"
+                        )
                     label = int(target) if spec.targets == specs.CLASS else target
                     yield source.Example(f"{place}: example {number}", feature, label)
 

@@ -1,10 +1,10 @@
-"""`data inspect`: read a converted data set completely, verify it and sum up its contents."""
+"""What a data set holds, and which of its records can't be used.
 
-from __future__ import annotations
+`data inspect` reads everything and sums it up. A training that meets a record that it can't read
+looks for all of them: first by the files' checksums, then by using each record as a step would.
+"""
 
 import dataclasses
-import io
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,14 +20,36 @@ from tpu_training.data import files, preprocessing
 from tpu_training.data.data_set import DataSet, belongs, open_data, stored_files
 from tpu_training.data.function import explain
 from tpu_training.data.manifest import ENCODED, DataFile, Manifest, Split
-from tpu_training.data.preprocessing import parse_examples
-from tpu_training.data.shards import Shards
-from tpu_training.errors import DataError, InputError, require_plots
+from tpu_training.errors import DataError
 from tpu_training.errors.catalog import describe, find_known_error
 from tpu_training.models import spec as specs
-from tpu_training.models.spec import DataSpec
 
-_MEASURED_AT_ONCE = 512
+_MEASURED_AT_ONCE, _READ_AT_ONCE = 512, 1024
+# Entries of the catalog of errors, and what the errors of a TPU's compiler say.
+_OF_DATA = ("corrupt-data", "label-out-of-range")
+_OF_COMPILER = ("Compilation failure", "TPUReplicate")
+_LENGTH_BYTES, _CRC_BYTES = 8, 4
+HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Offset, length and number of the content of each whole record; the others' offsets.
+
+    Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
+    should have come there, besides the one whose offset is in `corrupt`.
+    """
+
+    whole: tuple[tuple[int, int, int], ...]
+    corrupt: tuple[int, ...]
+    lost: int
+
+    @property
+    def useless(self) -> int:
+        """How many records are corrupt or lost."""
+        return len(self.corrupt) + self.lost
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,13 @@ class SplitContent:
     smallest: tuple[int, ...]
     largest: tuple[int, ...]
     mean_length: float
+
+    def sizes(self) -> str:
+        """Say how large the examples are."""
+        low, high = ("x".join(map(str, size)) for size in (self.smallest, self.largest))
+        if self.mean_length:
+            return f"{low} to {high} token ids, {self.mean_length:g} on average"
+        return f"size {low}" if low == high else f"sizes from {low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +114,7 @@ class Inspection:
         for name, split in self.splits.items():
             lines.append(
                 f"{name}: {split.examples} examples in {split.files} files, "
-                f"{split.bytes / 2**20:.1f} MiB, {_sizes(split)}; checksums verified"
+                f"{split.bytes / 2**20:.1f} MiB, {split.sizes()}; checksums verified"
             )
         if spec.targets in (specs.NUMBERS, specs.NOTHING):
             return "\n".join([*lines, f"targets: {spec.targets}"])
@@ -97,8 +126,8 @@ class Inspection:
         return "\n".join(lines)
 
 
-def inspect(directory: str, grid: str | None) -> Inspection:
-    """Read and decode every example; draw the first images of each class into the file `grid`.
+def inspect(directory: str) -> Inspection:
+    """Read and decode every example.
 
     Raises:
         DataError: A file is missing or does not match the manifest.
@@ -108,13 +137,10 @@ def inspect(directory: str, grid: str | None) -> Inspection:
     if data.manifest.encoding == ENCODED:
         without_unreadable_records(data, limit=0)  # Sizes are read without the pixels.
     try:
-        splits = {name: _look(data, name) for name in data.manifest.splits}
+        return Inspection(data.manifest, {name: _look(data, name) for name in data.manifest.splits})
     except tf.errors.InvalidArgumentError as error:
         readable_part(data, 0, error)
         raise
-    if grid:
-        draw_grid(data, grid)
-    return Inspection(data.manifest, splits)
 
 
 def _look(data: DataSet, name: str) -> SplitContent:
@@ -122,7 +148,7 @@ def _look(data: DataSet, name: str) -> SplitContent:
     classes = np.zeros(manifest.spec.classes, np.int64)
     examples = 0
     sizes: list[npt.NDArray[np.int32]] = []
-    for batch_sizes, labels in _sizes_and_labels(data.shards(name), manifest):
+    for batch_sizes, labels in _sizes_and_labels(data, name):
         examples += len(labels)
         classes += _count(labels, manifest.spec)
         sizes.append(batch_sizes)
@@ -138,7 +164,7 @@ def _look(data: DataSet, name: str) -> SplitContent:
     )
 
 
-def _count(targets: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[np.int64]:
+def _count(targets: npt.NDArray[Any], spec: specs.DataSpec) -> npt.NDArray[np.int64]:
     if spec.targets in (specs.NUMBERS, specs.NOTHING):
         return np.zeros(spec.classes, np.int64)
     if spec.targets == specs.LABELS:
@@ -146,11 +172,12 @@ def _count(targets: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[np.int64]:
     return np.bincount(targets[targets >= 0].astype(np.int64), minlength=spec.classes)
 
 
-def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
+def _sizes_and_labels(data: DataSet, split: str) -> Any:
     """Yield (count, 2) heights and widths, or (count, 1) lengths, with the labels."""
+    manifest = data.manifest
 
     def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        features, labels = parse_examples(serialised, manifest)
+        features, labels = preprocessing.parse_examples(serialised, manifest)
         if manifest.spec.kind == "text":
             return tf.math.count_nonzero(features, axis=1, keepdims=True, dtype=tf.int32), labels
         if manifest.encoding == ENCODED:
@@ -158,81 +185,11 @@ def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
             return sizes, labels
         return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels
 
-    records = shards.read_all().batch(_MEASURED_AT_ONCE)
+    records = data.shards(split).read_all().batch(_MEASURED_AT_ONCE)
     return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-def _sizes(split: SplitContent) -> str:
-    low, high = ("x".join(map(str, size)) for size in (split.smallest, split.largest))
-    if split.mean_length:
-        return f"{low} to {high} token ids, {split.mean_length:g} on average"
-    return f"size {low}" if low == high else f"sizes from {low} to {high}"
-
-
-_ROWS, _COLUMNS = 10, 10
-# Classes that have not shown up by then stay empty.
-_MOST_READ = 20_000
-_GRID_BATCH = 256
-_INCHES = 0.9
-
-
-def draw_grid(data: DataSet, path: str) -> None:
-    """Draw up to ten training images of each of the first ten classes into a PNG file.
-
-    Raises InputError for texts, without matplotlib and where `path` can't be written.
-    """
-    manifest = data.manifest
-    if manifest.spec.kind != "image" or manifest.spec.targets != specs.CLASS:
-        raise InputError(f"--grid={path}: the data set {manifest.name} holds no images of classes")
-    require_plots(f"--grid={path}")
-    from matplotlib.figure import Figure
-
-    images = _first_images(data)
-    rows = len(images)
-    figure = Figure(figsize=(_INCHES * (_COLUMNS + 2), _INCHES * rows), layout="constrained")
-    axes = figure.subplots(rows, _COLUMNS, squeeze=False)
-    for label, row in images.items():
-        name = manifest.class_names[label] if manifest.class_names else str(label)
-        for axis, image in itertools.zip_longest(axes[label], row):
-            axis.set_axis_off()
-            if image is not None:
-                axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-        axes[label][0].text(
-            -0.1, 0.5, name, transform=axes[label][0].transAxes, ha="right", va="center"
-        )
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=100, format="png")
-    files.write_bytes(path, picture.getvalue())
-
-
-def _first_images(data: DataSet) -> dict[int, list[npt.NDArray[np.uint8]]]:
-    """Up to ten images of each of the first ten classes."""
-    manifest = data.manifest
-    found: dict[int, list[npt.NDArray[np.uint8]]] = {
-        label: [] for label in range(min(_ROWS, manifest.spec.classes))
-    }
-    for serialised in data.shards("train").read_all().take(_MOST_READ).batch(_GRID_BATCH):
-        features, labels = parse_examples(serialised, manifest)
-        for feature, label in zip(features, labels.numpy().tolist(), strict=True):
-            if len(found.get(label, [None] * _COLUMNS)) < _COLUMNS:
-                encoded = manifest.encoding == ENCODED
-                image = (
-                    preprocessing.decode(feature, manifest.spec.shape[2]) if encoded else feature
-                )
-                found[label].append(image.numpy())
-        if all(len(images) == _COLUMNS for images in found.values()):
-            break
-    return found
-
-
 # Corrupt and unreadable records: found by checksum or by reading them, skipped up to a limit.
-
-_READ_AT_ONCE = 1024
-# Entries of the catalog of errors, and what the errors of a TPU's compiler say.
-_OF_DATA = ("corrupt-data", "label-out-of-range")
-_OF_COMPILER = ("Compilation failure", "TPUReplicate")
-
-logger = logging.getLogger(__name__)
 
 
 def readable_part(
@@ -382,7 +339,7 @@ def _readable(records: tf.data.Dataset, data: DataSet) -> set[int]:
 
 def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
     """Return a number for which the example must be parsed and its image decoded."""
-    features, labels = parse_examples(serialised[tf.newaxis], data.manifest)
+    features, labels = preprocessing.parse_examples(serialised[tf.newaxis], data.manifest)
     if data.manifest.encoding != ENCODED:
         return labels[0]
     shape = data.manifest.spec.shape
@@ -407,27 +364,6 @@ def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
 # the content, and its masked CRC-32C:
 # https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details TensorFlow's
 # reader stops at a corrupt one; its writer gives the checksums to compare with.
-
-_LENGTH_BYTES, _CRC_BYTES = 8, 4
-HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
-
-
-@dataclass(frozen=True)
-class Scan:
-    """Offset, length and number of the content of each whole record; the others' offsets.
-
-    Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
-    should have come there, besides the one whose offset is in `corrupt`.
-    """
-
-    whole: tuple[tuple[int, int, int], ...]
-    corrupt: tuple[int, ...]
-    lost: int
-
-    @property
-    def useless(self) -> int:
-        """How many records are corrupt or lost."""
-        return len(self.corrupt) + self.lost
 
 
 def scan(content: bytes, examples: int) -> Scan:
