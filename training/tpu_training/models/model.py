@@ -62,12 +62,16 @@ def checked_forward(
     def checked(features: tf.Tensor, training: bool) -> tf.Tensor:
         logits = forward(features, training=training)
         expected = tf.TensorSpec((features.shape[0], *spec.output_shape), tf.float32)
-        if not _fits(logits, expected):
-            raise InputError(
-                f"{line_of(type(model).__call__)}: {type(model).__name__} returned "
-                f"{_described(logits)}, expected {_wanted(spec, expected)}"
-            )
-        return logits
+        if _fits(logits, expected):
+            return logits
+        wanted = f"{_described(expected)}, as the task wants it for the data set's {spec.targets}"
+        if spec.output_shape == (spec.classes,) and spec.targets == CLASS:
+            what = f"a number for each of the data set's {spec.classes} classes"
+            wanted = f"logits, {_described(expected)}: {what}"
+        raise InputError(
+            f"{line_of(type(model).__call__)}: {type(model).__name__} returned "
+            f"{_described(logits)}, expected {wanted}"
+        )
 
     return checked
 
@@ -86,13 +90,6 @@ def checked_losses(losses: Losses, original: Losses) -> Losses:
         return each
 
     return checked
-
-
-def _wanted(spec: DataSpec, expected: tf.TensorSpec) -> str:
-    if spec.output_shape == (spec.classes,) and spec.targets == CLASS:
-        what = f"a number for each of the data set's {spec.classes} classes"
-        return f"logits, {_described(expected)}: {what}"
-    return f"{_described(expected)}, as the task wants it for the data set's {spec.targets}"
 
 
 def checked_metrics(task: Task, spec: DataSpec) -> Sequence[Metric]:
@@ -291,17 +288,11 @@ def compiled_metrics(
 ) -> list[Metric]:
     """Return the metrics in `counted`, then those of `compile` that are not among them."""
     found = {metric.name: metric for metric in counted}
-    for given in _given(module.keras()):
-        metric = _metric(module, spec, given, set(found))
-        if metric:
+    # Names, functions and objects, in any nesting.
+    for given in tf.nest.flatten(getattr(module.keras()._compile_metrics, "_user_metrics", None)):
+        if given is not None and (metric := _metric(module, spec, given, set(found))):
             found.setdefault(metric.name, metric)
     return list(found.values())
-
-
-def _given(model: Any) -> Iterator[Any]:
-    """Yield what `compile` was given: names, functions and objects."""
-    given = getattr(model._compile_metrics, "_user_metrics", None)
-    return (metric for metric in tf.nest.flatten(given) if metric is not None)
 
 
 def _metric(module: KerasModule, spec: DataSpec, given: Any, counted: set[str]) -> Metric | None:
