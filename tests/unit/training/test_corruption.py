@@ -84,7 +84,7 @@ def test_one_more_than_the_limit_is_an_error_that_names_file_and_offset(folder: 
         inspect(str(folder))
 
 
-def test_behind_a_corrupt_length_everything_counts_as_lost(folder: Path) -> None:
+def test_all_records_after_a_corrupt_length_count_as_lost(folder: Path) -> None:
     offsets = starts(folder)
     data = damage(folder, offsets[630] + 1)
     with pytest.raises(DataError, match=rf"offset {offsets[630]} \(10 in this file\)"):
@@ -156,7 +156,7 @@ def label_of(number: int) -> Any:
     return Example(features=tf.train.Features(feature={"label": feature}))
 
 
-def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_ones(
+def test_unusable_images_and_labels_count_as_corrupt_records(
     pictures: Path,
 ) -> None:
     larger = tf.io.encode_png(tf.zeros((7, 6, 3), tf.uint8)).numpy()
@@ -212,7 +212,7 @@ def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
         "indices[3] = 99 is not in [0, 10) [[{{node gather}}]]",
     ],
 )
-def test_an_error_that_no_record_causes_is_told_without_reading_any(
+def test_an_error_without_a_bad_record_is_raised_without_reading_any(
     folder: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     data = open_data(str(folder))
@@ -223,7 +223,7 @@ def test_an_error_that_no_record_causes_is_told_without_reading_any(
     assert caught.value is error
 
 
-def test_the_error_is_told_before_the_search_which_is_watched_file_by_file(
+def test_the_error_is_logged_before_the_search_which_reports_each_file(
     numbered: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(numbered.directory, tmp_path / "data")

@@ -80,7 +80,7 @@ def test_webdataset_shards_give_images_and_classes(tmp_path: Path) -> None:
 
 
 @NEEDS_DATASETS
-def test_a_field_of_a_shard_s_json_may_be_the_label_and_a_link_is_no_example(
+def test_a_json_field_of_a_shard_may_be_the_label_and_links_are_ignored(
     tmp_path: Path,
 ) -> None:
     secret = tmp_path / "secret.txt"
@@ -110,7 +110,7 @@ def test_a_field_of_a_shard_s_json_may_be_the_label_and_a_link_is_no_example(
         ({"README": b"x"}, r"train\.tar: can't be read"),
     ],
 )
-def test_a_shard_that_lacks_something_is_named(
+def test_an_incomplete_shard_is_named(
     tmp_path: Path, members: dict[str, bytes | None], message: str
 ) -> None:
     image = png(1)
@@ -207,7 +207,7 @@ def test_a_data_function_gives_its_splits(tmp_path: Path) -> None:
     assert contents(out, "test") == {10: 1, 11: 2}
 
 
-def test_without_a_test_split_a_part_of_a_function_s_examples_is_for_testing(
+def test_a_data_function_without_a_test_split_is_split_at_random(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(
@@ -251,7 +251,7 @@ def test_without_a_test_split_a_part_of_a_function_s_examples_is_for_testing(
         ("n % 3", "tf.debugging.assert_less(n, 3) or n", r"mine\.py:\d+: after 0 examples|TypeE"),
     ],
 )
-def test_what_a_data_function_does_wrong_is_said_with_its_line(
+def test_errors_of_a_data_function_name_its_file_and_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in FUNCTION
@@ -291,7 +291,7 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
 
 
 @pytest.mark.parametrize("source", ["mine.py", "tfds:mnist"])
-def test_a_training_is_told_to_convert_them_first(source: str) -> None:
+def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)
 

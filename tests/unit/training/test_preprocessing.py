@@ -233,7 +233,7 @@ def test_more_data_services_than_rows_of_a_batch_are_refused(bars: Path) -> None
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://a:1", "grpc://a", "grpc://a:1,b:2"])
-def test_an_address_that_is_none_of_a_data_service_is_refused(bars: Path, address: str) -> None:
+def test_an_invalid_data_service_address_is_refused(bars: Path, address: str) -> None:
     params = dataclasses.replace(PARAMS, data_service=address)
     wrong = address.split(",")[-1]
     with pytest.raises(InputError, match=f"--data_service={wrong}: expected grpc://HOST:PORT"):

@@ -74,7 +74,7 @@ def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
 
 
 @NEEDS_DATASETS
-def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
+def test_pixel_columns_may_come_with_columns_of_numbers_to_learn(tmp_path: Path) -> None:
     rows = [",".join(map(str, [i, 10, i / 4, 20, 30])) for i in range(20)]
     (tmp_path / "p.csv").write_text("\n".join(["a,b,age,c,d", *rows]) + "\n")
     data = convert(tmp_path / "p.csv", "--target=age")
@@ -93,7 +93,7 @@ def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
         (("--target=age", "--label=age"), "--label, --target and --labels exclude each other"),
     ],
 )
-def test_text_where_numbers_belong_is_named_with_its_row(
+def test_a_non_numeric_target_is_named_with_its_row(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     (tmp_path / "p.csv").write_text("text,age\na,1\nb,2\nc,old\n")

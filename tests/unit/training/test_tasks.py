@@ -246,7 +246,7 @@ def test_perplexity_is_over_tokens_and_not_over_examples(trained: Get, task: str
     assert found.after["perplexity"] == pytest.approx(np.exp(expected), rel=1e-5)
 
 
-def test_a_causal_model_learns_the_next_token_and_pays_no_heed_to_padding(
+def test_a_causal_model_learns_the_next_token_and_ignores_padding(
     trained: Get,
 ) -> None:
     features, _ = read(trained("causal_lm").data)
@@ -305,7 +305,7 @@ def test_eight_replicas_count_what_one_does(cluster: Cluster, trained: Get) -> N
     assert figures == pytest.approx(one.after, rel=1e-5)
 
 
-def test_no_later_token_changes_what_a_causal_bert_says_of_an_earlier_one() -> None:
+def test_a_causal_bert_does_not_depend_on_later_tokens() -> None:
     definition = load_model("bert")
     from tpu_training.tasks.built_in import next_token_spec
 
@@ -341,7 +341,7 @@ def test_a_task_that_does_not_fit_the_data_is_refused(
     assert words in str(caught.value)
 
 
-def test_a_model_of_one_row_for_an_example_refuses_a_task_that_wants_one_for_each_pixel(
+def test_a_model_with_one_output_per_example_refuses_segmentation(
     trained: Get, one_device: Cluster
 ) -> None:
     manifest = trained("segmentation").data.manifest
@@ -430,7 +430,7 @@ def test_a_task_of_ones_own_is_a_file(trained: Get, one_device: Cluster, tmp_pat
         ),
     ],
 )
-def test_what_a_task_does_wrong_is_told_with_its_line_before_the_first_step(
+def test_errors_of_an_own_task_name_its_line_before_the_first_step(
     trained: Get, one_device: Cluster, tmp_path: Path, old: str, new: str, line: str, words: str
 ) -> None:
     own = with_own_task(tmp_path / "years.py", old, new)
@@ -441,7 +441,7 @@ def test_what_a_task_does_wrong_is_told_with_its_line_before_the_first_step(
     assert f"years.py:{number}: {words}" in str(caught.value)
 
 
-def test_a_fault_inside_a_metric_is_told_with_its_line(
+def test_an_exception_in_a_metric_names_its_line(
     trained: Get, one_device: Cluster, tmp_path: Path
 ) -> None:
     own = with_own_task(tmp_path / "years.py", "outputs[:, 0] - targets[:, 0]", "outputs.nothing")

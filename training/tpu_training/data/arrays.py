@@ -50,15 +50,15 @@ def source_of_arrays(
     if class_names and len(class_names) != classes:
         raise DataError(f"{len(class_names)} names for {classes} classes")
     ids = kind == source.TEXT and first.dtype.kind == "i"
-    return source.Source(
-        name,
-        kind,
-        classes,
-        {split: _examples(split, features[split], made[split]) for split in splits},
-        tuple(class_names),
-        targets,
-        1 + max(int(array.max()) for array in features.values()) if ids else 0,
-    )
+    vocabulary = 1 + max(int(array.max()) for array in features.values()) if ids else 0
+    examples = {
+        split: source.pick(
+            np.arange(len(array)), source.rows_of(split), array.__getitem__, made[split]
+        )
+        for split, array in features.items()
+    }
+    names = tuple(class_names)
+    return source.Source(name, kind, classes, examples, names, targets, vocabulary)
 
 
 def _features(split: str, values: Any) -> Array:
@@ -116,17 +116,15 @@ def _classes(targets: str, array: Array) -> int:
     return 1 + int(counted.max(initial=0))
 
 
-def _examples(split: str, features: Array, targets: Array) -> source.Examples:
-    order = np.arange(len(features))
-    return source.pick(order, source.rows_of(split), features.__getitem__, targets)
-
-
 def _described(array: Array) -> str:
     return f"{array.dtype} of the shape {array.shape}"
 
 
-_PREFIXES = {"train": "train", "test": "t10k"}
-_CLASSES = 10
+# MNIST's IDX files, http://yann.lecun.com/exdb/mnist/: two zero bytes, the element type, the number
+# of dimensions, each dimension as a big-endian 32-bit number, then the elements.
+_PREFIXES, _CLASSES = {"train": "train", "test": "t10k"}, 10
+_UNSIGNED_BYTE, _HEADER_BYTES = 0x08, 4
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def is_idx(directory: Path) -> bool:
@@ -136,16 +134,11 @@ def is_idx(directory: Path) -> bool:
 
 def load_idx(directory: Path, options: source.Options) -> source.Source:
     """Read all four files, with labels 0 to 9."""
-    splits: dict[str, source.Examples] = {}
-    for split, prefix in _PREFIXES.items():
-        images, labels = _load(directory, prefix)
-        images = images[..., np.newaxis]
-        order = np.arange(len(labels))
-        splits[split] = source.pick(order, str, images.__getitem__, labels)
+    splits = {split: _load(directory, prefix) for split, prefix in _PREFIXES.items()}
     return source.Source(options.name or "mnist", source.IMAGE, _CLASSES, splits)
 
 
-def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _load(directory: Path, prefix: str) -> source.Examples:
     images_path = _find(directory, f"{prefix}-images", "idx3-ubyte")
     labels_path = _find(directory, f"{prefix}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).astype(np.int64)
@@ -157,7 +150,7 @@ def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDAr
             f"{images_path.name}; the two files do not match"
         )
     source.check_labels({prefix: labels}, _CLASSES, str(labels_path))
-    return images, labels
+    return source.pick(np.arange(len(labels)), str, images[..., np.newaxis].__getitem__, labels)
 
 
 def _find(directory: Path, stem: str, kind: str) -> Path:
@@ -169,21 +162,17 @@ def _find(directory: Path, stem: str, kind: str) -> Path:
     raise DataError(f"{directory}: contains neither {names[0]} nor {', '.join(names[1:])}")
 
 
-# Format: two zero bytes, the element type, the number of dimensions, each dimension as a big-endian
-# 32-bit number, then the elements. http://yann.lecun.com/exdb/mnist/
-
-_UNSIGNED_BYTE = 0x08
-_HEADER_BYTES = 4
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """Return the array of unsigned bytes in `path`, which must have `dimensions` dimensions.
 
     Raises:
         DataError: The magic number or the length is wrong; the message names the file.
     """
-    content = _read_gzipped(path)
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: can't be read ({error}); download it again") from error
     magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
     if content[:_HEADER_BYTES] != magic:
         raise DataError(
@@ -199,14 +188,6 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             "header; the file is incomplete or damaged, download it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def _read_gzipped(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: can't be read ({error}); download it again") from error
 
 
 # A mask is a PNG whose grey level is the class; 255 is not counted, as in PASCAL VOC's.
@@ -244,12 +225,7 @@ def load_masks(path: Path, options: source.Options) -> source.Source:
     stored = np.stack(masks)
     classes = 1 + int(stored[stored != NO_CLASS].max(initial=0))
     splits = {
-        split: source.pick(
-            order,
-            lambda position: str(pictures[position]),
-            images.__getitem__,
-            stored,
-        )
+        split: source.pick(order, lambda n: str(pictures[n]), images.__getitem__, stored)
         for split, order in source.split_at_random(len(images), options, str(path)).items()
     }
     return source.Source(
@@ -269,8 +245,8 @@ def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
         raise DataError(f"{path}: can't be read as an image ({error})") from error
 
 
-_TEST_SHARE = 5
-_MAXIMUM = 16
+# scikit-learn's digits have grey levels of 0 to 16.
+_TEST_SHARE, _MAXIMUM = 5, 16
 
 
 def load_digits(options: source.Options) -> source.Source:

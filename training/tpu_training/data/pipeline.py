@@ -133,7 +133,13 @@ def prepare(batches: tf.data.Dataset, work: Preprocessing, plan: Plan) -> tf.dat
     if work.decode:
         batches = _each_example(batches, work.decode, work.stored)
     if work.masks:
-        batches = batches.map(_join_masks)
+        batches = batches.map(
+            lambda seeds, features, targets, *others: (
+                seeds,
+                preprocessing.join_masks(features, targets),
+                *others,
+            )
+        )
     if work.example:
         batches = _each_example(batches, work.example, work.shape)
     batch = work.batch
@@ -156,12 +162,6 @@ def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
         return seeds[plan.begin : plan.end], *content
 
     return draw
-
-
-def _join_masks(
-    seeds: tf.Tensor, features: tf.Tensor, targets: tf.Tensor, *others: tf.Tensor
-) -> tuple[tf.Tensor, ...]:
-    return seeds, preprocessing.join_masks(features, targets), *others
 
 
 def _each_example(
@@ -282,13 +282,14 @@ def in_services(build: Build, addresses: str) -> Build:
             _served(build(hosts * len(services), host * len(services) + number), address)
             for number, address in enumerate(services)
         ]
-        return parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
+        if len(parts) == 1:
+            return parts[0]
+        # The rows of the services, one after the other, are those of this host.
+        return tf.data.Dataset.zip(tuple(parts)).map(
+            lambda *rows: tuple(tf.concat(part, axis=0) for part in zip(*rows, strict=True))
+        )
 
     return built
-
-
-def _concatenate(*parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.concat([part[i] for part in parts], axis=0) for i in range(len(parts[0])))
 
 
 def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:

@@ -188,11 +188,14 @@ def _with_masks(
 ) -> Preprocessing:
     """Crop and flip images and masks together."""
     if augmentation == RESIZED_CROP_FLIP:
-        return with_masks(
-            manifest,
-            example=lambda joined, seed: crop_with_masks(joined, seed, spec),
-            shape=(*spec.shape[:2], spec.shape[2] + 1),
-        )
+
+        def crop_both(joined: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+            window = random_window(tf.shape(joined)[:2], seed)
+            sized = resize_with_masks(crop(joined, window), *spec.shape[:2])
+            return tf.image.stateless_random_flip_left_right(sized, seed)
+
+        shape = (*spec.shape[:2], spec.shape[2] + 1)
+        return with_masks(manifest, example=crop_both, shape=shape)
 
     def batch(joined: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         sized = plain.batch(joined, seeds) if plain.batch else joined
@@ -211,7 +214,9 @@ def _resized_crop_flip(
         part = decode_and_crop(image, window, channels)
     else:
         part = crop(image, random_window(tf.shape(image)[:2], seed))
-    return tf.ensure_shape(random_flip(resize(part, height, width), seed), spec.shape)
+    return tf.ensure_shape(
+        tf.image.stateless_random_flip_left_right(resize(part, height, width), seed), spec.shape
+    )
 
 
 # Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so
@@ -239,12 +244,6 @@ def resize_centre_with_masks(joined: tf.Tensor, spec: DataSpec) -> tf.Tensor:
     """Resize the central square of each image and mask to the size of `spec`."""
     top, left, height, width = tf.unstack(central_window(tf.shape(joined)[1:3]))
     return resize_with_masks(joined[:, top : top + height, left : left + width], *spec.shape[:2])
-
-
-def crop_with_masks(joined: tf.Tensor, seed: tf.Tensor, spec: DataSpec) -> tf.Tensor:
-    """Resize a random window of an image and its mask and flip both with probability 1/2."""
-    window = random_window(tf.shape(joined)[:2], seed)
-    return random_flip(resize_with_masks(crop(joined, window), *spec.shape[:2]), seed)
 
 
 # Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
@@ -312,11 +311,6 @@ def crop(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """Crop an image to `window` (top, left, height, width)."""
     begin = tf.concat([window[:2], [0]], axis=0)
     return tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))
-
-
-def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Flip an image horizontally with probability 1/2."""
-    return tf.image.stateless_random_flip_left_right(images, seed)
 
 
 def pad_crop_flip(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:

@@ -14,12 +14,12 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
+import tpu_training.serving.model as models
 from tpu_training.data import files
 from tpu_training.data.data_set import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
-from tpu_training.serving import model as models
 from tpu_training.serving.model import LabelledBatch, RestoredModel
 
 SIGNATURE = "serving_default"
