@@ -18,7 +18,8 @@ from tpu_training.data.data_set import open_data
 from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import TrainLoop, create_train_loop, run_loop
-from tpu_training.models.layers import ConvNorm, Dense, dropout, normalise
+from tpu_training.models.layers import Dense, dropout, normalise
+from tpu_training.models.networks import ConvNorm
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.step_context import rematerialised

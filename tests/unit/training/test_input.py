@@ -76,7 +76,9 @@ def test_an_epoch_has_every_example_once_and_each_epoch_another_order(
     assert first != sorted(first)
 
 
-def test_reading_from_a_later_step_gives_exactly_what_follows(numbered: DataSet, params: Params) -> None:
+def test_reading_from_a_later_step_gives_exactly_what_follows(
+    numbered: DataSet, params: Params
+) -> None:
     """In the first epoch, at its end and two epochs on, in the middle of windows and files."""
     whole = take(numbered, params, 0, 30)
     for first in (5, 23):

@@ -250,9 +250,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_command_that_converts_it(
         (["[UNK]", "[PAD]", "[CLS]", "[SEP]"], r"has \[PAD\] at 1; it must be the first"),
     ],
 )
-def test_an_invalid_vocabulary_is_refused(
-    tmp_path: Path, tokens: list[str], words: str
-) -> None:
+def test_an_invalid_vocabulary_is_refused(tmp_path: Path, tokens: list[str], words: str) -> None:
     (tmp_path / "data.csv").write_text("text,label\n" + "a,0\nb,1\n" * 5)
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     with pytest.raises(DataError, match=words):

@@ -130,7 +130,9 @@ def test_invalid_validation_settings_are_refused_before_tensorflow_loads(
         check_local_files(job)  # type: ignore[arg-type]
 
 
-def test_a_validation_fraction_is_refused_if_the_data_set_has_a_validation_split(numbered: DataSet) -> None:
+def test_a_validation_fraction_is_refused_if_the_data_set_has_a_validation_split(
+    numbered: DataSet,
+) -> None:
     held = hold_out(numbered, PARAMS)
     with pytest.raises(InputError, match="has a split validation of 21 examples; omit it"):
         with_fraction(PARAMS, held.manifest)

@@ -1,7 +1,7 @@
 """The model that `--model` names: a built-in one, or a user's file.
 
 Loads no TensorFlow before a network is created, unless the user's file does, so that --help and
-wrong input are answered at once. The networks of the built-in models are in layers.py.
+wrong input are answered at once. The networks of the built-in models are in networks.py.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class MnistCnnParams(Params):
 
 def create_mnist_cnn(params: MnistCnnParams, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size."""
-    from tpu_training.models.layers import MnistCnn
+    from tpu_training.models.networks import MnistCnn
 
     return MnistCnn(image_shape(spec), flat_outputs(spec, "mnist_cnn"), params.precision, seed)
 
@@ -189,7 +189,7 @@ def create_bert(params: BertParams, spec: DataSpec, seed: int) -> tf.Module:
         )
     length, per_token = text_length(spec), len(spec.output_shape) > 1
     outputs = spec.output_shape[-1] if per_token else flat_outputs(spec, "bert")
-    from tpu_training.models.layers import Bert
+    from tpu_training.models.networks import Bert
 
     return Bert(params, length, spec.vocabulary, outputs, seed, per_token, spec.causal)
 
@@ -246,7 +246,7 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
             f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
             "whole batch's statistics are not there when a part needs them; leave one of them out"
         )
-    from tpu_training.models.layers import ResNet
+    from tpu_training.models.networks import ResNet
 
     large, stages = params.depth in LARGE, (LARGE | SMALL)[params.depth]
     return ResNet(params, stages, large, channels, flat_outputs(spec, "resnet"), seed)
