@@ -1,7 +1,5 @@
 """Sources that are arrays: in memory, in IDX files, images with masks, scikit-learn's digits."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib
@@ -17,6 +15,8 @@ from tpu_training.data.manifest import NO_CLASS
 from tpu_training.errors import DataError, require
 from tpu_training.models import spec as specs
 
+# What a split's features and targets are is told by type and shape alone: four axes of bytes are
+# images, two axes of whole numbers are token ids, floats are numbers to learn.
 Array = npt.NDArray[Any]
 # Features and targets of a split: arrays or lists of one length; None for no targets.
 Split = tuple[Any, Any]
@@ -90,6 +90,7 @@ def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
     array = array.astype(np.int64) if whole else array
     if whole and array.ndim == 1:
         return specs.CLASS, _least(split, array, 0)
+    # Before labels: a mask and classes of tokens have the shape of their features.
     if whole and features.ndim == 4 and array.shape == features.shape[:3]:
         return specs.MASK, _least(split, array, 0)
     if whole and features.ndim == 2 and array.shape == features.shape:

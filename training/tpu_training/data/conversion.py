@@ -191,7 +191,10 @@ def load_source(name: str, options: Options) -> Source:
 
 
 def refuse_used(directory: Path) -> None:
-    """Raise InputError if `directory` holds something: a second set would mix with the first."""
+    """Raise InputError if `directory` holds something: a second set would mix with the first.
+
+    Hidden files don't count: some systems put one into every new folder.
+    """
     if not directory.is_dir():
         return
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
@@ -214,6 +217,7 @@ def new_folder(directory: Path) -> Iterator[None]:
     Raises:
         InputError: It can't be created or written.
     """
+    # Only what this conversion created is removed: the parents may be shared with others.
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     found = set(directory.iterdir()) if directory.is_dir() else set()
     try:
@@ -241,11 +245,12 @@ def write_split(
     The files get their names once complete.
     """
 
+    # Encoding checks each image by decoding it, which is most of the time, so it runs in threads:
+    # TensorFlow releases Python's lock while it decodes. `map` keeps the order.
     def record(example: Example) -> bytes:
         return _serialise(dict([encoder.encode(example), *_target(example.label, targets)]))
 
     def records(pool: ThreadPoolExecutor) -> Iterator[bytes]:
-        """Yield serialised examples in order. Images are decoded in parallel to check them."""
         rows = examples.read()
         while chunk := list(islice(rows, _CHUNK)):
             yield from pool.map(record, chunk)
@@ -274,6 +279,8 @@ def _count_shards(first: list[bytes], count: int) -> int:
     """Return the number of files for `count` records, of which these are the first."""
     size = sum(map(len, first)) * count // max(1, len(first))
     wanted = math.ceil(size / min(max(size // _SHARDS, _SMALLEST), _LARGEST))
+    # The number is estimated from the first records, whose size may not be typical; only the mean
+    # size of a file depends on it.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _MOST_OPEN if hard == resource.RLIM_INFINITY else min(_MOST_OPEN, hard)
     if soft != resource.RLIM_INFINITY:
@@ -297,6 +304,9 @@ def _deal(records: Iterator[bytes], paths: list[Path]) -> list[int]:
             writers[file].write(record)
             counts[file] += 1
     return counts
+
+
+# The records follow tf.train.Example, so that other readers of TFRecord can use them, too.
 
 
 def _target(label: source.Target, targets: str) -> list[tuple[str, Any]]:

@@ -44,6 +44,7 @@ class DataSet:
         """Return the files of `split` for the input pipeline."""
         files_here = self.manifest.split(split).files
         names = [file.name for file in files_here]
+        # A file that two splits share counts for each by its share of the records.
         stored = {file.name: file.examples for file in stored_files(self)}
         shares = [file.bytes * file.examples // max(stored[file.name], 1) for file in files_here]
         damaged = {
@@ -95,6 +96,7 @@ def open_data(directory: str) -> DataSet:
     if text is None:
         raise manifests.no_manifest(directory)
     data = DataSet(directory, manifests.parse_manifest(text, path))
+    # Sizes find an interrupted copy in one request; checksums would read the whole data set.
     sizes, problems = files.sizes(directory), []
     for file in stored_files(data):
         if file.name not in sizes:

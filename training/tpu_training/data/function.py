@@ -5,8 +5,6 @@ Both begin with the same look at its examples, which says how they would be stor
 later pass is checked against that look by operations of the graph.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re
@@ -122,6 +120,8 @@ class LiveFunction:
 
     def as_announced(self, rows: tf.data.Dataset, split: str) -> tf.data.Dataset:
         """Return `rows`; an operation fails where they are not as the look found them."""
+        # Shapes become static, which the compiled step needs, and ranges are asserted, since a
+        # class out of range would be a silent NaN on an accelerator.
         checked = rows.map(self._checked)
         return checked.apply(tf.data.experimental.assert_cardinality(self.examples[split]))
 
@@ -242,6 +242,7 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
     rows = {split: part for split, part in found.items() if part is not None}
     if manifest.TRAIN not in rows:
         raise DataError(f"{function.place}: returned None for the split {manifest.TRAIN}")
+    # One example of each split tells the form; that the others have it is checked as they are read.
     forms = {split: _form(part, f"{function.place}: split {split}") for split, part in rows.items()}
     form = forms[manifest.TRAIN]
     for split, other in forms.items():

@@ -1,7 +1,5 @@
 """The tf.data pipelines, on the hosts of the devices that consume them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +16,10 @@ from tpu_training.data.shards import Plan
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
+# Gives the next batch, as one value for each replica; called inside the compiled loop.
+NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+# number of hosts, number of this host -> its batches
+Build = Callable[[int, int], tf.data.Dataset]
 # Up to this size the training examples are kept in memory in their stored form.
 _MOST_CACHED_BYTES = 512 << 20
 
@@ -46,6 +48,8 @@ def training_rows(
     manifest = data.manifest
     work = preprocessing.training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
+    # Three sources of batches and one preparation: a user's function, a data set that is kept in
+    # memory in its stored form, and files, which may be larger than any memory.
     if data.function:
         epoch = partial(data.function.epoch, TRAIN, params.seed)
         batches = shards.batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
@@ -185,9 +189,6 @@ def _each_example(
 
 _PREFETCH_STEPS = 4
 
-# Gives the next batch, as one value for each replica; called inside the compiled loop.
-NextBatch = Callable[[], tuple[tf.Tensor, ...]]
-
 
 def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
     """Build the data set on the hosts that consume it and give each replica its rows.
@@ -196,6 +197,7 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
     """
     if params.data_service:
         build = in_services(build, params.data_service)
+    # On TPUs each host builds its part of the input next to its cores.
     if not cluster.has_tpu:
         return _mirrored(cluster, params, build)
 
@@ -249,9 +251,6 @@ def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.da
 # A service keeps the order of a data set only as long as it has one worker. Several workers of one
 # dispatcher would each get the files or the epochs that are next, so that what a step gets would
 # depend on their speed. So each worker has a dispatcher of its own.
-
-# number of hosts, number of this host -> its batches
-Build = Callable[[int, int], tf.data.Dataset]
 
 _SCHEME = "grpc://"
 _ADDRESS = re.compile(_SCHEME + r"[^\s/:]+:\d+")

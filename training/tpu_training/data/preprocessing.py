@@ -4,8 +4,6 @@ Random operations are stateless. Their `seed`, two integers per image, makes the
 same step come out the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

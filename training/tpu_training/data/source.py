@@ -226,6 +226,7 @@ def number_labels(splits: Mapping[str, Sequence[str]], place: Place) -> Labels:
     Raises:
         DataError: A label is empty, negative, a fraction, or missing from the training split.
     """
+    # One word among numbers makes all of them words: 7 in a column of names is a name.
     numeric = all(number_in(label) is not None for label in set().union(*splits.values()))
     for split, written in splits.items():
         for position, label in enumerate(written):
@@ -234,6 +235,7 @@ def number_labels(splits: Mapping[str, Sequence[str]], place: Place) -> Labels:
     if numeric:
         splits = {split: [f"{number_in(label):.0f}" for label in v] for split, v in splits.items()}
     names = sorted(set(splits["train"]), key=int if numeric else None)
+    # Classes are those of the training split: a model can't learn one that only the test has.
     index = {name: number for number, name in enumerate(names)}
     numbers = {}
     for split, written in splits.items():

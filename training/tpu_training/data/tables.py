@@ -7,8 +7,6 @@ network. They decompress and unpack what looks like an archive, whatever its nam
 reaches them that doesn't begin as a file of its kind does.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -202,6 +200,7 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
     from datasets.data_files import DataFilesDict, DataFilesList
 
     builder, settings = _builder(library, files, suffix)
+    # The empty lists stand for where files come from, by which the library would look for a cache.
     given = DataFilesDict(
         {split: DataFilesList([str(p.resolve()) for p in ps], []) for split, ps in files.items()}
     )
@@ -219,6 +218,7 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
             raise
         reason = error.__cause__ or error
         raise DataError(f"{path}: can't be read ({str(reason).strip()})") from error
+    # The tables map the Arrow file, so it can only go when they are garbage.
     weakref.finalize(tables[_TRAIN], shutil.rmtree, folder, ignore_errors=True)
     return tables
 
@@ -371,6 +371,7 @@ def _features(
 
     def reader(split: str) -> Callable[[int], Feature]:
         table = tables[split].select_columns([column])
+        # Undecoded: the file's own bytes are stored, and a JPEG would lose by being encoded again.
         if isinstance(kind, library.Image):
             table = table.cast_column(column, library.Image(decode=False))
         if is_text:
@@ -564,6 +565,7 @@ def _built(library: Any, builder: Any, place: str, options: Options) -> Source:
 
     def examples(slices: str) -> sources.Examples:
         def read() -> Iterator[sources.Example]:
+            # One file after the other: the order must be the same in each pass.
             config = library.ReadConfig(interleave_cycle_length=1)
             rows = builder.as_dataset(split=slices, decoders=decoders, read_config=config)
             for number, row in enumerate(rows.as_numpy_iterator()):

@@ -3,8 +3,6 @@
 WordPiece is greedy, longest piece first: https://arxiv.org/abs/1609.08144 (section 4.1).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import unicodedata
@@ -50,6 +48,7 @@ class Tokenizer:
 
     def encode(self, text: str, length: int) -> list[int]:
         """Return start, the words' pieces and end, cut or padded to `length`."""
+        # Words beyond `length` are not even looked up, so a long text costs no more than its cut.
         ids = [self._ids[START]]
         for word in words(text, self._cased):
             if len(ids) >= length:
@@ -87,6 +86,7 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> list[str]:
     A piece is useful if it occurs often outside longer chosen pieces. A binary search finds the
     threshold that leaves about `size` tokens.
     """
+    # The program that made BERT's vocabulary isn't public; any that covers the texts will do.
     counts = Counter(word for text in texts for word in words(text, cased=False))
     common = counts.most_common(_MOST_WORDS)
     characters = _characters(counts)

@@ -6,8 +6,6 @@ an assignment changes nothing but what the scope knows. Batch normalisation's av
 draws the same numbers. Keras is imported only where the user's own file has loaded it.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 import re
@@ -248,6 +246,7 @@ def creation(create_model: Callable[..., Any], seed: int, precision: str) -> Ite
     if _mentions_keras(create_model):
         importlib.import_module("keras")
     keras = _keras_3()
+    # The user's own draws elsewhere must not depend on whether a model was created in between.
     states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)

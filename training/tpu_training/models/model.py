@@ -1,7 +1,5 @@
 """A model: created, checked while its first step is traced, its variables named and chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -345,6 +343,7 @@ def _stateful(module: KerasModule, spec: DataSpec, given: Any) -> Metric:
     def sums(outputs: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         output = module.activated(outputs)
         labels = targets_for(metric, labels, output)
+        # Keras' own state would be one for all batches; from zeros it is the sum of this batch.
         start = [tf.constant(value) for value in zeros]
         return tuple(metric.stateless_update_state(start, labels, output, weights))
 
@@ -375,6 +374,7 @@ def _adds_up(module: KerasModule, spec: DataSpec, metric: Any) -> bool:
             metric.update_state(targets_for(metric, labels, output), output)
         return [np.asarray(variable) for variable in metric.variables]
 
+    # The first call creates the metric's variables. A mean of means, say, fails the comparison.
     state(0)
     parts = zip(state(0), state(1), state(0, 1), strict=True)
     found = all(np.allclose(first + second, both, rtol=1e-4) for first, second, both in parts)

@@ -11,8 +11,6 @@ of its section 4.2. If a block changes the shape, its shortcut has a 1x1 convolu
 normalisation of a block starts with scale zero (arXiv:1706.02677).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

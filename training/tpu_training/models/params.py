@@ -3,8 +3,6 @@
 Loads no TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import inspect

@@ -69,6 +69,7 @@ def load_file(name: str, flag: str) -> ModuleType:
     path = Path(name)
     if not path.is_file():
         raise InputError(f"--{flag}={path}: there is no such file")
+    # A name of its own, so that a user's `keras.py` or `model.py` hides no installed module.
     name = f"training_{flag}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec

@@ -208,6 +208,8 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [function.get_concrete_function()], model.module
     )
+    # Integers only: the Edge TPU runs nothing else, and one operation in floats would leave the
+    # rest of the model on the CPU.
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = lambda: (
         [image[np.newaxis].astype(np.float32)]

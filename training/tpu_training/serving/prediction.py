@@ -1,7 +1,5 @@
 """Predict with a SavedModel on this machine: arrays, a data set, image files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -95,6 +93,7 @@ class Predictor:
             yield features, 0
             return
         for begin in range(0, len(features), size):
+            # The last example is repeated: any other filling might not be valid input.
             part = features[begin : begin + size]
             filling = size - len(part)
             yield np.concatenate([part, np.repeat(part[-1:], filling, axis=0)]), filling

@@ -5,8 +5,6 @@ Paths, bodies and errors follow https://www.tensorflow.org/tfx/serving/api_rest:
 which take tf.Example, and `b64` values, because no input here is a string.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -221,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Read headers and body for a limited time, however slowly they come."""
+        # The socket's timeout is for each read only: a byte now and then would hold it for ever.
         timer = Timer(_REQUEST_SECONDS, self.connection.shutdown, [socket.SHUT_RD])
         timer.daemon = True
         timer.start()
@@ -244,6 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.headers.get_content_type() != _JSON:
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type: {_JSON}")
         else:
+            # A large body takes several times its size once it is parsed, so few are at once.
             with self.bodies if length > _SMALL_BODY_BYTES else nullcontext():
                 self._send(self.rest_api.answer("POST", self.path, self.rfile.read(length)))
 
