@@ -21,10 +21,10 @@ from tests.shuffle import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data.convert.conversion import convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data.conversion import convert
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import finish, training_batches, training_rows
+from tpu_training.data.source import Options
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params

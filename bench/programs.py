@@ -30,8 +30,8 @@ from tpu_training.checkpoints.checkpoints import Checkpoints, CheckpointWriter
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.arrays import source_of_arrays
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
 from tpu_training.job.lr_range_test import RateTrainer, Sweep, read, run_sweep, run_trials

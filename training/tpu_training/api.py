@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
 from tpu_training.job.job import MODES, Job, Result
@@ -179,7 +179,7 @@ def write_data(
     Raises:
         InputError: The directory is used, or an array has a wrong shape or type.
     """
-    from tpu_training.data.convert.arrays import source_of_arrays
+    from tpu_training.data.arrays import source_of_arrays
 
     splits = {"train": train, "test": test}
     if validation is not None:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pytest
 
 from tpu_training.compile.programs import import_tensorflow
-from tpu_training.data.convert.conversion import convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data.conversion import convert
+from tpu_training.data.source import Options
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -114,7 +114,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
         write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
         write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.data.convert.records._count_shards", lambda *_: 5)
+        patch.setattr("tpu_training.data.conversion._count_shards", lambda *_: 5)
         convert(str(folder), str(folder / "data"))
     return open_data(str(folder / "data"))
 

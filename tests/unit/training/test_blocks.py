@@ -11,7 +11,6 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.loop.step import current_replica
 from tpu_training.models.layers import BatchNorm
-from tpu_training.models.networks import ConvNorm
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import DataSpec
@@ -99,24 +98,7 @@ def test_synchronised_batch_normalisation_is_that_of_the_whole_batch_in_values_a
     assert variances == pytest.approx(np.tile(variance, (8, 1)), abs=1e-4)
 
 
-@pytest.mark.parametrize("size", [8, 10])
-def test_the_stem_on_blocks_of_pixels_is_the_stem(one_device: Cluster, size: int) -> None:
-    stem = ConvNorm(7, 3, 5, seed=1, stride=2)
-    images = tf.random.stateless_normal((2, size, size + 2, 3), (1, 2))
-    on_blocks = stem.on_blocks(images, training=False).numpy()
-    assert on_blocks == pytest.approx(stem(images, training=False).numpy(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"depth": 8, "stem": "space_to_depth"}, "--stem=space_to_depth: is for depths of 18"),
-        (
-            {"depth": 8, "batch_norm": "all_replicas", "gradient_accumulation": 2},
-            "--batch_norm=all_replicas --gradient_accumulation=2: parts of a batch pass one",
-        ),
-    ],
-)
-def test_what_excludes_each_other_is_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        step("resnet", IMAGES, **given)
+def test_statistics_of_all_replicas_exclude_gradient_accumulation() -> None:
+    message = "--batch_norm=all_replicas --gradient_accumulation=2: parts of a batch pass one"
+    with pytest.raises(InputError, match=message):
+        step("resnet", IMAGES, depth=8, batch_norm="all_replicas", gradient_accumulation=2)

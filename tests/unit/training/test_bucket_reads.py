@@ -75,7 +75,7 @@ def in_bucket(
     few = features[:TESTED], targets if targets is None else targets[:TESTED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tpu_training.data.convert.records._count_shards",
+            "tpu_training.data.conversion._count_shards",
             lambda _, count: files if count == EXAMPLES else files // 5,
         )
         write_data(str(folder), train=(features, targets), test=few)
@@ -95,7 +95,7 @@ def test_all_hosts_together_read_each_file_of_an_epoch_once(
     assert served_by_used(bucket, data, PARAMS, 2) <= MOST
 
 
-def test_so_do_four_hosts_and_one_that_keeps_it_in_memory_for_all_epochs(
+def test_four_hosts_and_a_host_with_a_memory_cache_read_each_file_once(
     bucket: Counted, data: DataSet
 ) -> None:
     assert served_by_used(bucket, data, PARAMS, 4) <= MOST

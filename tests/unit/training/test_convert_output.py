@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.data.convert.conversion import convert
+from tpu_training.data.conversion import convert
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
 
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 
 
 @NEEDS_DATASETS
-def test_a_folder_that_holds_something_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_used_output_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert("digits", str(out))
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
@@ -51,7 +51,7 @@ def test_a_folder_is_refused_before_the_source_is_read(tmp_path: Path) -> None:
 
 
 @NEEDS_DATASETS
-def test_a_conversion_that_fails_leaves_no_folder_but_those_that_were_there(
+def test_a_failed_conversion_removes_the_folders_it_created(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "photos" / "red").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_conversion_that_fails_leaves_no_folder_but_those_that_were_there(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
-def test_a_full_disk_is_told_as_such_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tensorflow as tf
@@ -81,7 +81,7 @@ def test_a_full_disk_is_told_as_such_and_leaves_nothing(
 
 
 @NEEDS_DATASETS
-def test_huge_pictures_are_told_with_what_they_cost(
+def test_huge_images_log_a_warning_with_their_size(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pillow = pytest.importorskip("PIL.Image", reason="an optional library")
@@ -98,7 +98,7 @@ def test_huge_pictures_are_told_with_what_they_cost(
 
 
 @NEEDS_DATASETS
-def test_the_last_line_says_what_has_ended(
+def test_convert_prints_the_data_set_and_output_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "convert", f"--source={pixels(tmp_path)}", f"--output={tmp_path}/o"]) == 0

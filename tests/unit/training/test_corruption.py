@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpu_training.data import corruption
-from tpu_training.data.convert.conversion import convert
-from tpu_training.data.corruption import (
+from tpu_training.data import inspection
+from tpu_training.data.conversion import convert
+from tpu_training.data.data_set import DataSet, open_data, stored_files
+from tpu_training.data.inspection import (
+    inspect,
     readable_part,
     scan,
     without_corrupt_records,
     without_unreadable_records,
 )
-from tpu_training.data.data_set import DataSet, open_data, stored_files
-from tpu_training.data.inspection import inspect
 from tpu_training.data.pipeline import training_rows
 from tpu_training.errors import DataError
 from tpu_training.models.params import Params
@@ -81,10 +81,10 @@ def test_one_more_than_the_limit_is_an_error_that_names_file_and_offset(folder: 
     assert f"{FILE}: corrupt record at offset {offsets[18]} (2 in this file)" in message
     assert "--skip_corrupt_records=1" in message
     with pytest.raises(DataError, match=f"corrupt record at offset {offsets[17]} "):
-        inspect(str(folder), grid=None)
+        inspect(str(folder))
 
 
-def test_behind_a_corrupt_length_everything_counts_as_lost(folder: Path) -> None:
+def test_all_records_after_a_corrupt_length_count_as_lost(folder: Path) -> None:
     offsets = starts(folder)
     data = damage(folder, offsets[630] + 1)
     with pytest.raises(DataError, match=rf"offset {offsets[630]} \(10 in this file\)"):
@@ -156,7 +156,7 @@ def label_of(number: int) -> Any:
     return Example(features=tf.train.Features(feature={"label": feature}))
 
 
-def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_ones(
+def test_unusable_images_and_labels_count_as_corrupt_records(
     pictures: Path,
 ) -> None:
     larger = tf.io.encode_png(tf.zeros((7, 6, 3), tf.uint8)).numpy()
@@ -177,7 +177,7 @@ def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_on
     with pytest.raises(tf.errors.InvalidArgumentError):
         readable_part(data, 3, caught.value)
     with pytest.raises(DataError, match=f"at offset {offsets[3]} "):
-        inspect(str(pictures), grid=None)
+        inspect(str(pictures))
 
 
 def test_inspect_names_a_label_that_is_out_of_range_in_raw_images_too(
@@ -185,7 +185,7 @@ def test_inspect_names_a_label_that_is_out_of_range_in_raw_images_too(
 ) -> None:
     offsets = rewrite(folder, {5: label_of(10)})
     with pytest.raises(DataError, match=f"at offset {offsets[5]} .*a label is out of range"):
-        inspect(str(folder), grid=None)
+        inspect(str(folder))
 
 
 def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
@@ -212,18 +212,18 @@ def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
         "indices[3] = 99 is not in [0, 10) [[{{node gather}}]]",
     ],
 )
-def test_an_error_that_no_record_causes_is_told_without_reading_any(
+def test_an_error_without_a_bad_record_is_raised_without_reading_any(
     folder: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     data = open_data(str(folder))
-    monkeypatch.setattr(corruption, "without_corrupt_records", lambda *_: pytest.fail("it reads"))
+    monkeypatch.setattr(inspection, "without_corrupt_records", lambda *_: pytest.fail("it reads"))
     error = tf.errors.InvalidArgumentError(None, None, message)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         readable_part(data, 5, error)
     assert caught.value is error
 
 
-def test_the_error_is_told_before_the_search_which_is_watched_file_by_file(
+def test_the_error_is_logged_before_the_search_which_reports_each_file(
     numbered: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(numbered.directory, tmp_path / "data")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpu_training.data.convert.arrays import read_idx
-from tpu_training.data.convert.conversion import convert
+from tpu_training.data.arrays import read_idx
+from tpu_training.data.conversion import convert
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.errors import DataError, InputError
 from tpu_training.models.spec import DataSpec
@@ -50,7 +50,7 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
 def test_large_splits_are_sharded_without_losing_an_example(
     tmp_path: Path, write_mnist: WriteImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpu_training.data.convert.records._SMALLEST", 10 * 784)
+    monkeypatch.setattr("tpu_training.data.conversion._SMALLEST", 10 * 784)
     write_mnist(tmp_path / "idx", train=25, test=3)
     manifest = convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     files = manifest.split("train").files

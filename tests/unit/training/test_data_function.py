@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import open_function
-from tpu_training.data.function import load_function
-from tpu_training.data.live_function import seed_of
+from tpu_training.data.function import load_function, seed_of
+from tpu_training.data.inspection import readable_part
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import DataError, InputError
 from tpu_training.job.run import python_in, refuse_unrepeatable, trace
@@ -90,7 +89,7 @@ def test_an_epoch_has_every_example_once_and_each_epoch_other_draws(data: DataSe
 
 
 @pytest.mark.parametrize("first", [2, 4, 9])
-def test_what_starts_at_a_step_goes_on_exactly(data: DataSet, first: int) -> None:
+def test_reading_from_a_later_step_gives_exactly_what_follows(data: DataSet, first: int) -> None:
     """In the first epoch, across the border of two, and two epochs on."""
     assert take(data, first, 3) == take(data, 0, 12)[first : first + 3]
 
@@ -110,7 +109,7 @@ def test_evaluation_has_every_example_once_with_weight_one(data: DataSet, hosts:
     assert sorted(seen) == list(range(7))
 
 
-def test_the_seed_alone_decides(tmp_path: Path, data: DataSet) -> None:
+def test_the_order_depends_on_the_seed_only(tmp_path: Path, data: DataSet) -> None:
     assert take(data, 0, 2) == take(open_function(write(tmp_path), 5), 0, 2)
     assert Params(seed=6).seed != PARAMS.seed
     rows = training_rows(data, Params(global_batch_size=BATCH, seed=6), 0, 1, 0).take(1)
@@ -138,7 +137,7 @@ def test_the_seed_alone_decides(tmp_path: Path, data: DataSet) -> None:
         ),
     ],
 )
-def test_what_another_pass_would_do_differently_is_refused_with_its_line(
+def test_operations_that_do_not_repeat_are_refused_with_their_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     graph = trace(load_function(write(tmp_path, (old, new)), "data"))
@@ -160,7 +159,7 @@ def test_a_seeded_function_is_not_refused_and_python_in_it_is_found(tmp_path: Pa
     [
         ("range(count)", "range(count).repeat()", r"mine\.py:5: split train never ends; leave out"),
         ("range(count)", "range(0)", r"mine\.py:5: split train is empty"),
-        (", number % 3", ", tf.strings.as_string(number)", r"yields words as labels.*data convert"),
+        (", number % 3", ", tf.strings.as_string(number)", r"yields words as labels.*class_names"),
         (
             "tf.reshape(image, (2, 1, 1))",
             "tf.reshape(tf.cast(image, tf.float32), (2, 1, 1))",
@@ -174,7 +173,7 @@ def test_a_seeded_function_is_not_refused_and_python_in_it_is_found(tmp_path: Pa
         ),
     ],
 )
-def test_what_a_data_function_gives_is_checked_before_the_first_step(
+def test_examples_of_a_data_function_are_checked_before_the_first_step(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
@@ -190,7 +189,7 @@ def failed(data: DataSet, params: Params = PARAMS) -> DataError:
     return told.value
 
 
-def test_an_epoch_that_ends_early_is_told_with_the_line(tmp_path: Path) -> None:
+def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> None:
     data = open_function(write(tmp_path, ("range(count)", "range(count - LATER * 3)")), 5)
     assert "mine.py:5: gave 20 examples in an epoch, of 23 that" in str(failed(data))
 
@@ -206,7 +205,7 @@ def test_an_epoch_that_ends_early_is_told_with_the_line(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_examples_unlike_the_first_ones_are_told_with_the_line(
+def test_examples_unlike_the_first_ones_are_reported_with_the_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     """Which only the training meets, as the look saw another epoch."""

@@ -67,7 +67,7 @@ def test_a_static_batch_is_filled_up_and_gives_the_same(
     )
 
 
-def test_int8_for_the_edge_tpu_costs_less_than_a_point_and_is_said_to_be_unchecked(
+def test_int8_loses_less_than_a_point_and_is_reported_as_unchecked(
     digits_model: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -147,7 +147,7 @@ def test_the_best_evaluation_s_checkpoint_can_be_exported_instead_of_the_newest(
     assert best.checkpoint.endswith(f"-{best.step}")
 
 
-def test_wrong_input_is_said_at_once(
+def test_invalid_options_are_refused_before_loading(
     digits_model: Path, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export = ("export", f"--output={tmp_path}/o")
@@ -172,7 +172,7 @@ def test_wrong_input_is_said_at_once(
     assert not (tmp_path / "o").exists()
 
 
-def test_a_bucket_s_writers_do_not_choose_which_file_of_the_machine_runs(tmp_path: Path) -> None:
+def test_a_model_description_in_a_bucket_cannot_run_local_files(tmp_path: Path) -> None:
     """A model's or a task's file is run where the user has named it, or the directory is local."""
     (tmp_path / "x.py").write_text("raise SystemExit('it runs')\n")
     spec = DataSpec("image", (28, 28, 1), "uint8", 10)

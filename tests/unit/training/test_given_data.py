@@ -81,7 +81,7 @@ class Fail(Callback):
             raise InterruptedError
 
 
-def test_a_job_that_goes_on_in_an_epoch_of_a_function_ends_like_an_undisturbed_one(
+def test_a_job_resumed_within_an_epoch_of_a_function_ends_with_the_same_weights(
     fit: Callable[..., tpu_training.Result], function: str, tmp_path: Path
 ) -> None:
     whole = fit(data=function, model_dir=str(tmp_path / "whole"), **SIZES)
@@ -137,7 +137,7 @@ def test_shards_are_converted_once_below_the_model_directory(
     assert with_converted_data(given) == made
 
 
-def test_what_cannot_be_converted_is_told_in_the_words_of_the_training(tmp_path: Path) -> None:
+def test_a_failed_conversion_names_the_training_flag(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="an optional library")
     (tmp_path / "broken.tar").write_bytes(b"no tar" * 100)
     with pytest.raises(

@@ -76,7 +76,9 @@ def test_an_epoch_has_every_example_once_and_each_epoch_another_order(
     assert first != sorted(first)
 
 
-def test_what_starts_at_a_step_goes_on_exactly(numbered: DataSet, params: Params) -> None:
+def test_reading_from_a_later_step_gives_exactly_what_follows(
+    numbered: DataSet, params: Params
+) -> None:
     """In the first epoch, at its end and two epochs on, in the middle of windows and files."""
     whole = take(numbered, params, 0, 30)
     for first in (5, 23):
@@ -90,7 +92,7 @@ def test_any_number_of_hosts_shares_the_same_batches(
     assert take(numbered, params, 6, 5, hosts) == take(numbered, params, 6, 5)
 
 
-def test_the_seed_alone_decides_on_the_order(numbered: DataSet) -> None:
+def test_the_order_depends_on_the_seed_only(numbered: DataSet) -> None:
     other = dataclasses.replace(PARAMS, seed=6)
     assert take(numbered, PARAMS, 0, 3) == take(numbered, PARAMS, 0, 3)
     assert take(numbered, PARAMS, 0, 3) != take(numbered, other, 0, 3)

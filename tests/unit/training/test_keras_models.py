@@ -368,7 +368,7 @@ class Last(keras.metrics.Mean):
         create(one_device, tmp_path / "own.py", wrong)
 
 
-def test_bfloat16_is_asked_for_as_of_every_model_and_the_global_policy_stays(
+def test_precision_sets_bfloat16_and_restores_the_global_policy(
     one_device: Cluster, tmp_path: Path
 ) -> None:
     state = create(one_device, tmp_path / "own.py", SUBCLASSED, precision="bfloat16")
@@ -526,7 +526,7 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         ),
     ],
 )
-def test_what_can_not_be_trained_is_told_with_its_line(
+def test_untrainable_keras_models_are_refused_with_their_line(
     one_device: Cluster, tmp_path: Path, text: str, values: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -535,7 +535,7 @@ def test_what_can_not_be_trained_is_told_with_its_line(
     assert words in str(caught.value)
 
 
-def test_a_fault_in_a_layer_is_told_with_its_line(one_device: Cluster, tmp_path: Path) -> None:
+def test_an_exception_in_a_layer_names_its_line(one_device: Cluster, tmp_path: Path) -> None:
     from tpu_training.errors.catalog import translate
 
     text = SUBCLASSED.replace("return x * self.factor", "return x * self.no_such")
@@ -546,7 +546,7 @@ def test_a_fault_in_a_layer_is_told_with_its_line(one_device: Cluster, tmp_path:
     )
 
 
-def test_arguments_that_create_model_does_not_know_are_refused(tmp_path: Path) -> None:
+def test_unknown_arguments_of_create_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def create_model(shape):\n    pass\n")
     with pytest.raises(InputError, match="create_model takes shape; expected params, spec, seed"):
         load_model(str(tmp_path / "own.py"))

@@ -255,7 +255,7 @@ def test_a_manifest_that_announces_other_examples_than_the_files_hold_is_an_erro
             )()
 
 
-def test_a_loss_that_is_no_number_ends_the_job_and_spares_the_last_checkpoint(
+def test_a_nan_loss_ends_the_job_and_keeps_the_last_checkpoint(
     one_device: Cluster, data: DataSet, alone: TrainState, tmp_path: Path
 ) -> None:
     alone.step.assign(6)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.arrays import source_of_arrays
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params

@@ -21,7 +21,7 @@ def refuse_with(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     monkeypatch.setattr(tf.io.gfile, "GFile", refuse)
 
 
-def test_results_for_a_bucket_that_does_not_exist_are_wrong_input(
+def test_a_model_directory_in_a_missing_bucket_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse_with(monkeypatch, NO_BUCKET)

@@ -50,7 +50,7 @@ def test_a_file_of_the_users_own_adds_parameters_with_hints_and_help(tmp_path: P
         (OWN.partition("def")[0], "lacks a function `create_model"),
     ],
 )
-def test_a_file_that_is_no_model_says_what_is_missing(
+def test_a_file_without_a_model_is_refused_with_what_it_lacks(
     tmp_path: Path, text: str, words: str
 ) -> None:
     (tmp_path / "own.py").write_text(text)

@@ -53,7 +53,7 @@ def test_a_wider_resnet_has_more_channels_in_all_stages() -> None:
     assert weights(wide) / weights(create("resnet", CIFAR, depth=20)) == pytest.approx(4, abs=0.05)
 
 
-def test_a_depth_that_no_resnet_has_is_named_with_those_there_are() -> None:
+def test_an_unknown_resnet_depth_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"--depth=21: .* expected one of 8, 14, 18, 20"):
         create("resnet", CIFAR, depth=21)
 
@@ -63,7 +63,7 @@ def test_heads_have_to_divide_the_hidden_size() -> None:
         create("bert", SENTENCES, hidden_size=100, heads=3)
 
 
-def test_a_model_of_text_says_so_when_it_gets_images() -> None:
+def test_a_text_model_refuses_images() -> None:
     with pytest.raises(InputError, match="takes text, but the data set holds image"):
         create("bert", CIFAR)
 
@@ -79,7 +79,7 @@ def test_padding_changes_nothing() -> None:
     assert model(ids).numpy() == pytest.approx(wider(padded).numpy(), abs=1e-5)
 
 
-def test_a_row_of_nothing_but_padding_stays_finite() -> None:
+def test_a_row_of_only_padding_stays_finite() -> None:
     import tensorflow as tf
 
     logits = create("bert", SENTENCES)(tf.zeros((1, 12), tf.int32))

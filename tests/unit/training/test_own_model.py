@@ -115,7 +115,7 @@ def test_a_loss_that_is_not_one_for_each_example_is_refused(
         ("Net.__new__(Net)", "has no trainable variables: keep layers and variables as attributes"),
     ],
 )
-def test_what_is_no_model_is_refused(
+def test_a_return_value_that_is_not_a_model_is_refused(
     one_device: Cluster, tmp_path: Path, made: str, words: str
 ) -> None:
     text = HEAD + NET.replace("Net(params, spec, seed)", made)
@@ -134,7 +134,7 @@ def test_what_is_no_model_is_refused(
         ("        super().__init__()", "        spec.nothing"),
     ],
 )
-def test_a_fault_inside_the_file_is_told_with_its_line(
+def test_an_exception_in_the_file_names_its_line(
     one_device: Cluster, tmp_path: Path, old: str, new: str
 ) -> None:
     helper = (
@@ -149,7 +149,7 @@ def test_a_fault_inside_the_file_is_told_with_its_line(
     assert str(found).startswith(f"{tmp_path}/own.py:{line}: {type(caught.value).__name__}: ")
 
 
-def test_a_fault_that_only_shows_in_a_step_is_told_with_its_line(
+def test_an_exception_while_tracing_a_step_names_its_line(
     digits: Path, tmp_path: Path, run_here: Callable[..., None]
 ) -> None:
     """TensorFlow's message has the stack of the operation, with the user's lines last."""
@@ -179,7 +179,7 @@ def test_a_fault_that_only_shows_in_a_step_is_told_with_its_line(
         ("depth: int = base.param(9, 'x', 1, 5)", "depth: its default 9: must be at most 5"),
     ],
 )
-def test_a_field_that_is_no_parameter_is_told_with_its_line(
+def test_an_undeclared_parameter_field_is_refused_with_its_line(
     tmp_path: Path, field: str, words: str
 ) -> None:
     text = f"{HEAD}    {field}\n{NET}"
@@ -193,7 +193,7 @@ def test_a_field_that_is_no_parameter_is_told_with_its_line(
     ("text", "line"),
     [("x = 1\ndef f(:\n", 2), ("x = 1\n\nx = unknown\n", 3), ("import os\nos.nothing()\n", 2)],
 )
-def test_a_file_that_can_not_be_loaded_is_told_with_its_line(
+def test_a_file_that_fails_to_load_is_refused_with_its_line(
     tmp_path: Path, text: str, line: int
 ) -> None:
     (tmp_path / "own.py").write_text(text)

@@ -67,7 +67,9 @@ def test_an_unknown_name_is_an_error_that_quotes_it(name: str) -> None:
         ("precision", "float8", "expected one of auto, float32, bfloat16"),
     ],
 )
-def test_a_wrong_setting_says_what_would_be_right(name: str, value: str, words: str) -> None:
+def test_an_invalid_parameter_is_refused_with_what_is_expected(
+    name: str, value: str, words: str
+) -> None:
     with pytest.raises(ParamsError) as caught:
         build_params({}, [(name, value)], ["tpu", "model-dir"])
     assert words in str(caught.value)

@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data import preprocessing
-from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.conversion import Storage, store
-from tpu_training.data.convert.source import IMAGE, Options, Source, pick, split_at_random
+from tpu_training.data.arrays import source_of_arrays
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
+from tpu_training.data.source import IMAGE, Options, Source, pick, split_at_random
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
@@ -233,7 +233,7 @@ def test_more_data_services_than_rows_of_a_batch_are_refused(bars: Path) -> None
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://a:1", "grpc://a", "grpc://a:1,b:2"])
-def test_an_address_that_is_none_of_a_data_service_is_refused(bars: Path, address: str) -> None:
+def test_an_invalid_data_service_address_is_refused(bars: Path, address: str) -> None:
     params = dataclasses.replace(PARAMS, data_service=address)
     wrong = address.split(",")[-1]
     with pytest.raises(InputError, match=f"--data_service={wrong}: expected grpc://HOST:PORT"):

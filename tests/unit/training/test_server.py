@@ -44,7 +44,7 @@ def url() -> Iterator[str]:
         ({"Content-Type": "text/plain"}, 415, "expected Content-Type: application/json"),
     ],
 )
-def test_what_a_web_page_can_make_a_browser_send_is_refused(
+def test_requests_that_a_web_page_can_forge_are_refused(
     url: str, headers: dict[str, str], status: int, words: str
 ) -> None:
     answer = requests.post(f"{url}:predict", data=b"{}", headers=AS_JSON | headers, timeout=30)
@@ -55,7 +55,7 @@ def test_what_a_web_page_can_make_a_browser_send_is_refused(
 
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1", "[::1]:8501", "trainer"])
-def test_this_machine_goes_by_addresses_and_names_without_a_domain(url: str, host: str) -> None:
+def test_hosts_without_a_domain_are_accepted(url: str, host: str) -> None:
     assert requests.post(f"{url}:predict", headers={"Host": host}, timeout=30).status_code == 415
 
 
@@ -69,7 +69,7 @@ def test_a_body_without_a_length_or_with_a_wrong_one_is_refused(url: str, length
     assert "expected a Content-Length of at most" in answer.json()["error"]
 
 
-def test_a_request_that_comes_byte_by_byte_ends(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_request_times_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.2)
     with socket.create_connection((LOOPBACK, int(url.split(":")[2].split("/")[0]))) as slow:
         slow.settimeout(0.02)
@@ -87,7 +87,7 @@ def drip(slow: socket.socket) -> None:
             slow.sendall(b"G")
 
 
-def test_silent_and_slow_connections_end_and_there_are_only_so_many(
+def test_idle_connections_time_out_and_their_number_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "_CONNECTIONS", 2)

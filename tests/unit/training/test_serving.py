@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tpu_training.__main__ import main
 from tpu_training.commands.serving import LOOPBACK
-from tpu_training.data.convert.text import Tokenizer
 from tpu_training.data.manifest import parse_manifest
+from tpu_training.data.text import Tokenizer
 from tpu_training.serving.export import export_saved_model
 from tpu_training.serving.model import restore_model
 from tpu_training.serving.prediction import Predictor, TensorInfo
@@ -187,7 +187,7 @@ def test_a_data_set_is_predicted_with_its_labels(
     assert sum(lines[0]["probabilities"]) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_picture_files_are_predicted_in_any_size(
+def test_image_files_of_any_size_are_predicted(
     saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "pictures"
@@ -208,7 +208,7 @@ def test_picture_files_are_predicted_in_any_size(
     assert "there is no such file" in capsys.readouterr().err
 
 
-def test_a_directory_without_a_saved_model_is_wrong_input(
+def test_a_directory_without_a_saved_model_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["serve", f"--saved-model={tmp_path}", "--port=0"]

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.conversion import Storage, convert, load_source
-from tpu_training.data.convert.source import Options
-from tpu_training.data.convert.tables import image_content
+from tpu_training.data.conversion import Storage, convert, load_source
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import Manifest
 from tpu_training.data.preprocessing import parse_examples
+from tpu_training.data.source import Options
+from tpu_training.data.tables import image_content
 from tpu_training.errors import DataError, InputError
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -75,7 +75,7 @@ def test_a_folder_of_images_keeps_them_encoded_with_the_folders_as_classes(tmp_p
             assert mean == pytest.approx(color, abs=3)
         seen += images
     assert len(set(seen)) == 9
-    found = inspect(str(tmp_path / "out"), grid=None)
+    found = inspect(str(tmp_path / "out"))
     assert found.splits["train"].smallest[0] == 20
     assert "sizes from 20x16 to 24x30" in str(found)
 
@@ -109,7 +109,7 @@ def an_empty_class(folder: Path) -> None:
         (an_empty_class, "white: this class's folder contains no image"),
     ],
 )
-def test_a_folder_with_something_wrong_is_named_and_nothing_is_left(
+def test_a_broken_image_folder_is_named_and_leaves_no_output(
     tmp_path: Path, damage: Callable[[Path], None], words: str
 ) -> None:
     write_folder(tmp_path / "colors")
@@ -137,7 +137,7 @@ def test_the_pixels_of_a_csv_file_become_square_images(tmp_path: Path) -> None:
     assert [image[0, 0, 0] % 3 for image in images] == labels
 
 
-def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_path: Path) -> None:
+def test_csv_texts_become_tokens_with_a_vocabulary_next_to_them(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     lines = [f'"{text}",{"neg" if "bad" in text else "pos"}' for text in TEXTS]
     (tmp_path / "s" / "train.csv").write_text("\n".join(["text,label", *lines]))
@@ -159,7 +159,7 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         "[PAD]",
     ]
     assert label == 1
-    assert inspect(str(tmp_path / "out"), None).splits["test"].mean_length == 7
+    assert inspect(str(tmp_path / "out")).splits["test"].mean_length == 7
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         ("label,text\n1,a", "into 1 for training and 0 for testing"),
     ],
 )
-def test_a_wrong_csv_file_is_one_message(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_csv_file_fails_with_one_message(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "data.csv").write_text(text)
     with pytest.raises(InputError) as caught:
         to_out(tmp_path / "data.csv")
@@ -235,7 +235,7 @@ def test_a_label_that_only_the_test_split_has_is_named_with_its_row(tmp_path: Pa
     [("latin-1", "line 3 .*`iconv -f LATIN1 -t UTF-8 data.csv"), ("utf-16", "line 1 .*-f UTF-16 ")],
 )
 @pytest.mark.parametrize("rows", ["text,label\nb,0\ncafé,1\n", "p1,label\n1,thé\n2,café\n"])
-def test_a_file_in_another_encoding_comes_with_the_command_that_mends_it(
+def test_a_file_that_is_not_utf8_is_refused_with_the_command_that_converts_it(
     tmp_path: Path, encoding: str, command: str, rows: str
 ) -> None:
     (tmp_path / "data.csv").write_bytes(rows.replace("thé", "the").encode(encoding))
@@ -250,16 +250,14 @@ def test_a_file_in_another_encoding_comes_with_the_command_that_mends_it(
         (["[UNK]", "[PAD]", "[CLS]", "[SEP]"], r"has \[PAD\] at 1; it must be the first"),
     ],
 )
-def test_a_vocabulary_that_is_none_is_refused(
-    tmp_path: Path, tokens: list[str], words: str
-) -> None:
+def test_an_invalid_vocabulary_is_refused(tmp_path: Path, tokens: list[str], words: str) -> None:
     (tmp_path / "data.csv").write_text("text,label\n" + "a,0\nb,1\n" * 5)
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     with pytest.raises(DataError, match=words):
         to_out(tmp_path / "data.csv", Storage(vocabulary=str(tmp_path / "vocab.txt")))
 
 
-def test_lines_of_a_label_and_a_text_are_said_to_be_no_table(
+def test_a_text_file_that_looks_like_a_table_of_labels_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "play.txt").write_text("Enter a king.\tHe speaks.\n" * 40)
@@ -270,7 +268,7 @@ def test_lines_of_a_label_and_a_text_are_said_to_be_no_table(
     assert "reviews.txt becomes the text of a language model, but its lines look" in caplog.text
 
 
-def test_names_and_links_in_a_source_lead_to_no_other_file_of_the_machine(tmp_path: Path) -> None:
+def test_links_in_a_source_cannot_read_files_outside_of_it(tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(bytes(tf.io.encode_png(picture((1, 2, 3), 6, 6)).numpy()))
     write_folder(tmp_path / "photos")
@@ -286,7 +284,7 @@ def test_names_and_links_in_a_source_lead_to_no_other_file_of_the_machine(tmp_pa
 
 
 @pytest.mark.parametrize("path", ["{}/secret.png", "../secret.png"])
-def test_a_row_of_hugging_face_names_no_other_file_of_the_machine(
+def test_paths_in_a_hugging_face_row_cannot_read_files_outside_the_source(
     tmp_path: Path, path: str
 ) -> None:
     value = {"bytes": None, "path": path.format(tmp_path)}
@@ -361,6 +359,6 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
         convert(str(tmp_path), str(tmp_path / "out"))
 
 
-def test_something_else_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
+def test_an_unknown_source_is_refused_with_the_known_formats(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown format; .*CSV"):
         convert(str(tmp_path), str(tmp_path / "out"))

@@ -52,7 +52,7 @@ def test_a_text_becomes_characters_each_of_which_is_predicted_once(tmp_path: Pat
     assert all(a[-1] == b[0] for a, b in itertools.pairwise(pieces))
     assert targets.shape == (6,)
     assert data.manifest.spec.targets == "nothing"
-    assert "targets: nothing" in str(inspect(data.directory, None))
+    assert "targets: nothing" in str(inspect(data.directory))
 
 
 @NEEDS_DATASETS
@@ -70,11 +70,11 @@ def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
     expected = {tuple(float(part) for part in row.split(",")) for row in values}
     assert {tuple(row) for row in targets.tolist()} == expected
     assert f"{names.split(',')[0]}" in data.manifest.to_json()
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 @NEEDS_DATASETS
-def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
+def test_pixel_columns_may_come_with_columns_of_numbers_to_learn(tmp_path: Path) -> None:
     rows = [",".join(map(str, [i, 10, i / 4, 20, 30])) for i in range(20)]
     (tmp_path / "p.csv").write_text("\n".join(["a,b,age,c,d", *rows]) + "\n")
     data = convert(tmp_path / "p.csv", "--target=age")
@@ -93,7 +93,7 @@ def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
         (("--target=age", "--label=age"), "--label, --target and --labels exclude each other"),
     ],
 )
-def test_text_where_numbers_belong_is_named_with_its_row(
+def test_a_non_numeric_target_is_named_with_its_row(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     (tmp_path / "p.csv").write_text("text,age\na,1\nb,2\nc,old\n")
@@ -118,7 +118,7 @@ def test_words_have_a_class_each(tmp_path: Path) -> None:
         (("the", 2), ("rhine", 0), ("flows", 2), ("[PAD]", -1)),
         (("anna", 1), ("sleeps", 2), ("[PAD]", -1), ("[PAD]", -1)),
     }
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 def test_a_word_without_a_class_is_named_with_its_line(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_masks_are_stored_with_their_images(tmp_path: Path) -> None:
     counts = [int((mask == 2).sum()) for mask in masks]
     assert counts == [3 * int(image[0, 0, 0]) // 20 for image in images]
     assert set(np.unique(masks)) <= {-1, 2}
-    inspect(data.directory, None)
+    inspect(data.directory)
 
 
 def test_a_mask_of_another_size_is_refused(tmp_path: Path) -> None:

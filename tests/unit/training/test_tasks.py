@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
-from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.arrays import source_of_arrays
+from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
@@ -246,7 +246,7 @@ def test_perplexity_is_over_tokens_and_not_over_examples(trained: Get, task: str
     assert found.after["perplexity"] == pytest.approx(np.exp(expected), rel=1e-5)
 
 
-def test_a_causal_model_learns_the_next_token_and_pays_no_heed_to_padding(
+def test_a_causal_model_learns_the_next_token_and_ignores_padding(
     trained: Get,
 ) -> None:
     features, _ = read(trained("causal_lm").data)
@@ -267,13 +267,13 @@ def test_an_example_is_masked_alike_in_every_evaluation_whatever_its_batch(
 
 def test_fifteen_in_a_hundred_tokens_are_targets_and_most_of_them_hidden() -> None:
     from tpu_training.models.step_context import step_context
-    from tpu_training.tasks.masked_lm import prepare
+    from tpu_training.tasks.built_in import hide_tokens
 
     spec = DataSpec("text", (64,), "int32", 2, vocabulary=100)
     ids = tf.constant(RANDOM.integers(1, 100, (512, 64)), tf.int32)
     with step_context(tf.constant([1, 2])):
         for training in (True, False):
-            shown, targets = (x.numpy() for x in prepare(spec)(ids, ids, training))
+            shown, targets = (x.numpy() for x in hide_tokens(spec)(ids, ids, training))
             chosen = targets >= 0
             assert chosen.mean() == pytest.approx(0.15, abs=0.01)
             assert (shown[chosen] == 100).mean() == pytest.approx(0.8, abs=0.02)
@@ -283,15 +283,14 @@ def test_fifteen_in_a_hundred_tokens_are_targets_and_most_of_them_hidden() -> No
 
 
 def test_label_smoothing_of_places_is_that_of_examples_where_each_has_one_place() -> None:
-    from tpu_training.tasks.classification import softmax_cross_entropy
-    from tpu_training.tasks.segmentation import losses
+    from tpu_training.tasks.built_in import place_losses, softmax_cross_entropy
 
     logits = tf.constant(RANDOM.normal(size=(6, 4)), tf.float32)
     targets = tf.constant([0, 1, 2, 3, 1, 2])
     params = dataclasses.replace(PARAMS, label_smoothing=0.2)
-    each = losses(logits[:, None, None], targets[:, None, None], params)
+    each = place_losses(logits[:, None, None], targets[:, None, None], params)
     np.testing.assert_allclose(each, softmax_cross_entropy(logits, targets, params), rtol=1e-5)
-    assert np.abs(each - losses(logits[:, None, None], targets[:, None, None], PARAMS)).min() > 0
+    assert np.abs(each - softmax_cross_entropy(logits, targets, PARAMS)).min() > 0
 
 
 def test_eight_replicas_count_what_one_does(cluster: Cluster, trained: Get) -> None:
@@ -306,11 +305,11 @@ def test_eight_replicas_count_what_one_does(cluster: Cluster, trained: Get) -> N
     assert figures == pytest.approx(one.after, rel=1e-5)
 
 
-def test_no_later_token_changes_what_a_causal_bert_says_of_an_earlier_one() -> None:
+def test_a_causal_bert_does_not_depend_on_later_tokens() -> None:
     definition = load_model("bert")
-    from tpu_training.tasks.causal_lm import model_spec
+    from tpu_training.tasks.built_in import next_token_spec
 
-    spec = model_spec(DataSpec("text", (9,), "int32", 2, vocabulary=20))
+    spec = next_token_spec(DataSpec("text", (9,), "int32", 2, vocabulary=20))
     params = dataclasses.replace(definition.params(), precision="float32")
     model = definition.create_model(params, spec, 1)
     ids = np.asarray(RANDOM.integers(1, 20, (2, 8)), np.int32)
@@ -342,7 +341,7 @@ def test_a_task_that_does_not_fit_the_data_is_refused(
     assert words in str(caught.value)
 
 
-def test_a_model_of_one_row_for_an_example_refuses_a_task_that_wants_one_for_each_pixel(
+def test_a_model_with_one_output_per_example_refuses_segmentation(
     trained: Get, one_device: Cluster
 ) -> None:
     manifest = trained("segmentation").data.manifest
@@ -431,7 +430,7 @@ def test_a_task_of_ones_own_is_a_file(trained: Get, one_device: Cluster, tmp_pat
         ),
     ],
 )
-def test_what_a_task_does_wrong_is_told_with_its_line_before_the_first_step(
+def test_errors_of_an_own_task_name_its_line_before_the_first_step(
     trained: Get, one_device: Cluster, tmp_path: Path, old: str, new: str, line: str, words: str
 ) -> None:
     own = with_own_task(tmp_path / "years.py", old, new)
@@ -442,7 +441,7 @@ def test_what_a_task_does_wrong_is_told_with_its_line_before_the_first_step(
     assert f"years.py:{number}: {words}" in str(caught.value)
 
 
-def test_a_fault_inside_a_metric_is_told_with_its_line(
+def test_an_exception_in_a_metric_names_its_line(
     trained: Get, one_device: Cluster, tmp_path: Path
 ) -> None:
     own = with_own_task(tmp_path / "years.py", "outputs[:, 0] - targets[:, 0]", "outputs.nothing")

@@ -22,7 +22,7 @@ from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.step_context import next_seed, record_statistic
-from tpu_training.tasks.classification import softmax_cross_entropy
+from tpu_training.tasks.built_in import softmax_cross_entropy
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

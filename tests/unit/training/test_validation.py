@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tpu_training.commands.cli import parse
-from tpu_training.data.corruption import without_corrupt_records
 from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.inspection import without_corrupt_records
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction
@@ -76,12 +76,12 @@ def test_the_seed_alone_chooses_the_records(numbered: DataSet) -> None:
 CHOSEN = [number for number in range(103) if (number + number // 5) % 5 == 1]
 
 
-def test_each_class_is_held_out_though_the_source_has_them_in_turn(numbered: DataSet) -> None:
+def test_every_class_is_held_out_if_the_source_alternates_classes(numbered: DataSet) -> None:
     held = held_out(hold_out(numbered, PARAMS))
     assert {number % 10 for number in held} == set(range(10))
 
 
-def test_records_that_are_skipped_move_no_other_from_one_part_to_the_other(
+def test_skipped_records_do_not_change_which_others_are_held_out(
     numbered: DataSet, tmp_path: Path
 ) -> None:
     shutil.copytree(numbered.directory, tmp_path / "data")
@@ -122,7 +122,7 @@ def test_a_tenth_is_held_out_where_evaluations_between_the_loops_have_no_other_s
         ("--patience=3", "--patience=3: .*--evaluation_interval=STEPS"),
     ],
 )
-def test_what_can_not_be_validated_with_is_refused_before_tensorflow_loads(
+def test_invalid_validation_settings_are_refused_before_tensorflow_loads(
     numbered: DataSet, tmp_path: Path, given: str, message: str
 ) -> None:
     job = parse(["train", f"--data={numbered.directory}", f"--model-dir={tmp_path}", given])
@@ -130,7 +130,9 @@ def test_what_can_not_be_validated_with_is_refused_before_tensorflow_loads(
         check_local_files(job)  # type: ignore[arg-type]
 
 
-def test_a_fraction_beside_a_split_of_the_data_set_is_refused(numbered: DataSet) -> None:
+def test_a_validation_fraction_is_refused_if_the_data_set_has_a_validation_split(
+    numbered: DataSet,
+) -> None:
     held = hold_out(numbered, PARAMS)
     with pytest.raises(InputError, match="has a split validation of 21 examples; omit it"):
         with_fraction(PARAMS, held.manifest)
@@ -165,7 +167,7 @@ def test_the_best_is_chosen_on_the_validation_set_and_the_test_set_looked_at_onc
     assert (stopped / "best" / f"ckpt-{metrics['best_step']}.index").exists()
 
 
-def test_training_ends_when_so_many_evaluations_brought_nothing_better(
+def test_training_stops_after_patience_evaluations_without_improvement(
     stopped: Path, bars: Path, run_here: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = json.loads((stopped / "metrics.json").read_text())
@@ -176,7 +178,7 @@ def test_training_ends_when_so_many_evaluations_brought_nothing_better(
     assert json.loads((stopped / "metrics.json").read_text())["steps"] == metrics["steps"]
 
 
-def test_a_model_that_has_learned_from_what_would_be_held_out_is_refused(
+def test_a_checkpoint_trained_on_held_out_records_is_refused(
     stopped: Path, bars: Path, run_here: Callable[..., None]
 ) -> None:
     where = ("train", f"--data={bars}", f"--model-dir={stopped}", *SIZES)

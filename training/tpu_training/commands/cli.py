@@ -185,19 +185,16 @@ def _add_data(modes: Any) -> None:
     inspect = add_command(
         actions,
         "inspect",
-        lambda known: partial(_inspect_data, known.data, known.json, known.grid),
+        lambda known: partial(_inspect_data, known.data, known.json),
         help="show counts, shapes and classes of a data set; verify its checksums",
     )
     inspect.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
     inspect.add_argument("--json", action="store_true", help="print the same as JSON")
-    inspect.add_argument(
-        "--grid", metavar="FILE.png", help="also draw the first images of each class"
-    )
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
-    from tpu_training.data.convert.conversion import Storage
-    from tpu_training.data.convert.source import Options
+    from tpu_training.data.conversion import Storage
+    from tpu_training.data.source import Options
 
     if known.output.startswith("gs://"):
         raise InputError(
@@ -230,7 +227,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
     )
 
     def run() -> int:
-        from tpu_training.data.convert.conversion import convert
+        from tpu_training.data.conversion import convert
 
         manifest = convert(known.source, known.output, options, storage)
         print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
@@ -239,11 +236,11 @@ def _build_convert(known: argparse.Namespace) -> Command:
     return run
 
 
-def _inspect_data(data: str, as_json: bool, grid: str | None) -> int:
+def _inspect_data(data: str, as_json: bool) -> int:
     """Print what is in it; DataError when a file is not what its checksum says."""
     from tpu_training.data.inspection import inspect
 
-    found = inspect(data, grid)
+    found = inspect(data)
     print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
     return 0
 

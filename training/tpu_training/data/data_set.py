@@ -1,9 +1,6 @@
 """Open a data set in a directory or bucket, or that of a user's function, and check it."""
 
-from __future__ import annotations
-
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,32 +10,10 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
-from tpu_training.data.function import (
-    ENDLESS,
-    DataFunction,
-    is_endless,
-    load_function,
-)
-from tpu_training.data.live_function import Form, LiveFunction, form_of, seed_of
-from tpu_training.data.manifest import (
-    FILE_NAME,
-    NO_CLASS,
-    TEST,
-    TOKENS,
-    TRAIN,
-    VALIDATION,
-    DataFile,
-    Manifest,
-    Split,
-    is_function,
-    no_manifest,
-    parse_manifest,
-    stored_spec,
-)
+from tpu_training.data import function as functions
+from tpu_training.data import manifest as manifests
 from tpu_training.data.shards import Readable, Shards
 from tpu_training.errors import DataError, InputError
-from tpu_training.errors.catalog import user_line
-from tpu_training.models.spec import LABELS, MASK, NOTHING, NUMBERS
 
 
 @dataclass(frozen=True)
@@ -55,11 +30,11 @@ class DataSet:
     """
 
     directory: str
-    manifest: Manifest
+    manifest: manifests.Manifest
     damaged: Mapping[str, Readable] = field(default_factory=dict)
     left_out: int = 0
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    function: LiveFunction | None = None
+    function: functions.LiveFunction | None = None
 
     def paths(self, split: str) -> list[str]:
         """Return the paths of the files of `split`."""
@@ -69,6 +44,7 @@ class DataSet:
         """Return the files of `split` for the input pipeline."""
         files_here = self.manifest.split(split).files
         names = [file.name for file in files_here]
+        # A file that two splits share counts for each by its share of the records.
         stored = {file.name: file.examples for file in stored_files(self)}
         shares = [file.bytes * file.examples // max(stored[file.name], 1) for file in files_here]
         damaged = {
@@ -80,7 +56,7 @@ class DataSet:
             sum(shares),
             {f"{self.directory}/{name}": places for name, places in damaged.items()},
             {f"{self.directory}/{n}": self.held[n] for n in names if n in self.held},
-            split != VALIDATION,
+            split != manifests.VALIDATION,
         )
 
     def read_file(self, name: str) -> tf.data.Dataset:
@@ -90,9 +66,9 @@ class DataSet:
         return Shards((path,), (0,), 0, places).read(tf.constant(0))
 
 
-def stored_files(data: DataSet) -> Iterator[DataFile]:
+def stored_files(data: DataSet) -> Iterator[manifests.DataFile]:
     """Yield each file once, with the number of all its records, of whichever split."""
-    counts: dict[str, DataFile] = {}
+    counts: dict[str, manifests.DataFile] = {}
     for split in data.manifest.splits.values():
         for file in split.files:
             before = counts[file.name].examples if file.name in counts else 0
@@ -105,7 +81,7 @@ def belongs(data: DataSet, split: str, name: str, places: Readable) -> Readable:
     if name not in data.held:
         return places
     held = set(data.held[name].tolist())
-    return tuple(place for place in places if (place[2] in held) == (split == VALIDATION))
+    return tuple(place for place in places if (place[2] in held) == (split == manifests.VALIDATION))
 
 
 def open_data(directory: str) -> DataSet:
@@ -115,11 +91,12 @@ def open_data(directory: str) -> DataSet:
         DataError: With every missing file and every wrong size.
     """
     directory = directory.rstrip("/")
-    path = f"{directory}/{FILE_NAME}"
+    path = f"{directory}/{manifests.FILE_NAME}"
     text = files.read_text(path)
     if text is None:
-        raise no_manifest(directory)
-    data = DataSet(directory, parse_manifest(text, path))
+        raise manifests.no_manifest(directory)
+    data = DataSet(directory, manifests.parse_manifest(text, path))
+    # Sizes find an interrupted copy in one request; checksums would read the whole data set.
     sizes, problems = files.sizes(directory), []
     for file in stored_files(data):
         if file.name not in sizes:
@@ -140,7 +117,7 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
     Raises:
         InputError: A host can't read the data.
     """
-    path = f"{data.directory}/{FILE_NAME}"
+    path = f"{data.directory}/{manifests.FILE_NAME}"
     for host in cluster.worker_hosts():
         try:
             with tf.device(host):
@@ -153,126 +130,23 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
             ) from error
 
 
-_SPLITS = (TRAIN, TEST, VALIDATION)
-_BATCH = 1024
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """How many examples a split has, its highest class and its highest token id."""
-
-    examples: int
-    target: int = 0
-    token: int = 0
-
-
 def open_given(data: str, seed: int) -> DataSet:
     """Return the data set that --data names: of a function in a file, or in a directory."""
-    return open_function(data, seed) if is_function(data) else open_data(data)
+    return open_function(data, seed) if manifests.is_function(data) else open_data(data)
 
 
 def open_function(path: str, seed: int) -> DataSet:
-    """Return the data set of the function in the file `path`.
-
-    Reads all examples once, unless the function says their number and the file `class_names`.
+    """Return the data set of the function in the file `path`, each split as if it were one file.
 
     Raises:
-        InputError: The function fails; or, a DataError, its examples are no good. With FILE:LINE.
+        InputError: The function fails, or its examples can't be trained on; with FILE:LINE.
     """
-    function = load_function(path, "data")
-    found = {split: function(split, seed_of(seed, 0)) for split in _SPLITS}
-    if found[TRAIN] is None:
-        raise DataError(f"{function.place}: returned None for the split {TRAIN}")
-    given = {split: rows for split, rows in found.items() if rows is not None}
-    forms = {
-        split: _form(rows, f"{function.place}: split {split}") for split, rows in given.items()
+    live = functions.look(functions.load_function(path, "data"), functions.seed_of(seed, 0))
+    splits = {
+        split: manifests.Split(count, (manifests.DataFile(split, count, 0, ""),))
+        for split, count in live.examples.items()
     }
-    form = forms[TRAIN]
-    for split, other in forms.items():
-        if other != form:
-            raise DataError(f"{function.place}: split {split} yields {other}, split {TRAIN} {form}")
-    looked = {
-        split: _look(rows, form, function, f"{function.place}: split {split}")
-        for split, rows in given.items()
-    }
-    spec = stored_spec(
-        form.encoding,
-        form.shape,
-        _classes(form, looked, function),
-        1 + max(each.token for each in looked.values()) if form.encoding == TOKENS else 0,
-        form.targets,
-    )
     name = path.rpartition("/")[2].removesuffix(".py")
-    splits = {split: _split(split, each.examples) for split, each in looked.items()}
-    counts = {split: each.examples for split, each in looked.items()}
-    live = LiveFunction(function, form.encoding, spec, counts)
-    return DataSet(
-        path, Manifest(name, spec, form.encoding, splits, function.class_names), function=live
-    )
-
-
-def _form(rows: tf.data.Dataset, place: str) -> Form:
-    if is_endless(rows):
-        raise DataError(f"{place} {ENDLESS}")
-    try:
-        first = next(iter(rows), None)
-    except tf.errors.OpError as error:
-        raise _failed(error, place) from error
-    if first is None:
-        raise DataError(f"{place} is empty")
-    return form_of(first, place)
-
-
-def _look(rows: tf.data.Dataset, form: Form, function: DataFunction, place: str) -> _Looked:
-    """Count the examples, and find the highest class and token, where nothing else says so."""
-    count = int(rows.cardinality())
-    named = form.targets in (LABELS, NUMBERS, NOTHING) or function.class_names
-    if count >= 0 and named and form.encoding != TOKENS:
-        return _Looked(count)
-    logger.info("data: looking once through the examples of %s", place)
-
-    def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        token = tf.reduce_max(example[0]) if form.encoding == TOKENS else 0
-        return _highest_class(example, form), tf.cast(token, tf.int64)
-
-    tops = [(-1, -1)]
-    examples = 0
-    try:
-        for targets, tokens in rows.map(highest).batch(_BATCH).as_numpy_iterator():
-            examples += len(targets)
-            tops.append((int(targets.max()), int(tokens.max())))
-    except tf.errors.OpError as error:
-        raise _failed(error, place) from error
-    target, token = np.max(tops, axis=0).tolist()
-    return _Looked(examples, target, token)
-
-
-def _highest_class(example: tuple[tf.Tensor, ...], form: Form) -> tf.Tensor:
-    if form.targets in (LABELS, NUMBERS, NOTHING):
-        return tf.zeros((), tf.int64)
-    classes = tf.cast(example[1], tf.int64)
-    if form.targets == MASK:
-        classes = tf.where(classes == NO_CLASS, tf.zeros((), tf.int64), classes)
-    return tf.reduce_max(classes)
-
-
-def _classes(form: Form, looked: Mapping[str, _Looked], function: DataFunction) -> int:
-    classes = form.width or len(function.class_names) or 1 + max(e.target for e in looked.values())
-    if function.class_names and len(function.class_names) != classes:
-        raise DataError(
-            f"{function.place}: class_names has {len(function.class_names)} names for {classes} "
-            f"{form.targets}"
-        )
-    return classes
-
-
-def _split(name: str, examples: int) -> Split:
-    """Describe a split as if it were one file."""
-    return Split(examples, (DataFile(name, examples, 0, ""),))
-
-
-def _failed(error: tf.errors.OpError, place: str) -> DataError:
-    line, reason = user_line(error) or place, error.message.strip().splitlines()[-1]
-    return DataError(f"{line}: {reason}")
+    names = live.function.class_names
+    manifest = manifests.Manifest(name, live.spec, live.encoding, splits, names)
+    return DataSet(path, manifest, function=live)

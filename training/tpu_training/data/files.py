@@ -75,9 +75,7 @@ def make_directory(path: str) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write `path`; create missing directories."""
-    make_directory(path.rpartition("/")[0] or ".")
-    with _named(path), tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
+    write_bytes(path, text.encode())
 
 
 def read_bytes(path: str) -> bytes:

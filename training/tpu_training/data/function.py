@@ -1,37 +1,46 @@
-"""A user's tf.data function, `def dataset(split, context)`: found in a file, called, converted."""
+"""A user's tf.data function, `def dataset(split, context)`: found in a file, looked at, read.
 
-from __future__ import annotations
+A training calls it for each epoch in the graph of its input, `data convert` once in eager mode.
+Both begin with the same look at its examples, which says how they would be stored in files; each
+later pass is checked against that look by operations of the graph.
+"""
 
 import inspect
-from collections.abc import Callable, Iterator
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import tensorflow as tf
 
-from tpu_training.data.convert.source import (
-    IMAGE,
-    TEXT,
-    Example,
-    Examples,
-    Options,
-    Source,
-    divide,
-    number_labels,
-    test_count,
-)
-from tpu_training.data.manifest import MAGICS, is_function
+from tpu_training.data import manifest, shards, source
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import user_line
+from tpu_training.models import spec as specs
 from tpu_training.models.registry import load_file
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-
 NAME = "dataset"
+# The form of examples that are not as the look found them, in TensorFlow's messages and in ours.
+_COUNT = re.compile(r"expected to contain (\d+) elements? but contained (?:at least |only )?(\d+)")
+_SHAPE = re.compile(
+    r"Shape of tensor \S+ (\S+) is not compatible with expected shape (\S+?)\.?$", re.M
+)
+_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+")
+_FEATURES = (
+    "bytes (height, width, channels), the content of a JPEG or PNG file, or token ids (length,)"
+)
+_TARGETS = (
+    "a whole number for a class, 0 and 1 (labels,), numbers with a point, or a class for each "
+    "token or pixel"
+)
+_BATCH = 1024
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,8 +74,6 @@ class DataFunction:
 
     def in_graph(self, split: str, seed: tf.Tensor) -> tf.data.Dataset:
         """Return the same as a part of the graph that is being traced, compiled by AutoGraph."""
-        import tensorflow as tf
-
         function = self.function
 
         @tf.function(autograph=True)  # type: ignore[untyped-decorator]
@@ -76,8 +83,6 @@ class DataFunction:
         return self._checked(lambda: rows(seed))
 
     def _checked(self, call: Callable[[], Any]) -> tf.data.Dataset:
-        import tensorflow as tf
-
         try:
             rows = call()
         except Exception as error:
@@ -94,6 +99,88 @@ class DataFunction:
         return rows
 
 
+@dataclass(frozen=True)
+class LiveFunction:
+    """A data function, and what a look at its examples found.
+
+    Attributes:
+        encoding: How its features would be stored in files, which is how they are read.
+        spec: The examples; height and width are 0 for images' files.
+        examples: Their number in each split, which every epoch must have.
+    """
+
+    function: DataFunction
+    encoding: str
+    spec: specs.DataSpec
+    examples: Mapping[str, int]
+
+    def epoch(self, split: str, seed: int, epoch: int | tf.Tensor) -> tf.data.Dataset:
+        """Return features and targets of one epoch of `split`, as a data set's files give them."""
+        return self.as_announced(self.function.in_graph(split, seed_of(seed, epoch)), split)
+
+    def as_announced(self, rows: tf.data.Dataset, split: str) -> tf.data.Dataset:
+        """Return `rows`; an operation fails where they are not as the look found them."""
+        # Shapes become static, which the compiled step needs, and ranges are asserted, since a
+        # class out of range would be a silent NaN on an accelerator.
+        checked = rows.map(self._checked)
+        return checked.apply(tf.data.experimental.assert_cardinality(self.examples[split]))
+
+    def _checked(self, *example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        features = self._features(example[0])
+        if self.spec.targets == specs.NOTHING:
+            return features, tf.zeros((), tf.int32)
+        return features, self._targets(example[1])
+
+    def _features(self, features: tf.Tensor) -> tf.Tensor:
+        if self.encoding == manifest.ENCODED:
+            return tf.ensure_shape(features, ())
+        if self.encoding == manifest.RAW:
+            with_channels = features[..., tf.newaxis] if features.shape.rank == 2 else features
+            return tf.ensure_shape(with_channels, self.spec.shape)
+        ids = tf.ensure_shape(tf.cast(features, tf.int32), self.spec.shape)
+        return _within(ids, 0, self.spec.vocabulary - 1, "token id")
+
+    def _targets(self, values: tf.Tensor) -> tf.Tensor:
+        spec = self.spec
+        targets = tf.cast(values, spec.target_dtype)
+        if spec.targets == specs.NUMBERS:
+            return tf.ensure_shape(tf.reshape(targets, (-1,)), spec.target_shape)
+        targets = tf.ensure_shape(targets, spec.target_shape)
+        if spec.targets == specs.MASK:
+            targets = tf.where(targets == manifest.NO_CLASS, specs.IGNORED, targets)
+        least = specs.IGNORED if spec.targets in (specs.TOKEN_CLASSES, specs.MASK) else 0
+        most = 1 if spec.targets == specs.LABELS else spec.classes - 1
+        return _within(targets, least, most, "class")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The examples of one split of a function, for an evaluation; as shards.Shards reads files."""
+
+    function: LiveFunction
+    split: str
+    seed: int
+
+    @property
+    def examples(self) -> int:
+        """Their number."""
+        return self.function.examples[self.split]
+
+    def read_all(self) -> tf.data.Dataset:
+        """Return all, always the same."""
+        return self.function.epoch(self.split, self.seed, 0)
+
+    def read_part(self, begin: int, end: int) -> tf.data.Dataset:
+        """Return those from number `begin` up to `end`; what comes before is read, too."""
+        return self.read_all().skip(begin).take(end - begin)
+
+
+def seed_of(seed: int, epoch: int | tf.Tensor) -> tf.Tensor:
+    """Return what a data function gets as `context.seed`, an int64 scalar."""
+    drawn = shards.key(seed, shards.FUNCTION, epoch)
+    return tf.random.stateless_uniform((), drawn, 0, tf.int64.max, tf.int64)
+
+
 def load_function(path: str, flag: str) -> DataFunction:
     """Return the function in the file that `--flag` names. Raises InputError if it has none."""
     file = load_file(path, flag)
@@ -104,148 +191,223 @@ def load_function(path: str, flag: str) -> DataFunction:
     return DataFunction(function, place, tuple(map(str, getattr(file, "class_names", ()))))
 
 
-def is_endless(rows: tf.data.Dataset) -> bool:
-    """Return whether `rows` never end."""
-    import tensorflow as tf
+def explain(error: tf.errors.OpError, place: str) -> DataError | None:
+    """Return what to tell of examples that are not as the look found them; else None."""
+    text = str(error.message)
+    if count := _COUNT.search(text):
+        problem = f"gave {count[2]} examples in an epoch, of {count[1]} that were announced"
+    elif shape := _SHAPE.search(text):
+        problem = f"gave an example of the shape {shape[1]}, the first one has {shape[2]}"
+    elif outside := _RANGE.search(text):
+        problem = f"gave {outside[0]}"
+    else:
+        return None
+    return DataError(f"{place}: {problem}; every epoch must have as many examples of the same form")
 
-    return bool(rows.cardinality() == tf.data.INFINITE_CARDINALITY)
+
+def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
+    """Return `values`; fail at run time if one is not from `least` to `most`."""
+    inside = tf.reduce_all(tf.logical_and(values >= least, values <= most))
+    message = f"a {what} other than {least} to {most}"
+    with tf.control_dependencies([tf.debugging.Assert(inside, [message])]):
+        return tf.identity(values)
 
 
-ENDLESS = "never ends; leave out repeat(): the training reads it again in each epoch"
-
-
-_SPLITS = ("train", "test", "validation")
-_WANTED = (
-    "pairs (features, label): an image of bytes (height, width, channels), a JPEG or PNG file's "
-    "content or a text; and a whole number or a word"
-)
+# The look: one pass over the first epoch, or only over its first example where the function says
+# how many there are and how many classes.
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A split's data set, with FILE:LINE of the function that made it, and its labels."""
+class Form:
+    """How features are stored, their shape, what there is to learn, and how much of it.
 
-    rows: tf.data.Dataset
-    place: str
-    labels: list[str]
-    is_image: bool
-
-    def read(self, numbers: npt.NDArray[Any]) -> Iterator[Example]:
-        """Yield the examples with these labels; this pass must give what the first one gave."""
-        count = 0
-        for count, (feature, label) in enumerate(_rows(self.rows, self.place), 1):
-            if count > len(self.labels) or _written(label) != self.labels[count - 1]:
-                break
-            value = feature if self.is_image else feature.decode("utf-8", "replace")
-            yield Example(f"{self.place}: example {count - 1}", value, int(numbers[count - 1]))
-        else:
-            if count == len(self.labels):
-                return
-        raise DataError(
-            f"{self.place}: its second pass differs from the first, after {count} of "
-            f"{len(self.labels)} examples; draw all that is random from context.seed, and shuffle "
-            "with reshuffle_each_iteration=False"
-        )
-
-
-def is_function_file(path: Path) -> bool:
-    """Return whether `path` is a Python file."""
-    return path.is_file() and is_function(path.name)
-
-
-def load_examples(path: Path, options: Options) -> Source:
-    """Call the function for each split; it returns None for one that there is not.
-
-    Reads everything once, for the labels, and again when the examples are written.
+    Attributes:
+        width: The number of labels or numbers; 0 where a class is learned.
     """
-    function = load_function(str(path), "source")
-    place = function.place
-    found = {split: _call(function, split, options.seed) for split in _SPLITS}
-    if found["train"] is None:
-        raise DataError(f"{place}: {NAME} returned None for the split train")
-    made = {s: _look(rows, f"{place}: split {s}") for s, rows in found.items() if rows is not None}
-    written = {split: each.labels for split, each in made.items()}
-    labels = number_labels(written, lambda split, n: f"{made[split].place}: example {n}")
-    splits = {split: _examples(each, labels.splits[split]) for split, each in made.items()}
-    if "test" not in splits:
-        count = test_count(splits["train"].count, options, place)
-        splits["train"], splits["test"] = divide(splits["train"], count, options.seed)
-    name = options.name or path.stem
-    kind = IMAGE if made["train"].is_image else TEXT
-    return Source(name, kind, labels.classes, splits, labels.names)
+
+    encoding: str
+    shape: tuple[int, ...]
+    targets: str
+    width: int
 
 
-def _call(function: DataFunction, split: str, seed: int) -> tf.data.Dataset | None:
-    rows = function(split, seed)
-    if rows is not None and (problem := _problem(rows)):
-        raise DataError(f"{function.place}: split {split} {problem}")
-    return rows
+def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
+    """Call `function` for all splits and look at their examples.
 
-
-def _problem(rows: tf.data.Dataset) -> str:
-    """Say what is wrong with the examples, as far as it can be known before the first one."""
-    import tensorflow as tf
-
-    if is_endless(rows):
-        return ENDLESS
-    spec = rows.element_spec
-    pair = isinstance(spec, tuple) and len(spec) == 2
-    if not pair or not all(isinstance(part, tf.TensorSpec) for part in spec):
-        return f"yields {spec}, expected {_WANTED}"
-    features, label = spec
-    is_image = features.dtype == tf.uint8 and features.shape.rank in (None, 2, 3)
-    is_file = features.dtype == tf.string and features.shape.rank == 0
-    if not (is_image or is_file):
-        return f"yields features of {_described(features)}, expected {_WANTED}"
-    if not (label.dtype.is_integer or label.dtype == tf.string) or label.shape.rank != 0:
-        return f"yields labels of {_described(label)}, expected {_WANTED}"
-    return ""
-
-
-def _described(spec: tf.TensorSpec) -> str:
-    return f"{spec.dtype.name} of the shape {spec.shape}"
-
-
-def _look(rows: tf.data.Dataset, place: str) -> _Made:
-    """Read all examples for their labels."""
-    labels: list[str] = []
-    is_image, shape = False, None
-    for feature, label in _rows(rows, place):
-        pixels = isinstance(feature, np.ndarray)
-        if not labels:
-            is_image, shape = (
-                pixels or feature.startswith(MAGICS),
-                feature.shape if pixels else None,
-            )
-        if pixels and feature.shape != shape:
+    Raises:
+        InputError: The function fails; or, a DataError, its examples can't be trained on. The
+            message begins with FILE:LINE.
+    """
+    found = {split: function(split, seed) for split in manifest.SPLITS}
+    rows = {split: part for split, part in found.items() if part is not None}
+    if manifest.TRAIN not in rows:
+        raise DataError(f"{function.place}: returned None for the split {manifest.TRAIN}")
+    # One example of each split tells the form; that the others have it is checked as they are read.
+    forms = {split: _form(part, f"{function.place}: split {split}") for split, part in rows.items()}
+    form = forms[manifest.TRAIN]
+    for split, other in forms.items():
+        if other != form:
             raise DataError(
-                f"{place}: example {len(labels)} has the shape {feature.shape}, the first one "
-                f"{shape}; resize them, or yield JPEG or PNG files' contents"
+                f"{function.place}: split {split} yields {other}, split {manifest.TRAIN} {form}"
             )
-        labels.append(_written(label))
-    if not labels:
-        raise DataError(f"{place}: is empty")
-    return _Made(rows, place, labels, is_image)
+    counts: dict[str, int] = {}
+    highest = -1, -1
+    for split, part in rows.items():
+        counts[split], *tops = _tops(part, form, function, f"{function.place}: split {split}")
+        highest = max(highest[0], tops[0]), max(highest[1], tops[1])
+    names = function.class_names
+    classes = form.width or len(names) or 1 + highest[0]
+    if names and len(names) != classes:
+        raise DataError(
+            f"{function.place}: class_names has {len(names)} names for {classes} {form.targets}"
+        )
+    vocabulary = 1 + highest[1] if form.encoding == manifest.TOKENS else 0
+    spec = manifest.stored_spec(form.encoding, form.shape, classes, vocabulary, form.targets)
+    return LiveFunction(function, form.encoding, spec, counts)
 
 
-def _rows(rows: tf.data.Dataset, place: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the examples; an error names the user's line."""
-    import tensorflow as tf
+def _form(rows: tf.data.Dataset, place: str) -> Form:
+    if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError(
+            f"{place} never ends; leave out repeat(): the training reads it again in each epoch"
+        )
+    with _named(place):
+        first = next(iter(rows), None)
+    if first is None:
+        raise DataError(f"{place} is empty")
+    return form_of(first, place)
 
-    count = 0
+
+def form_of(example: object, place: str) -> Form:
+    """Return the form of `example`, a pair of tensors or features alone.
+
+    Raises:
+        DataError: It has none that a training takes.
+    """
+    parts = example if isinstance(example, tuple) else (example,)
+    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts):
+        raise DataError(
+            f"{place} yields {type(example).__name__} of {len(parts)}, expected a pair of tensors, "
+            "features and targets"
+        )
+    encoding, shape = _encoding(parts[0], place)
+    targets = _target_kind(parts[1], encoding, shape, place) if len(parts) == 2 else specs.NOTHING
+    width = int(tf.size(parts[1])) if targets in (specs.LABELS, specs.NUMBERS) else 0
+    return Form(encoding, shape, targets, width)
+
+
+def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
+    shape = tuple(features.shape)
+    if features.dtype == tf.uint8 and len(shape) in (2, 3):
+        return manifest.RAW, (*shape, 1)[:3]
+    if features.dtype in (tf.int32, tf.int64) and len(shape) == 1:
+        return manifest.TOKENS, shape
+    if features.dtype == tf.string and not shape:
+        if features.numpy().startswith(manifest.MAGICS):
+            grey = tf.io.decode_image(features).shape[-1] == 1
+            return manifest.ENCODED, (0, 0, 1 if grey else 3)
+        raise DataError(
+            f"{place} yields texts, which must become token ids first; write them as CSV or "
+            "Parquet for `tpu-training data convert`"
+        )
+    raise DataError(f"{place} yields features of {_described(features)}, expected {_FEATURES}")
+
+
+def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], place: str) -> str:
+    found = tuple(targets.shape)
+    if targets.dtype.is_floating and len(found) < 2:
+        return specs.NUMBERS
+    if targets.dtype.is_integer or targets.dtype == tf.bool:
+        if not found:
+            return specs.CLASS
+        if encoding == manifest.RAW and found == shape[:2]:
+            return specs.MASK
+        if len(found) == 1:
+            of_tokens = encoding == manifest.TOKENS and found == shape
+            return specs.TOKEN_CLASSES if of_tokens else specs.LABELS
+    if targets.dtype == tf.string:
+        raise DataError(
+            f"{place} yields words as labels, which must be numbered; name them in class_names"
+        )
+    raise DataError(f"{place} yields targets of {_described(targets)}, expected {_TARGETS}")
+
+
+def _described(value: tf.Tensor) -> str:
+    return f"{value.dtype.name} of the shape {tuple(value.shape)}"
+
+
+def _tops(
+    rows: tf.data.Dataset, form: Form, function: DataFunction, place: str
+) -> tuple[int, int, int]:
+    """Count the examples, and find the highest class and token where nothing else says them."""
+    counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING)
+    count = int(rows.cardinality())
+    known = form.targets in counted or function.class_names
+    if count >= 0 and known and form.encoding != manifest.TOKENS:
+        return count, 0, 0
+    logger.info("data: looking once through the examples of %s", place)
+
+    def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
+        classes = tf.cast(0 if form.targets in counted else example[1], tf.int64)
+        if form.targets == specs.MASK:
+            classes = tf.where(classes == manifest.NO_CLASS, tf.zeros((), tf.int64), classes)
+        return tf.reduce_max(classes), tf.cast(token, tf.int64)
+
+    tops, examples = [(-1, -1)], 0
+    with _named(place):
+        for classes, tokens in rows.map(highest).batch(_BATCH).as_numpy_iterator():
+            examples += len(classes)
+            tops.append((int(classes.max()), int(tokens.max())))
+    return (examples, *np.max(tops, axis=0).tolist())
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Turn TensorFlow's errors into ones that begin with the user's line, or else with `place`."""
     try:
-        for feature, label in rows.as_numpy_iterator():
-            yield feature, label
-            count += 1
+        yield
     except tf.errors.OpError as error:
-        line = user_line(error) or place
-        reason = error.message.strip().splitlines()[-1]
-        raise DataError(f"{line}: after {count} examples: {reason}") from error
+        line, reason = user_line(error) or place, error.message.strip().splitlines()[-1]
+        raise explain(error, line) or DataError(f"{line}: {reason}") from error
 
 
-def _written(label: Any) -> str:
-    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+def load_examples(path: Path, options: source.Options) -> source.Source:
+    """Return what the function in the file `path` yields, for `data convert`.
 
+    The look reads everything once, the writing at least once more: two passes where a part of
+    `train` is for testing. An example of another pass could be in both parts, so each pass is
+    compared with the first, by checksums.
+    """
+    live = look(load_function(str(path), "source"), options.seed)
+    function, spec = live.function, live.spec
 
-def _examples(made: _Made, numbers: npt.NDArray[Any]) -> Examples:
-    return Examples(len(numbers), lambda: made.read(numbers))
+    def examples(split: str) -> source.Examples:
+        seen: list[int] = []
+
+        def read() -> Iterator[source.Example]:
+            rows, place = function(split, options.seed), f"{function.place}: split {split}"
+            with _named(place):
+                checked = live.as_announced(rows, split).as_numpy_iterator()
+                for number, (feature, target) in enumerate(checked):
+                    seen.extend([zlib.crc32(feature)] if number == len(seen) else [])
+                    if zlib.crc32(feature) != seen[number]:
+                        raise DataError(
+                            f"{place}: another pass gave another example {number}; draw all that "
+                            "is random from context.seed, and shuffle with a seed"
+                        )
+                    label = int(target) if spec.targets == specs.CLASS else target
+                    yield source.Example(f"{place}: example {number}", feature, label)
+
+        return source.Examples(live.examples[split], read)
+
+    splits = {split: examples(split) for split in live.examples}
+    if manifest.TEST not in splits:
+        train = splits[manifest.TRAIN]
+        count = source.test_count(train.count, options, function.place)
+        splits[manifest.TRAIN], splits[manifest.TEST] = source.divide(train, count, options.seed)
+    kind = source.TEXT if live.encoding == manifest.TOKENS else source.IMAGE
+    names = function.class_names
+    name = options.name or path.stem
+    vocabulary = spec.vocabulary
+    return source.Source(name, kind, spec.classes, splits, names, spec.targets, vocabulary)

@@ -1,11 +1,15 @@
-"""`data inspect`: read a converted data set completely, verify it and sum up its contents."""
+"""What a data set holds, and which of its records can't be used.
 
-from __future__ import annotations
+`data inspect` reads everything and sums it up. A training that meets a record that it can't read
+looks for all of them: first by the files' checksums, then by using each record as a step would.
+"""
 
 import dataclasses
-import io
-import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,19 +17,39 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.data import files, preprocessing
-from tpu_training.data.corruption import (
-    readable_part,
-    without_corrupt_records,
-    without_unreadable_records,
-)
-from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.manifest import ENCODED, Manifest
-from tpu_training.data.preprocessing import parse_examples
-from tpu_training.data.shards import Shards
-from tpu_training.errors import InputError, require_plots
-from tpu_training.models.spec import CLASS, LABELS, NOTHING, NUMBERS, DataSpec
+from tpu_training.data.data_set import DataSet, belongs, open_data, stored_files
+from tpu_training.data.function import explain
+from tpu_training.data.manifest import ENCODED, DataFile, Manifest, Split
+from tpu_training.errors import DataError
+from tpu_training.errors.catalog import describe, find_known_error
+from tpu_training.models import spec as specs
 
-_BATCH = 512
+_MEASURED_AT_ONCE, _READ_AT_ONCE = 512, 1024
+# Entries of the catalog of errors, and what the errors of a TPU's compiler say.
+_OF_DATA = ("corrupt-data", "label-out-of-range")
+_OF_COMPILER = ("Compilation failure", "TPUReplicate")
+_LENGTH_BYTES, _CRC_BYTES = 8, 4
+HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Offset, length and number of the content of each whole record; the others' offsets.
+
+    Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
+    should have come there, besides the one whose offset is in `corrupt`.
+    """
+
+    whole: tuple[tuple[int, int, int], ...]
+    corrupt: tuple[int, ...]
+    lost: int
+
+    @property
+    def useless(self) -> int:
+        """How many records are corrupt or lost."""
+        return len(self.corrupt) + self.lost
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,13 @@ class SplitContent:
     smallest: tuple[int, ...]
     largest: tuple[int, ...]
     mean_length: float
+
+    def sizes(self) -> str:
+        """Say how large the examples are."""
+        low, high = ("x".join(map(str, size)) for size in (self.smallest, self.largest))
+        if self.mean_length:
+            return f"{low} to {high} token ids, {self.mean_length:g} on average"
+        return f"size {low}" if low == high else f"sizes from {low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -83,9 +114,9 @@ class Inspection:
         for name, split in self.splits.items():
             lines.append(
                 f"{name}: {split.examples} examples in {split.files} files, "
-                f"{split.bytes / 2**20:.1f} MiB, {_sizes(split)}; checksums verified"
+                f"{split.bytes / 2**20:.1f} MiB, {split.sizes()}; checksums verified"
             )
-        if spec.targets in (NUMBERS, NOTHING):
+        if spec.targets in (specs.NUMBERS, specs.NOTHING):
             return "\n".join([*lines, f"targets: {spec.targets}"])
         lines.append("class".ljust(24) + "".join(name.rjust(10) for name in names))
         for number in range(spec.classes):
@@ -95,8 +126,8 @@ class Inspection:
         return "\n".join(lines)
 
 
-def inspect(directory: str, grid: str | None) -> Inspection:
-    """Read and decode every example; draw the first images of each class into the file `grid`.
+def inspect(directory: str) -> Inspection:
+    """Read and decode every example.
 
     Raises:
         DataError: A file is missing or does not match the manifest.
@@ -106,13 +137,10 @@ def inspect(directory: str, grid: str | None) -> Inspection:
     if data.manifest.encoding == ENCODED:
         without_unreadable_records(data, limit=0)  # Sizes are read without the pixels.
     try:
-        splits = {name: _look(data, name) for name in data.manifest.splits}
+        return Inspection(data.manifest, {name: _look(data, name) for name in data.manifest.splits})
     except tf.errors.InvalidArgumentError as error:
         readable_part(data, 0, error)
         raise
-    if grid:
-        draw_grid(data, grid)
-    return Inspection(data.manifest, splits)
 
 
 def _look(data: DataSet, name: str) -> SplitContent:
@@ -120,7 +148,7 @@ def _look(data: DataSet, name: str) -> SplitContent:
     classes = np.zeros(manifest.spec.classes, np.int64)
     examples = 0
     sizes: list[npt.NDArray[np.int32]] = []
-    for batch_sizes, labels in _sizes_and_labels(data.shards(name), manifest):
+    for batch_sizes, labels in _sizes_and_labels(data, name):
         examples += len(labels)
         classes += _count(labels, manifest.spec)
         sizes.append(batch_sizes)
@@ -136,19 +164,20 @@ def _look(data: DataSet, name: str) -> SplitContent:
     )
 
 
-def _count(targets: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[np.int64]:
-    if spec.targets in (NUMBERS, NOTHING):
+def _count(targets: npt.NDArray[Any], spec: specs.DataSpec) -> npt.NDArray[np.int64]:
+    if spec.targets in (specs.NUMBERS, specs.NOTHING):
         return np.zeros(spec.classes, np.int64)
-    if spec.targets == LABELS:
+    if spec.targets == specs.LABELS:
         return np.asarray(targets.sum(axis=0), np.int64)
     return np.bincount(targets[targets >= 0].astype(np.int64), minlength=spec.classes)
 
 
-def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
+def _sizes_and_labels(data: DataSet, split: str) -> Any:
     """Yield (count, 2) heights and widths, or (count, 1) lengths, with the labels."""
+    manifest = data.manifest
 
     def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        features, labels = parse_examples(serialised, manifest)
+        features, labels = preprocessing.parse_examples(serialised, manifest)
         if manifest.spec.kind == "text":
             return tf.math.count_nonzero(features, axis=1, keepdims=True, dtype=tf.int32), labels
         if manifest.encoding == ENCODED:
@@ -156,68 +185,224 @@ def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
             return sizes, labels
         return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels
 
-    records = shards.read_all().batch(_BATCH)
+    records = data.shards(split).read_all().batch(_MEASURED_AT_ONCE)
     return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-def _sizes(split: SplitContent) -> str:
-    low, high = ("x".join(map(str, size)) for size in (split.smallest, split.largest))
-    if split.mean_length:
-        return f"{low} to {high} token ids, {split.mean_length:g} on average"
-    return f"size {low}" if low == high else f"sizes from {low} to {high}"
+# Corrupt and unreadable records: found by checksum or by reading them, skipped up to a limit.
 
 
-_ROWS, _COLUMNS = 10, 10
-# Classes that have not shown up by then stay empty.
-_MOST_READ = 20_000
-_GRID_BATCH = 256
-_INCHES = 0.9
+def readable_part(
+    data: DataSet, limit: int, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
+) -> DataSet:
+    """Return `data` without the records that may have caused `error`; else raise `error`.
 
+    Looks through the file that the error names, or through all; calls `alive` before each.
 
-def draw_grid(data: DataSet, path: str) -> None:
-    """Draw up to ten training images of each of the first ten classes into a PNG file.
-
-    Raises InputError for texts, without matplotlib and where `path` can't be written.
+    Raises DataError with the file and offset where there are more than `limit`.
     """
-    manifest = data.manifest
-    if manifest.spec.kind != "image" or manifest.spec.targets != CLASS:
-        raise InputError(f"--grid={path}: the data set {manifest.name} holds no images of classes")
-    require_plots(f"--grid={path}")
-    from matplotlib.figure import Figure
+    if data.function:
+        raise explain(error, data.function.function.place) or error
+    if not _is_of_data(error):
+        raise error
+    logger.error("data: %s; looking for unusable records", describe(error))
+    named = [file for file in stored_files(data) if file.name in error.message]
 
-    images = _first_images(data)
-    rows = len(images)
-    figure = Figure(figsize=(_INCHES * (_COLUMNS + 2), _INCHES * rows), layout="constrained")
-    axes = figure.subplots(rows, _COLUMNS, squeeze=False)
-    for label, row in images.items():
-        name = manifest.class_names[label] if manifest.class_names else str(label)
-        for axis, image in itertools.zip_longest(axes[label], row):
-            axis.set_axis_off()
-            if image is not None:
-                axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-        axes[label][0].text(
-            -0.1, 0.5, name, transform=axes[label][0].transAxes, ha="right", va="center"
-        )
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=100, format="png")
-    files.write_bytes(path, picture.getvalue())
+    def looked_at() -> Iterator[DataFile]:
+        for file in named or stored_files(data):
+            alive()
+            yield file
+
+    part = without_corrupt_records(data, limit, looked_at())
+    part = part or without_unreadable_records(data, limit, looked_at())
+    if part:
+        return part
+    raise error
 
 
-def _first_images(data: DataSet) -> dict[int, list[npt.NDArray[np.uint8]]]:
-    """Up to ten images of each of the first ten classes."""
-    manifest = data.manifest
-    found: dict[int, list[npt.NDArray[np.uint8]]] = {
-        label: [] for label in range(min(_ROWS, manifest.spec.classes))
+def _is_of_data(error: tf.errors.OpError) -> bool:
+    """Return whether records can be the cause: a step that can't be compiled is no such case."""
+    if isinstance(error, tf.errors.DataLossError):
+        return True
+    known = find_known_error(error.message)
+    return (
+        isinstance(error, tf.errors.InvalidArgumentError)
+        and known is not None
+        and known.id in _OF_DATA
+        and not any(words in error.message for words in _OF_COMPILER)
+    )
+
+
+def without_corrupt_records(
+    data: DataSet, limit: int, among: Iterable[DataFile] | None = None
+) -> DataSet | None:
+    """Return `data` without its corrupt records; None when no file differs from its SHA-256.
+
+    Raises DataError that names the file and the offset of the first record over `limit`, and when a
+    file differs in whole records: then it is another file, not a damaged one.
+    """
+    found = {
+        file.name: _scan_file(data, file)
+        for file in among or stored_files(data)
+        if file.name not in data.damaged
+        and files.sha256(f"{data.directory}/{file.name}") != file.sha256
     }
-    for serialised in data.shards("train").read_all().take(_MOST_READ).batch(_GRID_BATCH):
-        features, labels = parse_examples(serialised, manifest)
-        for feature, label in zip(features, labels.numpy().tolist(), strict=True):
-            if len(found.get(label, [None] * _COLUMNS)) < _COLUMNS:
-                encoded = manifest.encoding == ENCODED
-                image = (
-                    preprocessing.decode(feature, manifest.spec.shape[2]) if encoded else feature
-                )
-                found[label].append(image.numpy())
-        if all(len(images) == _COLUMNS for images in found.values()):
+    for name, scanned in found.items():
+        if not scanned.corrupt:
+            raise DataError(
+                f"{data.directory}/{name}: its SHA-256 is not the manifest's, though each of its "
+                "records is whole; copy the data set there again"
+            )
+    return _without(data, found, limit, "") if found else None
+
+
+def without_unreadable_records(
+    data: DataSet, limit: int, among: Iterable[DataFile] | None = None
+) -> DataSet | None:
+    """Return `data` without whole but unusable records; None when all are fine.
+
+    For example an image that can't be decoded or has another size than in the manifest, a label out
+    of range, an example without image. All records are read; raises DataError as for corrupt ones.
+    """
+    found: dict[str, Scan] = {}
+    reason = ""
+    for file in among or stored_files(data):
+        records = data.read_file(file.name)
+        good = _readable(records, data)
+        if len(good) == file.examples:
+            continue
+        places = data.damaged.get(file.name) or _scan_file(data, file).whole
+        bad = [place for n, place in enumerate(places) if n not in good]
+        whole = tuple(place for n, place in enumerate(places) if n in good)
+        found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, *_ in bad), 0)
+        reason = reason or _why(records, min(set(range(len(places))) - good), data)
+    return _without(data, found, limit, reason) if found else None
+
+
+def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> DataSet:
+    """Return `data` without what `found` calls corrupt in some of its files."""
+    left_out = data.left_out
+    for name, scanned in found.items():
+        _check(f"{data.directory}/{name}", scanned, limit, limit - left_out, reason)
+        left_out += scanned.useless
+        logger.warning(
+            "data: left out %d corrupt records of %s at offset %s (--skip_corrupt_records=%d)",
+            scanned.useless,
+            name,
+            ", ".join(map(str, scanned.corrupt[:10])),
+            limit,
+        )
+    damaged = {**data.damaged, **{name: scanned.whole for name, scanned in found.items()}}
+    part = dataclasses.replace(data, damaged=damaged, left_out=left_out)
+    splits = {name: _recount(part, name) for name in data.manifest.splits}
+    return dataclasses.replace(part, manifest=dataclasses.replace(data.manifest, splits=splits))
+
+
+def _recount(data: DataSet, name: str) -> Split:
+    """Return the split called `name` with as many examples as are left of its damaged files."""
+    recounted = []
+    split = data.manifest.split(name)
+    for file in split.files:
+        places = belongs(data, name, file.name, data.damaged.get(file.name, ()))
+        count = len(places) if file.name in data.damaged else file.examples
+        recounted.append(dataclasses.replace(file, examples=count))
+    examples = sum(file.examples for file in recounted)
+    return dataclasses.replace(split, examples=examples, files=tuple(recounted))
+
+
+def _scan_file(data: DataSet, file: DataFile) -> Scan:
+    return scan(files.read_bytes(f"{data.directory}/{file.name}"), file.examples)
+
+
+def _check(path: str, found: Scan, limit: int, left: int, reason: str) -> None:
+    if found.useless > left:
+        first = found.corrupt[min(max(left, 0), len(found.corrupt) - 1)]
+        cure = "write the data set again" if reason else "copy the data set there again"
+        raise DataError(
+            f"{path}: corrupt record at offset {first} ({found.useless} in this file"
+            f"{reason and f'; {reason}'}), more than --skip_corrupt_records={limit} allows; {cure}"
+        )
+
+
+def _readable(records: tf.data.Dataset, data: DataSet) -> set[int]:
+    """Return the numbers of the records that can be used."""
+
+    def read(number: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return number, _use(serialised, data)
+
+    tried = records.enumerate().map(read, num_parallel_calls=tf.data.AUTOTUNE).ignore_errors()
+    numbers: set[int] = set()
+    for batch, _ in tried.batch(_READ_AT_ONCE).as_numpy_iterator():
+        numbers.update(batch.tolist())
+    return numbers
+
+
+def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
+    """Return a number for which the example must be parsed and its image decoded."""
+    features, labels = preprocessing.parse_examples(serialised[tf.newaxis], data.manifest)
+    if data.manifest.encoding != ENCODED:
+        return labels[0]
+    shape = data.manifest.spec.shape
+    image = preprocessing.decode(features[0], shape[2])
+    image = tf.ensure_shape(image, [size or None for size in shape])
+    return labels[0] + tf.cast(tf.reduce_max(image), tf.int32)
+
+
+def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
+    """Return what TensorFlow says of a bad record, without its own names around it."""
+    (serialised,) = records.skip(number).take(1)
+    try:
+        _use(serialised, data)
+    except (tf.errors.OpError, ValueError) as error:
+        text = str(getattr(error, "message", error)).rpartition("}} ")[2]
+        text = text.rpartition("Summarized data: ")[2].partition(" [Op:")[0].strip(" .")
+        return text.removeprefix("b'").removesuffix("'")
+    return ""
+
+
+# A record is the length of its content (8 bytes, little-endian), the masked CRC-32C of the length,
+# the content, and its masked CRC-32C:
+# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details TensorFlow's
+# reader stops at a corrupt one; its writer gives the checksums to compare with.
+
+
+def scan(content: bytes, examples: int) -> Scan:
+    """Look through a file that should hold `examples` records."""
+    places = list(_places(content))
+    right = _written_again(content, places)
+    whole: list[tuple[int, int, int]] = []
+    corrupt: list[int] = []
+    end = 0
+    for number, (start, length) in enumerate(places):
+        if right[end:start] != content[end:start]:
             break
-    return found
+        stop = start + length
+        end = stop + _CRC_BYTES
+        if right[stop:end] == content[stop:end]:
+            whole.append((start, length, number))
+        else:
+            corrupt.append(start - HEAD_BYTES)
+    if end < len(content) or len(whole) + len(corrupt) < examples:
+        corrupt.append(end)
+    return Scan(tuple(whole), tuple(corrupt), max(0, examples - len(whole) - len(corrupt)))
+
+
+def _places(content: bytes) -> Iterator[tuple[int, int]]:
+    """Offset and length of each content, if all lengths are right."""
+    start = HEAD_BYTES
+    while start + _CRC_BYTES <= len(content):
+        length = int.from_bytes(content[start - HEAD_BYTES : start - _CRC_BYTES], "little")
+        if start + length + _CRC_BYTES > len(content):
+            return
+        yield start, length
+        start += length + _CRC_BYTES + HEAD_BYTES
+
+
+def _written_again(content: bytes, places: list[tuple[int, int]]) -> bytes:
+    """Return the file as TensorFlow writes these contents, with the right checksums."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "records")
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for start, length in places:
+                writer.write(content[start : start + length])
+        return path.read_bytes()

@@ -21,7 +21,7 @@ NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 _FORMAT = 3
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
 _CURE = "write it again with `tpu-training data convert`"
 
 
@@ -176,20 +176,15 @@ def _parse(content: Mapping[str, Any], path: str) -> Manifest:
             encoding, shape, int(content["classes"]), int(content["vocabulary_size"]), targets
         ),
         encoding=encoding,
-        splits={name: _parse_split(split) for name, split in content["splits"].items()},
+        splits={
+            name: Split(int(split["examples"]), tuple(map(_parse_file, split["files"])))
+            for name, split in content["splits"].items()
+        },
         class_names=tuple(map(str, content["class_names"])),
         vocabulary=str(content["vocabulary"]),
     )
 
 
-def _parse_split(content: Mapping[str, Any]) -> Split:
-    return Split(int(content["examples"]), tuple(map(_parse_file, content["files"])))
-
-
 def _parse_file(content: Mapping[str, Any]) -> DataFile:
-    return DataFile(
-        str(content["name"]),
-        int(content["examples"]),
-        int(content["bytes"]),
-        str(content["sha256"]),
-    )
+    sizes = int(content["examples"]), int(content["bytes"])
+    return DataFile(str(content["name"]), *sizes, str(content["sha256"]))

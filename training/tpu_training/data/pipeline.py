@@ -1,7 +1,5 @@
 """The tf.data pipelines, on the hosts of the devices that consume them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,27 +7,19 @@ from functools import partial
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import preprocessing as masks
-from tpu_training.data import shards
+from tpu_training.data import preprocessing, shards
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.live_function import Part
+from tpu_training.data.function import Part
 from tpu_training.data.manifest import TEST, TRAIN
-from tpu_training.data.preprocessing import (
-    Preprocessing,
-    evaluation_preprocessing,
-    parse_examples,
-    training_preprocessing,
-)
-from tpu_training.data.shards import (
-    Plan,
-    batches_from_files,
-    batches_from_memory,
-    batches_of_epochs,
-    batches_of_share,
-)
+from tpu_training.data.preprocessing import Preprocessing
+from tpu_training.data.shards import Plan
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
+# Gives the next batch, as one value for each replica; called inside the compiled loop.
+NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+# number of hosts, number of this host -> its batches
+Build = Callable[[int, int], tf.data.Dataset]
 # Up to this size the training examples are kept in memory in their stored form.
 _MOST_CACHED_BYTES = 512 << 20
 
@@ -56,23 +46,25 @@ def training_rows(
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
     manifest = data.manifest
-    preprocessing = training_preprocessing(manifest, params)
+    work = preprocessing.training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
+    # Three sources of batches and one preparation: a user's function, a data set that is kept in
+    # memory in its stored form, and files, which may be larger than any memory.
     if data.function:
         epoch = partial(data.function.epoch, TRAIN, params.seed)
-        batches = batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
-        return prepare(batches, preprocessing, plan)
-    shards = data.shards(TRAIN)
+        batches = shards.batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
+        return prepare(batches, work, plan)
+    stored = data.shards(TRAIN)
     if params.cache == CACHE_MEMORY or (
-        params.cache == CACHE_AUTO and shards.bytes <= _MOST_CACHED_BYTES
+        params.cache == CACHE_AUTO and stored.bytes <= _MOST_CACHED_BYTES
     ):
-        batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
+        batches = shards.batches_from_memory(stored.read_all(), stored.examples, manifest, plan)
     else:
-        batches = batches_from_files(shards, plan).map(
-            lambda step, serialised: (step, *parse_examples(serialised, manifest)),
+        batches = shards.batches_from_files(stored, plan).map(
+            lambda step, serialised: (step, *preprocessing.parse_examples(serialised, manifest)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    return prepare(batches, preprocessing, plan)
+    return prepare(batches, work, plan)
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -103,17 +95,17 @@ def evaluation_rows(
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
     steps = _evaluation_steps(data, params, split)
     if data.function:
-        batches = batches_of_share(Part(data.function, split, params.seed), plan, steps)
+        batches = shards.batches_of_share(Part(data.function, split, params.seed), plan, steps)
     else:
-        batches = batches_of_share(data.shards(split), plan, steps).map(
+        batches = shards.batches_of_share(data.shards(split), plan, steps).map(
             lambda step, serialised, weights: (
                 step,
-                *parse_examples(serialised, manifest),
+                *preprocessing.parse_examples(serialised, manifest),
                 weights,
             ),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    return prepare(batches, evaluation_preprocessing(manifest, params), plan)
+    return prepare(batches, preprocessing.evaluation_preprocessing(manifest, params), plan)
 
 
 def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
@@ -136,23 +128,29 @@ _LARGEST_SEED = tf.int32.max
 _EXAMPLES_AT_ONCE, _BATCHES_AT_ONCE = 64, 2
 
 
-def prepare(batches: tf.data.Dataset, preprocessing: Preprocessing, plan: Plan) -> tf.data.Dataset:
+def prepare(batches: tf.data.Dataset, work: Preprocessing, plan: Plan) -> tf.data.Dataset:
     """Return the elements (step, features, *others) of `batches` as (features, *others).
 
     The random state of each example comes from the seed, the step and the row in the global batch.
     """
     batches = batches.map(_with_seeds(plan))
-    if preprocessing.decode:
-        batches = _each_example(batches, preprocessing.decode, preprocessing.stored)
-    if preprocessing.masks:
-        batches = batches.map(_join_masks)
-    if preprocessing.example:
-        batches = _each_example(batches, preprocessing.example, preprocessing.shape)
-    batch = preprocessing.batch
+    if work.decode:
+        batches = _each_example(batches, work.decode, work.stored)
+    if work.masks:
+        batches = batches.map(
+            lambda seeds, features, targets, *others: (
+                seeds,
+                preprocessing.join_masks(features, targets),
+                *others,
+            )
+        )
+    if work.example:
+        batches = _each_example(batches, work.example, work.shape)
+    batch = work.batch
 
     def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
         features = batch(features, seeds) if batch else features
-        return *(masks.split_masks(features) if preprocessing.masks else (features,)), *others
+        return *(preprocessing.split_masks(features) if work.masks else (features,)), *others
 
     return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
 
@@ -168,12 +166,6 @@ def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
         return seeds[plan.begin : plan.end], *content
 
     return draw
-
-
-def _join_masks(
-    seeds: tf.Tensor, features: tf.Tensor, targets: tf.Tensor, *others: tf.Tensor
-) -> tuple[tf.Tensor, ...]:
-    return seeds, masks.join_masks(features, targets), *others
 
 
 def _each_example(
@@ -197,9 +189,6 @@ def _each_example(
 
 _PREFETCH_STEPS = 4
 
-# Gives the next batch, as one value for each replica; called inside the compiled loop.
-NextBatch = Callable[[], tuple[tf.Tensor, ...]]
-
 
 def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
     """Build the data set on the hosts that consume it and give each replica its rows.
@@ -208,6 +197,7 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
     """
     if params.data_service:
         build = in_services(build, params.data_service)
+    # On TPUs each host builds its part of the input next to its cores.
     if not cluster.has_tpu:
         return _mirrored(cluster, params, build)
 
@@ -262,9 +252,6 @@ def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.da
 # dispatcher would each get the files or the epochs that are next, so that what a step gets would
 # depend on their speed. So each worker has a dispatcher of its own.
 
-# number of hosts, number of this host -> its batches
-Build = Callable[[int, int], tf.data.Dataset]
-
 _SCHEME = "grpc://"
 _ADDRESS = re.compile(_SCHEME + r"[^\s/:]+:\d+")
 # https://github.com/tensorflow/tensorflow/blob/v2.19.0/tensorflow/core/data/service/dispatcher.proto
@@ -294,13 +281,14 @@ def in_services(build: Build, addresses: str) -> Build:
             _served(build(hosts * len(services), host * len(services) + number), address)
             for number, address in enumerate(services)
         ]
-        return parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
+        if len(parts) == 1:
+            return parts[0]
+        # The rows of the services, one after the other, are those of this host.
+        return tf.data.Dataset.zip(tuple(parts)).map(
+            lambda *rows: tuple(tf.concat(part, axis=0) for part in zip(*rows, strict=True))
+        )
 
     return built
-
-
-def _concatenate(*parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.concat([part[i] for part in parts], axis=0) for i in range(len(parts[0])))
 
 
 def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:

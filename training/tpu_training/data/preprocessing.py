@@ -4,35 +4,18 @@ Random operations are stateless. Their `seed`, two integers per image, makes the
 same step come out the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.data.manifest import (
-    ENCODED,
-    LABEL,
-    NO_CLASS,
-    RAW,
-    TARGETS_FIELD,
-    TOKENS,
-    Manifest,
-)
+from tpu_training.data import manifest as manifests
+from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError
+from tpu_training.models import spec as specs
 from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
-from tpu_training.models.spec import (
-    CLASS,
-    IGNORED,
-    LABELS,
-    MASK,
-    NOTHING,
-    NUMBERS,
-    TOKEN_CLASSES,
-    DataSpec,
-)
+from tpu_training.models.spec import DataSpec
 
 
 def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
@@ -45,7 +28,7 @@ def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor
     """
     spec = manifest.spec
     features = _target_features(spec)
-    if manifest.encoding == TOKENS:
+    if manifest.encoding == manifests.TOKENS:
         features["tokens"] = tf.io.FixedLenFeature(spec.shape, tf.int64)
         batch = tf.io.parse_example(serialised, features)
         values = tf.cast(batch["tokens"], tf.int32)
@@ -53,10 +36,10 @@ def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor
         features["image"] = tf.io.FixedLenFeature((), tf.string)
         batch = tf.io.parse_example(serialised, features)
         values = batch["image"]
-        if manifest.encoding == RAW:
+        if manifest.encoding == manifests.RAW:
             values = tf.reshape(tf.io.decode_raw(values, tf.uint8), (-1, *spec.shape))
     targets = _targets(batch, spec)
-    if spec.targets in (NUMBERS, NOTHING):
+    if spec.targets in (specs.NUMBERS, specs.NOTHING):
         return values, targets
     lowest, highest = _range(spec)
     in_range = tf.logical_and(targets >= lowest, targets <= highest)
@@ -66,32 +49,37 @@ def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor
 
 
 def _target_features(spec: DataSpec) -> dict[str, Any]:
-    if spec.targets == CLASS:
-        return {LABEL: tf.io.FixedLenFeature((), tf.int64)}
-    if spec.targets == NOTHING:
+    if spec.targets == specs.CLASS:
+        return {manifests.LABEL: tf.io.FixedLenFeature((), tf.int64)}
+    if spec.targets == specs.NOTHING:
         return {}
-    if spec.targets == MASK:
-        return {TARGETS_FIELD: tf.io.FixedLenFeature((), tf.string)}
-    kind = tf.float32 if spec.targets == NUMBERS else tf.int64
-    return {TARGETS_FIELD: tf.io.FixedLenFeature(spec.target_shape, kind)}
+    if spec.targets == specs.MASK:
+        return {manifests.TARGETS_FIELD: tf.io.FixedLenFeature((), tf.string)}
+    kind = tf.float32 if spec.targets == specs.NUMBERS else tf.int64
+    return {manifests.TARGETS_FIELD: tf.io.FixedLenFeature(spec.target_shape, kind)}
 
 
 def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
-    if spec.targets == NOTHING:
+    if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
-    if spec.targets == NUMBERS:
-        return batch[TARGETS_FIELD]
-    if spec.targets == MASK:
-        pixels = tf.cast(tf.io.decode_raw(batch[TARGETS_FIELD], tf.uint8), tf.int32)
-        classes = tf.where(pixels == NO_CLASS, IGNORED, pixels)
+    if spec.targets == specs.NUMBERS:
+        return batch[manifests.TARGETS_FIELD]
+    if spec.targets == specs.MASK:
+        pixels = tf.cast(tf.io.decode_raw(batch[manifests.TARGETS_FIELD], tf.uint8), tf.int32)
+        classes = tf.where(pixels == manifests.NO_CLASS, specs.IGNORED, pixels)
         return tf.reshape(classes, (-1, *spec.target_shape))
-    return tf.cast(batch[LABEL if spec.targets == CLASS else TARGETS_FIELD], tf.int32)
+    return tf.cast(
+        batch[manifests.LABEL if spec.targets == specs.CLASS else manifests.TARGETS_FIELD], tf.int32
+    )
 
 
 def _range(spec: DataSpec) -> tuple[int, int]:
-    if spec.targets == LABELS:
+    if spec.targets == specs.LABELS:
         return 0, 1
-    return IGNORED if spec.targets in (TOKEN_CLASSES, MASK) else 0, spec.classes - 1
+    return specs.IGNORED if spec.targets in (
+        specs.TOKEN_CLASSES,
+        specs.MASK,
+    ) else 0, spec.classes - 1
 
 
 # (features, seeds) -> features
@@ -121,9 +109,9 @@ def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessin
     if spec.kind != "image":
         return Preprocessing()
     same_size = spec == manifest.spec
-    if spec.targets == MASK and not same_size:
+    if spec.targets == specs.MASK and not same_size:
         return with_masks(manifest, batch=lambda joined, _: resize_centre_with_masks(joined, spec))
-    if manifest.encoding == ENCODED:
+    if manifest.encoding == manifests.ENCODED:
         return Preprocessing(
             example=lambda encoded, _: _decode(encoded, spec, same_size), shape=spec.shape
         )
@@ -142,7 +130,7 @@ def with_masks(
     def decode(encoded: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
         return _decode(encoded, stored, same_size=True)
 
-    encoded = manifest.encoding == ENCODED
+    encoded = manifest.encoding == manifests.ENCODED
     return Preprocessing(example, batch, shape, True, decode if encoded else None, stored.shape)
 
 
@@ -176,10 +164,10 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
             f"--augmentation={params.augmentation}: is for images, but the data set "
             f"{manifest.name} holds texts; omit it"
         )
-    if spec.targets == MASK:
+    if spec.targets == specs.MASK:
         return _with_masks(manifest, params.augmentation, plain, spec)
     if params.augmentation == RESIZED_CROP_FLIP:
-        encoded = manifest.encoding == ENCODED
+        encoded = manifest.encoding == manifests.ENCODED
         return Preprocessing(
             example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded),
             shape=spec.shape,
@@ -198,11 +186,14 @@ def _with_masks(
 ) -> Preprocessing:
     """Crop and flip images and masks together."""
     if augmentation == RESIZED_CROP_FLIP:
-        return with_masks(
-            manifest,
-            example=lambda joined, seed: crop_with_masks(joined, seed, spec),
-            shape=(*spec.shape[:2], spec.shape[2] + 1),
-        )
+
+        def crop_both(joined: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+            window = random_window(tf.shape(joined)[:2], seed)
+            sized = resize_with_masks(crop(joined, window), *spec.shape[:2])
+            return tf.image.stateless_random_flip_left_right(sized, seed)
+
+        shape = (*spec.shape[:2], spec.shape[2] + 1)
+        return with_masks(manifest, example=crop_both, shape=shape)
 
     def batch(joined: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         sized = plain.batch(joined, seeds) if plain.batch else joined
@@ -221,7 +212,9 @@ def _resized_crop_flip(
         part = decode_and_crop(image, window, channels)
     else:
         part = crop(image, random_window(tf.shape(image)[:2], seed))
-    return tf.ensure_shape(random_flip(resize(part, height, width), seed), spec.shape)
+    return tf.ensure_shape(
+        tf.image.stateless_random_flip_left_right(resize(part, height, width), seed), spec.shape
+    )
 
 
 # Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so
@@ -249,12 +242,6 @@ def resize_centre_with_masks(joined: tf.Tensor, spec: DataSpec) -> tf.Tensor:
     """Resize the central square of each image and mask to the size of `spec`."""
     top, left, height, width = tf.unstack(central_window(tf.shape(joined)[1:3]))
     return resize_with_masks(joined[:, top : top + height, left : left + width], *spec.shape[:2])
-
-
-def crop_with_masks(joined: tf.Tensor, seed: tf.Tensor, spec: DataSpec) -> tf.Tensor:
-    """Resize a random window of an image and its mask and flip both with probability 1/2."""
-    window = random_window(tf.shape(joined)[:2], seed)
-    return random_flip(resize_with_masks(crop(joined, window), *spec.shape[:2]), seed)
 
 
 # Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
@@ -322,11 +309,6 @@ def crop(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """Crop an image to `window` (top, left, height, width)."""
     begin = tf.concat([window[:2], [0]], axis=0)
     return tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))
-
-
-def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Flip an image horizontally with probability 1/2."""
-    return tf.image.stateless_random_flip_left_right(images, seed)
 
 
 def pad_crop_flip(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:

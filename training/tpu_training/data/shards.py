@@ -3,8 +3,6 @@
 The order is computed in the graph, as a pure function of seed and epoch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -60,6 +60,7 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     fraction = params.validation_fraction
     if not fraction:
         return data
+    # A function has no numbered records, and another epoch may give others.
     if data.function:
         raise InputError(
             f"--data={data.directory}: evaluations between the loops (--evaluation_interval, "

@@ -18,7 +18,7 @@ from tpu_core import records
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
-from tpu_training.data import corruption, data_set, files, pipeline
+from tpu_training.data import data_set, files, inspection, pipeline
 from tpu_training.job.job import Job
 from tpu_training.job.run import connect_and_open
 from tpu_training.loop.optimizers import create_schedule
@@ -60,7 +60,7 @@ def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: 
         try:
             return run_lr_range_test(cluster, data, job, sweep, plot)
         except tf.errors.OpError as error:
-            data = corruption.readable_part(data, job.params.skip_corrupt_records, error)
+            data = inspection.readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def run_lr_range_test(

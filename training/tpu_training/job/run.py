@@ -21,7 +21,7 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.tpus import tpus, unknown_tpu
-from tpu_training.data import corruption, data_set, files, live_function, pipeline, validation
+from tpu_training.data import data_set, files, inspection, pipeline, validation
 from tpu_training.data import function as data_function
 from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
 from tpu_training.errors import DivergedError, InputError
@@ -80,7 +80,7 @@ def run_on(
                 connect.cache_clear()
                 hang_timer.release()
                 skipped = job.params.skip_corrupt_records
-                data = corruption.readable_part(data, skipped, error, hang_timer.reset)
+                data = inspection.readable_part(data, skipped, error, hang_timer.reset)
             # The last attempt and its callbacks refer to each other.
             gc.collect()
 
@@ -467,7 +467,7 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
     return job, validation.hold_out(data, job.params)
 
 
-def _check_function(live: live_function.LiveFunction, job: Job, cluster: Cluster) -> None:
+def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
     graph = trace(live.function)
     if python := python_in(graph):

@@ -146,7 +146,7 @@ def _files(data: str) -> list[Path]:
     if path.suffix in _SUFFIXES and not path.exists():
         raise InputError(f"--data={data}: there is no such file or directory")
     # It takes numpy, which a check of arguments does without.
-    from tpu_training.data.convert.tables import find_splits, holds
+    from tpu_training.data.tables import find_splits, holds
 
     found = next((suffix for suffix in _SUFFIXES if holds(path, suffix)), "")
     splits = find_splits(path, found) if found else {}

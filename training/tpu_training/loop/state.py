@@ -28,7 +28,6 @@ from tpu_training.loop.optimizers import (
     creations,
 )
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.keras_task import compiled_task
 from tpu_training.models.model import (
     check_model,
     check_sums,
@@ -36,6 +35,7 @@ from tpu_training.models.model import (
     checked_forward,
     checked_losses,
     checked_metrics,
+    compiled_task,
     create_model,
     variable_paths,
 )

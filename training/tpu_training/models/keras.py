@@ -6,8 +6,6 @@ an assignment changes nothing but what the scope knows. Batch normalisation's av
 draws the same numbers. Keras is imported only where the user's own file has loaded it.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 import re
@@ -29,6 +27,21 @@ from tpu_training.models.step_context import next_seed, record_penalty, record_s
 _SHAPE = ("Reshape", "Squeeze", "ExpandDims", "Cast", "Identity")
 # The operations at a model's end whose input are logits, as Keras' own losses look for them.
 _ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+_SEED, _LARGEST_SEED = "seed_generator_state", 2**31 - 1
+_UNKNOWN = (
+    "the model changes a variable in a step that is not one of its own: random numbers need "
+    "`seed=` a keras.random.SeedGenerator that is an attribute of the layer, and a state needs "
+    "`add_weight`"
+)
+_FLOAT32 = "float32"
+# The packages that have been called Keras; tf_keras and the keras of TensorFlow up to 2.15 are 2.
+_PACKAGES = ("keras", "tf_keras")
+_CURE = (
+    "a model needs Keras 3: install TensorFlow 2.16 or later, `import keras` in the file, and "
+    "unset TF_USE_LEGACY_KERAS"
+)
+# Methods of keras.Model that `fit` calls and this package's loop does not.
+_OF_FIT = ("train_step", "compute_loss")
 
 
 class KerasModule(tf.Module):  # type: ignore[misc]
@@ -42,13 +55,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        model: Any,
-        where: str,
-        *,
-        dtype: str,
-        one_for_two: bool,
-        logits: bool,
+        self, model: Any, where: str, dtype: str, *, one_for_two: bool, logits: bool
     ) -> None:
         """Adapt `model`, which is built.
 
@@ -60,7 +67,8 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             logits: Whether softmax and sigmoid at its end are left out.
         """
         super().__init__()
-        pairs = variables(model)
+        # Keras' variables, but for those of seed generators, each with TensorFlow's.
+        pairs = [(v, v.value) for v in model.variables if not _is_seed(v)]
         place(self, model, pairs)
         trained = {id(variable) for variable in model.trainable_variables}
         self.where = where
@@ -136,50 +144,24 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
     Raises:
         InputError: With FILE:LINE, `where` the model is made, and everything that is wrong.
     """
-    _refuse(where, model_problems(model))
-    dtype = _input_dtype(model, spec)
-    outputs = _outputs(model, spec, dtype)
-    _refuse(where, shape_problems(model, outputs, spec))
-    return KerasModule(
-        model,
-        where,
-        dtype=dtype,
-        one_for_two=tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and two_classes(spec),
-        logits=spec.targets != NUMBERS,
-    )
-
-
-def _refuse(where: str, problems: list[str]) -> None:
-    if problems:
-        raise InputError("; ".join(f"{where}: {problem}" for problem in problems))
-
-
-def _input_dtype(model: Any, spec: DataSpec) -> str:
-    """Return what the model says that it takes; else pixels become numbers, as layers expect."""
-    inputs = getattr(model, "inputs", None)
-    if inputs:
-        return str(tf.as_dtype(inputs[0].dtype).name)
-    return "float32" if spec.kind == "image" else spec.dtype
-
-
-def _outputs(model: Any, spec: DataSpec, dtype: str) -> Any:
-    """Return what the model gives for symbols; a model without inputs of its own is built by it."""
-    if getattr(model, "inputs", None):
-        return model.outputs
     import keras
 
-    return model(keras.Input(spec.shape, dtype=dtype), training=False)
+    _refuse(where, _model_problems(model))
+    if inputs := getattr(model, "inputs", None):
+        dtype, outputs = str(tf.as_dtype(inputs[0].dtype).name), model.outputs
+    else:
+        # Pixels become numbers, as layers expect. A model without inputs is built by the call.
+        dtype = "float32" if spec.kind == "image" else spec.dtype
+        outputs = model(keras.Input(spec.shape, dtype=dtype), training=False)
+    _refuse(where, [*_input_problems(model, spec), *_output_problems(outputs, spec)])
+    one_for_two = tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and _two_classes(spec)
+    logits = spec.targets != NUMBERS
+    return KerasModule(model, where, dtype, one_for_two=one_for_two, logits=logits)
 
 
-_SEED = "seed_generator_state"
-_LARGEST_SEED = 2**31 - 1
-
-Pair = tuple[Any, tf.Variable]
-
-
-def variables(model: Any) -> list[Pair]:
-    """Return Keras' variables, but for those of seed generators, each with TensorFlow's."""
-    return [(variable, variable.value) for variable in model.variables if not _is_seed(variable)]
+def _refuse(where: str, problems: Iterable[str]) -> None:
+    if message := "; ".join(f"{where}: {problem}" for problem in problems):
+        raise InputError(message)
 
 
 def create_forward(model: Any, where: str) -> Callable[[tf.Tensor, bool], tf.Tensor]:
@@ -208,7 +190,10 @@ def create_forward(model: Any, where: str) -> Callable[[tf.Tensor, bool], tf.Ten
 
 
 def _record(kept: Sequence[Any], scope: Any, penalties: Sequence[tf.Tensor], where: str) -> None:
-    for variable, value in _changed(kept, scope):
+    for variable in kept:
+        value = scope.get_current_value(variable)
+        if value is None:
+            continue
         if not variable.value.dtype.is_floating:
             raise InputError(
                 f"{where}: {variable.path} is {variable.dtype} and changes in a step, for which "
@@ -219,13 +204,6 @@ def _record(kept: Sequence[Any], scope: Any, penalties: Sequence[tf.Tensor], whe
         record_penalty(tf.cast(penalty, tf.float32))
 
 
-def _changed(kept: Sequence[Any], scope: Any) -> Iterator[tuple[Any, tf.Tensor]]:
-    for variable in kept:
-        value = scope.get_current_value(variable)
-        if value is not None:
-            yield variable, value
-
-
 def _is_seed(variable: Any) -> bool:
     return bool(variable.name == _SEED)
 
@@ -234,22 +212,6 @@ def _draw(variable: Any, number: int, training: bool) -> tf.Tensor:
     """Return the step's seed for a generator; where nothing is trained, always the same one."""
     seed = tf.bitwise.bitwise_and(next_seed(), _LARGEST_SEED) if training else [number, 0]
     return tf.cast(seed, variable.dtype)
-
-
-_UNKNOWN = (
-    "the model changes a variable in a step that is not one of its own: random numbers need "
-    "`seed=` a keras.random.SeedGenerator that is an attribute of the layer, and a state needs "
-    "`add_weight`"
-)
-
-
-_FLOAT32 = "float32"
-# The packages that have been called Keras; tf_keras and the keras of TensorFlow up to 2.15 are 2.
-_PACKAGES = ("keras", "tf_keras")
-_CURE = (
-    "a model needs Keras 3: install TensorFlow 2.16 or later, `import keras` in the file, and "
-    "unset TF_USE_LEGACY_KERAS"
-)
 
 
 def is_keras_model(model: object, where: str) -> bool:
@@ -284,6 +246,7 @@ def creation(create_model: Callable[..., Any], seed: int, precision: str) -> Ite
     if _mentions_keras(create_model):
         importlib.import_module("keras")
     keras = _keras_3()
+    # The user's own draws elsewhere must not depend on whether a model was created in between.
     states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -377,36 +340,18 @@ def _free(part: tf.Module, name: str) -> str:
     return free
 
 
-# Methods of keras.Model that `fit` calls and this package's loop does not.
-_OF_FIT = ("train_step", "compute_loss")
-
-
-def model_problems(model: Any) -> list[str]:
-    """Return what is wrong with `model` before it is built."""
-    return [*_backend_problems(), *_method_problems(model), *_type_problems(model)]
-
-
-def shape_problems(model: Any, outputs: Any, spec: DataSpec) -> list[str]:
-    """Return where the model's inputs and what it gives, `outputs`, do not fit the data."""
-    return [*_input_problems(model, spec), *_output_problems(outputs, spec)]
-
-
-def two_classes(spec: DataSpec) -> bool:
+def _two_classes(spec: DataSpec) -> bool:
     """Return whether one number says which class an example is of."""
     return spec.targets == CLASS and spec.output_shape == (2,)
 
 
-def _backend_problems() -> Iterator[str]:
+def _model_problems(model: Any) -> Iterator[str]:
+    """Yield what is wrong with `model` before it is built."""
     import keras
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
         yield f"Keras computes with {backend}; set KERAS_BACKEND=tensorflow"
-
-
-def _method_problems(model: Any) -> Iterator[str]:
-    import keras
-
     for name in _OF_FIT:
         if getattr(type(model), name, None) is not getattr(keras.Model, name, None):
             yield (
@@ -417,9 +362,6 @@ def _method_problems(model: Any) -> Iterator[str]:
         yield "loss_weights: there is one loss; leave them out (`metrics` comes after them)"
     if getattr(model, "run_eagerly", False):
         yield "run_eagerly=True: the step is always compiled; leave it out"
-
-
-def _type_problems(model: Any) -> Iterator[str]:
     for layer in model._flatten_layers():
         if getattr(layer, "compute_dtype", None) == "float16":
             yield (
@@ -454,7 +396,7 @@ def _output_problems(outputs: Any, spec: DataSpec) -> Iterator[str]:
         yield f"the model has {len(found)} outputs; a task has one"
         return
     shape, expected = tuple(found[0].shape[1:]), spec.output_shape
-    if shape == (1,) and two_classes(spec):
+    if shape == (1,) and _two_classes(spec):
         return
     if not tf.TensorShape(shape).is_compatible_with(expected):
         what = "as the task wants it; use spec.output_shape"

@@ -7,8 +7,6 @@ Keras 3 model is adapted as a whole; see keras.py.
 Weights are float32; arithmetic uses the type of the input.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tpu_training.models.step_context import all_replicas, is_frozen, next_seed, record_statistic

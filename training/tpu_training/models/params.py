@@ -3,8 +3,6 @@
 Loads no TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import inspect
@@ -58,12 +56,8 @@ class Params:
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = param(
-        2048, "examples per batch of an evaluation over all replicas", 1, 1 << 20
-    )
-    gradient_accumulation: int = param(
-        1, "parts into which a replica splits its batch, to save memory", 1, 4096
-    )
+    evaluation_batch_size: int = param(2048, "examples per evaluation batch", 1, 1 << 20)
+    gradient_accumulation: int = param(1, "parts of a replica's batch, to save memory", 1, 4096)
     optimizer: str = param(
         "adam",
         "adam (with weight decay: AdamW), lion, muon, sgd, nesterov (sgd with its momentum), lars",
@@ -77,28 +71,17 @@ class Params:
         choices=("constant", "cosine", "linear", "step", "exponential"),
     )
     decay_factor: float = param(0.1, "factor of the schedules step and exponential", 1e-6, 1.0)
-    decay_interval: float = param(
-        0.333, "part of the steps after which the rate falls by decay_factor", 1e-4, 1.0
-    )
+    decay_interval: float = param(0.333, "part of the steps between two such falls", 1e-4, 1.0)
     momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
-    squares_momentum: float = param(
-        0.999, "adam's decay rate of squares; 0.99 suits runs of a few hundred steps", 0, 0.99999
-    )
+    # 0.99 suits runs of a few hundred steps, in which 0.999 never forgets the first ones.
+    squares_momentum: float = param(0.999, "adam's decay rate of squares", 0, 0.99999)
     weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
-    steps_per_loop: int = param(
-        0, "most steps per call of the compiled loop; 0: as many as take a second", 0, 1_000_000
-    )
-    checkpoint_interval: int = param(
-        0,
-        "steps between two checkpoints; 0: as often as their cost and failures suggest",
-        0,
-        1 << 40,
-    )
-    evaluation_interval: int = param(
-        0, "steps between two evaluations of the validation set; 0: only at the end", 0, 1 << 40
-    )
+    steps_per_loop: int = param(0, "most steps per compiled loop; 0: for a second", 0, 1_000_000)
+    # 0: by what one costs and how often TPUs are preempted.
+    checkpoint_interval: int = param(0, "steps between checkpoints; 0: by their cost", 0, 1 << 40)
+    evaluation_interval: int = param(0, "steps between evaluations; 0: at the end", 0, 1 << 40)
     validation_fraction: float = param(
         0.0,
         "part of the training set to hold out for validation; 0: a tenth if evaluation_interval "
@@ -106,14 +89,9 @@ class Params:
         0,
         0.9,
     )
-    patience: int = param(
-        0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
-    )
+    patience: int = param(0, "evaluations without a better one to end after; 0: none", 0, 1 << 20)
     snapshot_interval: int = param(
-        1000,
-        "steps between two summaries of images, weights and gradients in TensorBoard; 0: none",
-        0,
-        1 << 40,
+        1000, "steps between images, weights and gradients in TensorBoard; 0: none", 0, 1 << 40
     )
     profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
     keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)
@@ -123,9 +101,7 @@ class Params:
         "type of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
         choices=("auto", "float32", "bfloat16"),
     )
-    image_size: int = param(
-        0, "height and width to resize images to; 0 keeps their size", 0, LARGEST_IMAGE
-    )
+    image_size: int = param(0, "height and width of images; 0: as they are", 0, LARGEST_IMAGE)
     augmentation: str = param(
         NO_AUGMENTATION,
         "for training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
@@ -142,17 +118,10 @@ class Params:
         choices=(EXACT, FAST),
     )
     data_service: str = param("", "tf.data services that prepare batches: grpc://HOST:PORT,…")
-    skip_corrupt_records: int = param(
-        0, "corrupt records to skip; one more ends the job", 0, 1 << 40
-    )
-    local_devices: int = param(
-        0, "without a TPU: logical CPUs to split this machine into; 0: no split", 0, 64
-    )
+    skip_corrupt_records: int = param(0, "corrupt records to skip; one more is fatal", 0, 1 << 40)
+    local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
     hang_timeout: float = param(
-        1800.0,
-        "seconds without a finished loop after which the job ends, for a restart; 0: never",
-        0,
-        1e6,
+        1800.0, "seconds without a finished loop that end the job, for a restart; 0: never", 0, 1e6
     )
     connect_tries: int = param(40, "tries to reach a TPU, connect_interval apart", 1, 100_000)
     connect_interval: float = param(10.0, "longest pause between two tries, in seconds", 0.01, 600)
@@ -164,35 +133,20 @@ class Params:
     init_map: str = param(
         "", "names in init_from that differ, THEIRS=OURS,… with * for any part; or a YAML file"
     )
-    freeze: str = param(
-        "", "variables to leave as they are: patterns with commas; !PATTERN takes out again"
-    )
-    rate_factors: str = param(
-        "", "factors of the learning rate, PATTERN=FACTOR,…; of several that match the last counts"
-    )
+    freeze: str = param("", "variables not to train: patterns with commas; !PATTERN trains again")
+    rate_factors: str = param("", "factors of the rate, PATTERN=FACTOR,…; the last match counts")
     ema_decay: float = param(
-        0.0,
-        "decay of the average of the weights that evaluation, best and export use; 0: none",
-        0,
-        0.999999,
+        0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
     )
-    layer_decay: float = param(
-        1.0, "factor of the learning rate from each layer to the one below it", 0.01, 1.0
-    )
+    layer_decay: float = param(1.0, "factor of the rate from a layer to the one below", 0.01, 1.0)
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
-    callback: str = param(
-        "", "a file .py of your own with create_callbacks(job), whose callbacks run between loops"
-    )
+    callback: str = param("", "a file .py with create_callbacks(job), called between loops")
     tracker: str = param(
-        "",
-        "wandb or mlflow: send parameters and curves there, through its own library",
-        choices=("", "wandb", "mlflow"),
+        "", "wandb or mlflow: send parameters and curves there", choices=("", "wandb", "mlflow")
     )
-    tpu_type: str = param(
-        "",
-        "such as v5litepod-8, for the share of its peak (MFU); TPU VMs know it by themselves",
-    )
+    # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
+    tpu_type: str = param("", "such as v5litepod-8, for the share of its peak (MFU)")
 
     def part_batch_size(self, replicas: int) -> int:
         """Return how many examples a replica processes at a time.
@@ -273,13 +227,10 @@ def build_params(
 
 def describe_params(kind: type[Params] = Params) -> str:
     """Return the help text: a line per parameter with name, default and meaning."""
-    lines = [
-        f"  --{field.name}={field.default}".ljust(34) + str(field.metadata["description"])
-        for field in dataclasses.fields(kind)
-    ]
-    return "parameters (on the command line as --name=value, or in a --config file):\n" + "\n".join(
-        lines
-    )
+    lines = ["parameters (on the command line as --name=value, or in a --config file):"]
+    for field in dataclasses.fields(kind):
+        lines.append(f"  --{field.name}={field.default}".ljust(34) + field.metadata["description"])
+    return "\n".join(lines)
 
 
 def _nearest(size: int, divisor: int) -> str:
@@ -415,22 +366,18 @@ def read_mapping(path: str, flag: str) -> dict[str, Any]:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{given}: can't be read ({error})") from error
-    content = _parse_json(text, given) if path.endswith(".json") else _parse_yaml(text, given)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise InputError(f"{given}: expected `name: value` lines, found {content!r}")
-    return content
-
-
-def _parse_json(text: str, given: str) -> object:
+    kind = "JSON" if path.endswith(".json") else "YAML"
     try:
-        return json.loads(text)
+        content = json.loads(text) if kind == "JSON" else _parse_yaml(text, given)
     except ValueError as error:
-        raise InputError(f"{given}: is not JSON ({error})") from error
+        raise InputError(f"{given}: is not {kind} ({error})") from error
+    if not (content is None or isinstance(content, dict)):
+        raise InputError(f"{given}: expected `name: value` lines, found {content!r}")
+    return content or {}
 
 
 def _parse_yaml(text: str, given: str) -> object:
+    """Return the content; a machine that trains may lack PyYAML, which the wheel doesn't need."""
     try:
         import yaml
     except ImportError as error:
@@ -440,4 +387,4 @@ def _parse_yaml(text: str, given: str) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"{given}: is not YAML ({error})") from error
+        raise ValueError(error) from error

@@ -1,28 +1,32 @@
-"""Find the model that `--model` names: a built-in one or a user's file.
+"""The model that `--model` names: a built-in one, or a user's file.
 
-Loads no TensorFlow unless the user's file does.
+Loads no TensorFlow before a network is created, unless the user's file does, so that --help and
+wrong input are answered at once. The networks of the built-in models are in networks.py.
 """
 
+from __future__ import annotations
+
 import functools
-import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import user_line
+from tpu_training.models import params as base
 from tpu_training.models.params import KerasParams, Params, field_problems, suggest
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import DataSpec, flat_outputs, image_shape, text_length
 from tpu_training.models.task import Losses, Task
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 DEFAULT_MODEL = "mnist_cnn"
-# Each is a module next to this one.
-BUILT_IN = ("bert", DEFAULT_MODEL, "resnet")
 _ARGUMENTS = ("params", "spec", "seed")
 
 # (params, data, seed) -> a tf.Module that maps (features, training) to float32 logits
@@ -51,13 +55,13 @@ class ModelDefinition:
 def load_model(name: str) -> ModelDefinition:
     """Load the model called `name`, or the file NAME.py. Raises InputError if there is none."""
     if name.endswith(".py"):
-        return _definition(name, load_file(name, "model"), own=True)
+        return _definition(name, load_file(name, "model"))
     if name not in BUILT_IN:
         raise InputError(
             f"--model={name}: unknown{suggest(name, BUILT_IN)}; expected "
             f"{', '.join(BUILT_IN)} or the path of a .py file"
         )
-    return _definition(name, importlib.import_module(f"tpu_training.models.{name}"))
+    return _BUILT_IN[name]
 
 
 def load_file(name: str, flag: str) -> ModuleType:
@@ -65,6 +69,7 @@ def load_file(name: str, flag: str) -> ModuleType:
     path = Path(name)
     if not path.is_file():
         raise InputError(f"--{flag}={path}: there is no such file")
+    # A name of its own, so that a user's `keras.py` or `model.py` hides no installed module.
     name = f"training_{flag}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec
@@ -81,7 +86,7 @@ def load_file(name: str, flag: str) -> ModuleType:
     return module
 
 
-def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefinition:
+def _definition(name: str, module: ModuleType) -> ModelDefinition:
     params = getattr(module, "Params", KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
@@ -92,11 +97,11 @@ def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefini
     if problems:
         raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
     assert create_model
-    if own and (problems := field_problems(params)):
+    if problems := field_problems(params):
         raise InputError("; ".join(f"{name}:{problem}" for problem in problems))
     losses, task = getattr(module, "losses", None), getattr(module, "task", "")
     create_model = with_all_arguments(name, create_model)
-    return ModelDefinition(name, params, create_model, losses, own, task)
+    return ModelDefinition(name, params, create_model, losses, True, task)
 
 
 def with_all_arguments(name: str, create_model: Callable[..., Any]) -> CreateModel:
@@ -118,3 +123,139 @@ def with_all_arguments(name: str, create_model: Callable[..., Any]) -> CreateMod
         return create_model(**{argument: given[argument] for argument in taken})
 
     return create
+
+
+# The built-in models: the parameters of each, with other defaults, and what creates its network.
+
+# The blocks in each stage of a ResNet, by depth: for images like ImageNet's, and like CIFAR's.
+LARGE = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+SMALL = {8: (1, 1, 1), 14: (2, 2, 2), 20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MnistCnnParams(Params):
+    """The defaults of every model but for a run of some hundred steps: MNIST in three epochs."""
+
+    squares_momentum: float = base.changed("squares_momentum", 0.99)
+
+
+def create_mnist_cnn(params: MnistCnnParams, spec: DataSpec, seed: int) -> tf.Module:
+    """Build the network for images of any size."""
+    from tpu_training.models.networks import MnistCnn
+
+    return MnistCnn(image_shape(spec), flat_outputs(spec, "mnist_cnn"), params.precision, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertParams(Params):
+    """AdamW with a linear schedule, as in BERT's training.
+
+    The default of two layers of 128 is the size of BERT-Tiny (arXiv:1908.08962).
+    """
+
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # For language: arXiv:2302.06675, section 5.
+        "lion": {
+            "learning_rate": 1e-4,
+            "weight_decay": 0.1,
+            "momentum": 0.95,
+            "squares_momentum": 0.98,
+        },
+        "lars": {"learning_rate": 1.0},
+    }
+    layers: int = base.param(2, "encoder layers", 1, 48)
+    hidden_size: int = base.param(128, "size of a token's vector, a multiple of heads", 8, 4096)
+    heads: int = base.param(2, "heads of self-attention", 1, 64)
+    dropout: float = base.param(0.1, "dropout rate in training", 0, 0.9)
+    remat: str = base.remat_param()
+    learning_rate: float = base.changed("learning_rate", 1e-3)
+    schedule: str = base.changed("schedule", "linear")
+    warmup_fraction: float = base.changed("warmup_fraction", 0.1)
+    weight_decay: float = base.changed("weight_decay", 0.01)
+    clip_norm: float = base.changed("clip_norm", 1.0)
+
+
+def create_bert(params: BertParams, spec: DataSpec, seed: int) -> tf.Module:
+    """Build the network. Raises InputError if the hidden size is not a multiple of the heads."""
+    if params.hidden_size % params.heads:
+        raise InputError(
+            f"--hidden_size={params.hidden_size} is not divisible by --heads={params.heads}; "
+            f"use {max(1, params.hidden_size // params.heads) * params.heads}"
+        )
+    length, per_token = text_length(spec), len(spec.output_shape) > 1
+    outputs = spec.output_shape[-1] if per_token else flat_outputs(spec, "bert")
+    from tpu_training.models.networks import Bert
+
+    return Bert(params, length, spec.vocabulary, outputs, seed, per_token, spec.causal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetParams(Params):
+    """SGD with momentum as in public ResNet-50 recipes: a rate of 0.1 per 256 examples."""
+
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # The weight decay of timm's recipes with AdamW (arXiv:2201.03545, appendix A).
+        "adam": {"learning_rate": 0.001, "weight_decay": 0.05},
+        "lion": {"learning_rate": 0.0001, "weight_decay": 0.5},
+        "muon": {"learning_rate": 0.001, "weight_decay": 0.05},
+        # https://github.com/tensorflow/tpu, models/official/resnet/lars_util.py, below 16,384.
+        "lars": {"learning_rate": 10.0},
+    }
+    depth: int = base.param(
+        50,
+        f"{', '.join(map(str, SMALL))} for images like CIFAR's, "
+        f"{', '.join(map(str, LARGE))} for those like ImageNet's",
+        min(SMALL),
+        max(LARGE),
+    )
+    width: int = base.param(1, "factor of the channels, as in wide residual networks", 1, 16)
+    remat: str = base.remat_param()
+    batch_norm: str = base.param(
+        "replica",
+        "normalise by each replica's part of the batch, or by all_replicas",
+        choices=("replica", "all_replicas"),
+    )
+    optimizer: str = base.changed("optimizer", "sgd")
+    learning_rate: float = base.changed("learning_rate", 0.1)
+    warmup_fraction: float = base.changed("warmup_fraction", 0.05)
+    weight_decay: float = base.changed("weight_decay", 1e-4)
+    label_smoothing: float = base.changed("label_smoothing", 0.1)
+
+
+def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
+    """Build the network for images of any size.
+
+    Raises:
+        InputError: There is no such depth, or batch normalisation and accumulation exclude each
+            other.
+    """
+    if params.depth not in LARGE | SMALL:
+        raise InputError(
+            f"--depth={params.depth}: there is no ResNet of that depth; expected one of "
+            f"{', '.join(map(str, sorted(LARGE | SMALL)))}"
+        )
+    channels = image_shape(spec)[2]
+    if params.batch_norm != "replica" and params.gradient_accumulation > 1:
+        raise InputError(
+            f"--batch_norm={params.batch_norm} --gradient_accumulation="
+            f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
+            "whole batch's statistics are not there when a part needs them; leave one of them out"
+        )
+    from tpu_training.models.networks import ResNet
+
+    large, stages = params.depth in LARGE, (LARGE | SMALL)[params.depth]
+    return ResNet(params, stages, large, channels, flat_outputs(spec, "resnet"), seed)
+
+
+_BUILT_IN = {
+    "bert": ModelDefinition("bert", BertParams, create_bert),
+    DEFAULT_MODEL: ModelDefinition(DEFAULT_MODEL, MnistCnnParams, create_mnist_cnn),
+    "resnet": ModelDefinition("resnet", ResNetParams, create_resnet),
+}
+BUILT_IN = tuple(_BUILT_IN)

@@ -144,11 +144,6 @@ def record_penalty(value: tf.Tensor) -> None:
     _current().penalties.append(value)
 
 
-def in_step() -> bool:
-    """Return whether a training step is being traced."""
-    return getattr(_local, "context", None) is not None
-
-
 def update_averages(
     averages: Sequence[tuple[tf.Variable, float]], values: Sequence[tf.Tensor]
 ) -> None:

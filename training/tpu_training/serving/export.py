@@ -5,29 +5,24 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
+import tpu_training.serving.model as models
 from tpu_training.data import files
 from tpu_training.data.data_set import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
-from tpu_training.serving.model import (
-    LabelledBatch,
-    RestoredModel,
-    restore_model,
-    test_examples,
-    training_examples,
-)
+from tpu_training.serving.model import LabelledBatch, RestoredModel
 
+SIGNATURE = "serving_default"
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
@@ -52,7 +47,7 @@ def run_export(
     `given` is the model's file if it was moved, or the model itself where it has none.
     """
     files.check_bucket(output, "--output")
-    model = restore_model(model_dir, given, best)
+    model = models.restore_model(model_dir, given, best)
     if kind == "saved_model":
         return f"saved_model={export_saved_model(model, output, batch)}"
     if kind == "onnx":
@@ -73,8 +68,10 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
             f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
             "that it was trained on"
         )
-    test = _first(test_examples(data, params, _TEST_BATCH), test_limit)
-    written = export_tflite(model, output, training_examples(data, params, _REPRESENTATIVE), test)
+    batches = -(-test_limit // _TEST_BATCH)
+    test = list(itertools.islice(models.test_examples(data, params, _TEST_BATCH), batches))
+    representative = models.training_examples(data, params, _REPRESENTATIVE)
+    written = export_tflite(model, output, representative, test)
     _refuse(written)
     logger.info(
         "edge-tpu: all tensors are integers of static shapes; whether each operation runs there is "
@@ -99,31 +96,6 @@ def _refuse(written: TfliteModel) -> None:
         raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")
 
 
-def _first(batches: Iterable[LabelledBatch], examples: int) -> list[LabelledBatch]:
-    """Take enough batches for at least `examples`."""
-    return list(itertools.islice(batches, -(-examples // _TEST_BATCH)))
-
-
-SIGNATURE = "serving_default"
-
-
-class _Exported(tf.Module):  # type: ignore[misc]
-    """Holds the variables of the signature."""
-
-    def __init__(self, model: RestoredModel, batch: int | None) -> None:
-        super().__init__()
-        self.module = model.module
-        names = model.description.class_names
-
-        def predict(features: tf.Tensor) -> dict[str, tf.Tensor]:
-            outputs = model.predict(features)
-            if not names or "classes" not in outputs:
-                return outputs
-            return outputs | {"names": tf.gather(names, outputs["classes"])}
-
-        self.predict = tf.function(predict, input_signature=[model.input_spec(batch)])
-
-
 def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
     """Write `output`/VERSION and return it; the version is the step, so that the latest one wins.
 
@@ -132,7 +104,18 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     its classes, `names`.
     """
     path = f"{output.rstrip('/')}/{max(model.step, 1)}"
-    exported = _Exported(model, batch)
+    names = model.description.class_names
+
+    def predict(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = model.predict(features)
+        if not names or "classes" not in outputs:
+            return outputs
+        return outputs | {"names": tf.gather(names, outputs["classes"])}
+
+    exported = tf.Module()
+    # A SavedModel keeps only variables that it finds by attributes.
+    exported.module = model.module
+    exported.predict = tf.function(predict, input_signature=[model.input_spec(batch)])
     signature = exported.predict.get_concrete_function()
     tf.saved_model.save(exported, path, signatures={SIGNATURE: signature})
     return path
@@ -204,18 +187,11 @@ def export_tflite(
     content = _convert(model, representative)
     path = f"{output.rstrip('/')}/model_int8.tflite"
     files.write_bytes(path, content)
-    return TfliteModel(
-        path=path,
-        bytes=len(content),
-        problems=tuple(unsuitable_tensors(content)),
-        accuracy=_compare(model, content, test),
-    )
-
-
-def _compare(model: RestoredModel, content: bytes, test: list[LabelledBatch]) -> Accuracy:
-    original = np.concatenate([_classes(model, batch) == batch.labels for batch in test])
+    found = [model.predict(tf.constant(batch.features))["classes"].numpy() for batch in test]
+    original = np.concatenate(found) == np.concatenate([batch.labels for batch in test])
     converted = np.array(list(_recognised(content, test)))
-    return Accuracy(len(original), float(original.mean()), float(converted.mean()))
+    accuracy = Accuracy(len(original), float(original.mean()), float(converted.mean()))
+    return TfliteModel(path, len(content), tuple(unsuitable_tensors(content)), accuracy)
 
 
 def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:
@@ -232,8 +208,14 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [function.get_concrete_function()], model.module
     )
+    # Integers only: the Edge TPU runs nothing else, and one operation in floats would leave the
+    # rest of the model on the CPU.
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: _one_by_one(representative)
+    converter.representative_dataset = lambda: (
+        [image[np.newaxis].astype(np.float32)]
+        for batch in representative
+        for image in batch.features
+    )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = tf.uint8
     converter.inference_output_type = tf.uint8
@@ -245,17 +227,6 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
             f"this model can't be made int8: {str(error).partition(chr(10))[0]}"
         ) from error
     return unfuse_activations(content)
-
-
-def _one_by_one(batches: list[LabelledBatch]) -> Iterator[list[npt.NDArray[np.float32]]]:
-    for batch in batches:
-        for image in batch.features:
-            yield [image[np.newaxis].astype(np.float32)]
-
-
-def _classes(model: RestoredModel, batch: LabelledBatch) -> npt.NDArray[np.int32]:
-    classes: npt.NDArray[np.int32] = model.predict(tf.constant(batch.features))["classes"].numpy()
-    return classes
 
 
 def _recognised(content: bytes, batches: list[LabelledBatch]) -> Iterator[bool]:

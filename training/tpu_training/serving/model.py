@@ -1,7 +1,5 @@
 """The trained model of a model directory, restored on this machine's CPU, and examples for it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Predict with a SavedModel on this machine: arrays, a data set, image files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -56,9 +54,11 @@ class Predictor:
                 "with `tpu-training export`"
             )
         self._signature = signature
-        self.input = next(_info(name, spec) for name, spec in inputs.items())
-        outputs = signature.structured_outputs
-        self.outputs = tuple(_info(name, spec) for name, spec in sorted(outputs.items()))
+        self.input, *self.outputs = (
+            TensorInfo(name, spec.dtype.name, tuple(spec.shape.as_list()))
+            for tensors in (inputs, signature.structured_outputs)
+            for name, spec in sorted(tensors.items())
+        )
 
     @property
     def example_shape(self) -> tuple[int | None, ...]:
@@ -93,6 +93,7 @@ class Predictor:
             yield features, 0
             return
         for begin in range(0, len(features), size):
+            # The last example is repeated: any other filling might not be valid input.
             part = features[begin : begin + size]
             filling = size - len(part)
             yield np.concatenate([part, np.repeat(part[-1:], filling, axis=0)]), filling
@@ -129,10 +130,6 @@ def _values(output: tf.Tensor) -> Array:
     return np.char.decode(values.astype(bytes), "utf-8") if output.dtype == tf.string else values
 
 
-def _info(name: str, spec: tf.TensorSpec) -> TensorInfo:
-    return TensorInfo(name, spec.dtype.name, tuple(spec.shape.as_list()))
-
-
 _BATCH = 256
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
@@ -163,13 +160,18 @@ def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) ->
     Raises:
         InputError: There is nothing to predict.
     """
-    batches = (
-        _data_set(predictor, inputs[0]) if _is_data_set(inputs) else _image_files(predictor, inputs)
-    )
+    manifest = f"{inputs[0].rstrip('/')}/{FILE_NAME}"
+    if len(inputs) == 1 and tf.io.gfile.isdir(inputs[0]) and files.size(manifest) is not None:
+        batches = _data_set(predictor, inputs[0])
+    else:
+        batches = _image_files(predictor, inputs)
     rows: list[dict[str, Any]] = []
     right, labelled = 0, False
     for batch in batches:
-        outputs = _predict(predictor, batch)
+        try:
+            outputs = predictor.predict(batch.features)
+        except ValueError as error:
+            raise DataError(f"{batch.names[0]}: {error}") from error
         rows += _rows(batch, outputs)
         of_classes = _gives_classes(outputs)
         if not of_classes and not output.endswith(".jsonl"):
@@ -181,7 +183,9 @@ def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) ->
         right += int((outputs["classes"] == batch.labels).sum()) if labelled else 0
     if not rows:
         raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
-    files.write_text(output, _as_json(rows) if output.endswith(".jsonl") else _as_csv(rows))
+    as_json = output.endswith(".jsonl")
+    text = "".join(json.dumps(row) + "\n" for row in rows) if as_json else _as_csv(rows)
+    files.write_text(output, text)
     return Outcome(len(rows), right / len(rows) if labelled else None)
 
 
@@ -211,10 +215,6 @@ def _gives_classes(outputs: Mapping[str, Array]) -> bool:
     return "classes" in outputs and outputs["classes"].ndim == 1
 
 
-def _as_json(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def _as_csv(rows: list[dict[str, Any]]) -> str:
     """Write a table with the probability of the predicted class alone."""
     names = ["example", "class", "name", "probability", "label", "label_name"]
@@ -226,19 +226,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         table.writerow(row | {"probability": f"{row['probabilities'][row['class']]:.6f}"})
     return text.getvalue()
-
-
-def _predict(predictor: Predictor, batch: _Batch) -> dict[str, Array]:
-    try:
-        return dict(predictor.predict(batch.features))
-    except ValueError as error:
-        raise DataError(f"{batch.names[0]}: {error}") from error
-
-
-def _is_data_set(inputs: Sequence[str]) -> bool:
-    if len(inputs) != 1 or not tf.io.gfile.isdir(inputs[0]):
-        return False
-    return files.size(f"{inputs[0].rstrip('/')}/{FILE_NAME}") is not None
 
 
 def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:

@@ -5,42 +5,32 @@ Paths, bodies and errors follow https://www.tensorflow.org/tfx/serving/api_rest:
 which take tf.Example, and `b64` values, because no input here is a string.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
 import socket
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import BoundedSemaphore, Timer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpu_training.serving.export import SIGNATURE
-from tpu_training.serving.prediction import Array, Predictor, TensorInfo
+from tpu_training.serving.prediction import Predictor, TensorInfo
 
 _PATH = re.compile(
     r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
     r"(?P<rest>/metadata|:\w+)?"
 )
-# TensorFlow's names of types in protocol buffers.
-_DATA_TYPES = {
-    "uint8": "DT_UINT8",
-    "int32": "DT_INT32",
-    "float32": "DT_FLOAT",
-    "int64": "DT_INT64",
-    "string": "DT_STRING",
-}
+# Types whose name in TensorFlow's protocol buffers is not their own in capitals.
+_DATA_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Status and JSON body of a response."""
 
     status: HTTPStatus
@@ -48,12 +38,13 @@ class Answer:
 
 
 class Refused(Exception):
-    """A request to answer with an error."""
+    """A request to answer with an error: the status, and the body's `error`."""
 
-    def __init__(self, status: HTTPStatus, message: str) -> None:
-        """Answer with `message` as the body's `error`."""
-        super().__init__(message)
-        self.answer = Answer(status, {"error": message})
+    @property
+    def answer(self) -> Answer:
+        """The response."""
+        status, message = self.args
+        return Answer(status, {"error": message})
 
 
 class RestApi:
@@ -72,7 +63,9 @@ class RestApi:
                 raise Refused(HTTPStatus.NOT_FOUND, f"Malformed request: {method} {path}")
             self._check_version(match)
             if method == "GET" and match["rest"] is None:
-                return Answer(HTTPStatus.OK, self._status())
+                ok = {"error_code": "OK", "error_message": ""}
+                state = {"version": self._predictor.version, "state": "AVAILABLE", "status": ok}
+                return Answer(HTTPStatus.OK, {"model_version_status": [state]})
             if method == "GET" and match["rest"] == "/metadata":
                 return Answer(HTTPStatus.OK, self._metadata())
             if method == "POST" and match["rest"] == ":predict":
@@ -85,15 +78,8 @@ class RestApi:
         version = match["version"] or self._predictor.version
         if match["model"] != self.name or match["label"] or version != self._predictor.version:
             wanted = match["version"] or match["label"] or "Latest"
-            raise Refused(
-                HTTPStatus.NOT_FOUND,
-                f"Servable not found for request: {wanted}({match['model']})",
-            )
-
-    def _status(self) -> dict[str, Any]:
-        ok = {"error_code": "OK", "error_message": ""}
-        status = {"version": self._predictor.version, "state": "AVAILABLE", "status": ok}
-        return {"model_version_status": [status]}
+            message = f"Servable not found for request: {wanted}({match['model']})"
+            raise Refused(HTTPStatus.NOT_FOUND, message)
 
     def _metadata(self) -> dict[str, Any]:
         predictor = self._predictor
@@ -103,14 +89,9 @@ class RestApi:
             "method_name": "tensorflow/serving/predict",
             "defaults": {},
         }
-        return {
-            "model_spec": {
-                "name": self.name,
-                "signature_name": "",
-                "version": predictor.version,
-            },
-            "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
-        }
+        model = {"name": self.name, "signature_name": "", "version": predictor.version}
+        signatures = {"signature_def": {"signature_def": {SIGNATURE: signature}}}
+        return {"model_spec": model, "metadata": signatures}
 
     def _predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = request.get("signature_name", SIGNATURE)
@@ -118,23 +99,21 @@ class RestApi:
             raise _wrong(f'Serving signature name: "{name}" not found in signature def')
         if ("instances" in request) == ("inputs" in request):
             raise _wrong("expected either 'instances' (a list, row format) or 'inputs' (columns)")
-        in_rows = "instances" in request
-        values = self._rows(request["instances"]) if in_rows else self._column(request["inputs"])
-        outputs = self._run(values)
-        if in_rows:
-            return {"predictions": _to_rows(outputs)}
-        columns = {key: value.tolist() for key, value in outputs.items()}
-        return {"outputs": columns if len(columns) > 1 else next(iter(columns.values()))}
-
-    def _rows(self, instances: object) -> list[object]:
-        if not isinstance(instances, list) or not instances:
+        if "inputs" in request:
+            values = request["inputs"]
+            outputs = self._run(self._named(values) if isinstance(values, dict) else values)
+            return {"outputs": outputs if len(outputs) > 1 else next(iter(outputs.values()))}
+        rows = request["instances"]
+        if not isinstance(rows, list) or not rows:
             raise _wrong("'instances' must be a list with at least one example")
-        if not any(isinstance(instance, dict) for instance in instances):
-            return instances
-        return [self._named(instance) for instance in instances]
-
-    def _column(self, inputs: object) -> object:
-        return self._named(inputs) if isinstance(inputs, dict) else inputs
+        if any(isinstance(row, dict) for row in rows):
+            rows = [self._named(row) for row in rows]
+        outputs = self._run(rows)
+        # A value per example, or an object of values where there are several outputs.
+        if len(outputs) == 1:
+            return {"predictions": next(iter(outputs.values()))}
+        each = zip(*outputs.values(), strict=True)
+        return {"predictions": [dict(zip(outputs, row, strict=True)) for row in each]}
 
     def _named(self, values: object) -> object:
         name = self._predictor.input.name
@@ -142,18 +121,17 @@ class RestApi:
             raise _wrong(f"the model has one input, {name!r}")
         return values[name]
 
-    def _run(self, values: object) -> Mapping[str, Array]:
+    def _run(self, values: object) -> Mapping[str, list[Any]]:
         kind = np.dtype(self._predictor.input.dtype)
         try:
             features = np.array(values)
-            if features.dtype.kind not in "iuf" or not np.array_equal(
-                features, features.astype(kind)
-            ):
-                shape = "x".join(
-                    "n" if size is None else str(size) for size in self._predictor.input.shape
-                )
+            is_number = features.dtype.kind in "iuf"
+            if not is_number or not np.array_equal(features, features.astype(kind)):
+                sizes = self._predictor.input.shape
+                shape = "x".join("n" if size is None else str(size) for size in sizes)
                 raise ValueError(f"expected numbers of type {kind.name}, of the shape {shape}")
-            return self._predictor.predict(features.astype(kind))
+            outputs = self._predictor.predict(features.astype(kind))
+            return {name: output.tolist() for name, output in outputs.items()}
         except (ValueError, OverflowError) as error:
             raise _wrong(f"{self._predictor.input.name}: {error}") from error
 
@@ -172,18 +150,10 @@ def _wrong(message: str) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, message)
 
 
-def _to_rows(outputs: Mapping[str, Array]) -> list[Any]:
-    """Return a value per example; an object of values if there are several outputs."""
-    columns = {name: values.tolist() for name, values in outputs.items()}
-    if len(columns) == 1:
-        return list(next(iter(columns.values())))
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def _tensor(info: TensorInfo) -> dict[str, Any]:
     sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
     return {
-        "dtype": _DATA_TYPES.get(info.dtype, "DT_INVALID"),
+        "dtype": f"DT_{_DATA_TYPES.get(info.dtype, info.dtype.upper())}",
         "tensor_shape": {"dim": sizes, "unknown_rank": False},
         "name": info.name,
     }
@@ -249,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Read headers and body for a limited time, however slowly they come."""
+        # The socket's timeout is for each read only: a byte now and then would hold it for ever.
         timer = Timer(_REQUEST_SECONDS, self.connection.shutdown, [socket.SHUT_RD])
         timer.daemon = True
         timer.start()
@@ -272,6 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.headers.get_content_type() != _JSON:
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type: {_JSON}")
         else:
+            # A large body takes several times its size once it is parsed, so few are at once.
             with self.bodies if length > _SMALL_BODY_BYTES else nullcontext():
                 self._send(self.rest_api.answer("POST", self.path, self.rfile.read(length)))
 

@@ -1,14 +1,11 @@
-"""Tasks: which one a training learns, and a file for each, with its loss and metrics.
+"""Tasks: which one a training learns, and whether the data set holds what it needs.
 
-A file NAME.py with a `task` is what `--task=NAME` takes; a user's own is such a file, too. They
-load TensorFlow, so their names are listed here, and none is imported before it is needed.
+Losses and metrics need TensorFlow, which takes seconds to load, so they are in built_in.py, and
+their names are listed here for `--help` and wrong input. A user's own task is a file with a `task`.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 from pathlib import Path
 
 from tpu_training.errors import InputError
@@ -95,6 +92,6 @@ def task_of(definition: ModelDefinition, spec: DataSpec) -> Task:
     check_targets(definition, spec)
     if isinstance(definition.task, Task):
         return definition.task
-    name = definition.task or _BY_TARGETS[spec.targets]
-    task: Task = importlib.import_module(f"{__name__}.{name}").task
-    return dataclasses.replace(task, own=False)
+    from tpu_training.tasks.built_in import TASKS
+
+    return TASKS[definition.task or _BY_TARGETS[spec.targets]]

@@ -82,9 +82,7 @@ def test_a_job_lives_in_a_bucket_from_its_data_to_its_predictions(
     done("data", "convert", "--source=digits", "--output=data")
     for path in (tmp_path / "data").iterdir():
         bucket.put(f"data/{path.name}", path.read_bytes())
-    assert "checksums verified" in done(
-        "data", "inspect", f"--data={root}/data", f"--grid={root}/grid.png"
-    )
+    assert "checksums verified" in done("data", "inspect", f"--data={root}/data")
     out = done("train-and-evaluate", *job, "--epochs=1", "--evaluation_interval=5")
     assert f"checkpoint: saved {root}/job/checkpoints/ckpt-10" in out
     metrics = json.loads(bucket.read("job/metrics.json"))

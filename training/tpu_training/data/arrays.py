@@ -1,7 +1,5 @@
 """Sources that are arrays: in memory, in IDX files, images with masks, scikit-learn's digits."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib
@@ -12,29 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import (
-    IMAGE,
-    TEXT,
-    Examples,
-    Options,
-    Source,
-    check_labels,
-    pick,
-    refuse_outside,
-    rows_of,
-    split_at_random,
-)
+from tpu_training.data import source
 from tpu_training.data.manifest import NO_CLASS
 from tpu_training.errors import DataError, require
-from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES
+from tpu_training.models import spec as specs
 
+# What a split's features and targets are is told by type and shape alone: four axes of bytes are
+# images, two axes of whole numbers are token ids, floats are numbers to learn.
 Array = npt.NDArray[Any]
 # Features and targets of a split: arrays or lists of one length; None for no targets.
 Split = tuple[Any, Any]
 _FEATURES = "bytes (examples, height, width[, channels]), token ids (examples, length) or texts"
 
 
-def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequence[str]) -> Source:
+def source_of_arrays(
+    name: str, splits: Mapping[str, Split], class_names: Sequence[str]
+) -> source.Source:
     """Return the data set in `splits`, `train` and `test`; see tpu_training.write_data.
 
     Raises:
@@ -42,7 +33,7 @@ def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequen
     """
     features = {split: _features(split, values) for split, (values, _) in splits.items()}
     first = features["train"]
-    kind = IMAGE if first.dtype == np.uint8 and first.ndim == 4 else TEXT
+    kind = source.IMAGE if first.dtype == np.uint8 and first.ndim == 4 else source.TEXT
     for split, array in features.items():
         if (array.dtype.kind, array.shape[1:]) != (first.dtype.kind, first.shape[1:]):
             raise DataError(
@@ -58,16 +49,16 @@ def source_of_arrays(name: str, splits: Mapping[str, Split], class_names: Sequen
     classes = max(_classes(targets, array) for array in made.values())
     if class_names and len(class_names) != classes:
         raise DataError(f"{len(class_names)} names for {classes} classes")
-    ids = kind == TEXT and first.dtype.kind == "i"
-    return Source(
-        name,
-        kind,
-        classes,
-        {split: _examples(split, features[split], made[split]) for split in splits},
-        tuple(class_names),
-        targets,
-        1 + max(int(array.max()) for array in features.values()) if ids else 0,
-    )
+    ids = kind == source.TEXT and first.dtype.kind == "i"
+    vocabulary = 1 + max(int(array.max()) for array in features.values()) if ids else 0
+    examples = {
+        split: source.pick(
+            np.arange(len(array)), source.rows_of(split), array.__getitem__, made[split]
+        )
+        for split, array in features.items()
+    }
+    names = tuple(class_names)
+    return source.Source(name, kind, classes, examples, names, targets, vocabulary)
 
 
 def _features(split: str, values: Any) -> Array:
@@ -87,24 +78,25 @@ def _features(split: str, values: Any) -> Array:
 def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
     """Say what kind of targets `values` are, and return them as an array."""
     if values is None:
-        return NOTHING, np.zeros(len(features), np.int64)
+        return specs.NOTHING, np.zeros(len(features), np.int64)
     array = np.asarray(values)
     if len(array) != len(features):
         raise DataError(f"{split}: {len(features)} examples, but targets for {len(array)}")
     if array.dtype.kind == "f" and array.ndim in (1, 2):
         if not np.isfinite(array).all():
             raise DataError(f"{split}: a target is not a finite number")
-        return NUMBERS, array.reshape(len(array), -1).astype(np.float32)
+        return specs.NUMBERS, array.reshape(len(array), -1).astype(np.float32)
     whole = array.dtype.kind in "iub"
     array = array.astype(np.int64) if whole else array
     if whole and array.ndim == 1:
-        return CLASS, _least(split, array, 0)
+        return specs.CLASS, _least(split, array, 0)
+    # Before labels: a mask and classes of tokens have the shape of their features.
     if whole and features.ndim == 4 and array.shape == features.shape[:3]:
-        return MASK, _least(split, array, 0)
+        return specs.MASK, _least(split, array, 0)
     if whole and features.ndim == 2 and array.shape == features.shape:
-        return TOKEN_CLASSES, _least(split, array, -1)
+        return specs.TOKEN_CLASSES, _least(split, array, -1)
     if whole and array.ndim == 2 and array.max() <= 1:
-        return LABELS, _least(split, array, 0)
+        return specs.LABELS, _least(split, array, 0)
     raise DataError(
         f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
         "classes, 0 and 1 (examples, labels) for labels, numbers with a point for regression, or a "
@@ -119,23 +111,21 @@ def _least(split: str, array: Array, least: int) -> Array:
 
 
 def _classes(targets: str, array: Array) -> int:
-    if targets in (LABELS, NUMBERS):
+    if targets in (specs.LABELS, specs.NUMBERS):
         return int(array.shape[1])
-    counted = array[array != NO_CLASS] if targets == MASK else array
+    counted = array[array != NO_CLASS] if targets == specs.MASK else array
     return 1 + int(counted.max(initial=0))
-
-
-def _examples(split: str, features: Array, targets: Array) -> Examples:
-    order = np.arange(len(features))
-    return pick(order, rows_of(split), features.__getitem__, targets)
 
 
 def _described(array: Array) -> str:
     return f"{array.dtype} of the shape {array.shape}"
 
 
-_PREFIXES = {"train": "train", "test": "t10k"}
-_CLASSES = 10
+# MNIST's IDX files, http://yann.lecun.com/exdb/mnist/: two zero bytes, the element type, the number
+# of dimensions, each dimension as a big-endian 32-bit number, then the elements.
+_PREFIXES, _CLASSES = {"train": "train", "test": "t10k"}, 10
+_UNSIGNED_BYTE, _HEADER_BYTES = 0x08, 4
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def is_idx(directory: Path) -> bool:
@@ -143,18 +133,13 @@ def is_idx(directory: Path) -> bool:
     return directory.is_dir() and any(directory.glob("*ubyte*"))
 
 
-def load_idx(directory: Path, options: Options) -> Source:
+def load_idx(directory: Path, options: source.Options) -> source.Source:
     """Read all four files, with labels 0 to 9."""
-    splits: dict[str, Examples] = {}
-    for split, prefix in _PREFIXES.items():
-        images, labels = _load(directory, prefix)
-        images = images[..., np.newaxis]
-        order = np.arange(len(labels))
-        splits[split] = pick(order, str, images.__getitem__, labels)
-    return Source(options.name or "mnist", IMAGE, _CLASSES, splits)
+    splits = {split: _load(directory, prefix) for split, prefix in _PREFIXES.items()}
+    return source.Source(options.name or "mnist", source.IMAGE, _CLASSES, splits)
 
 
-def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _load(directory: Path, prefix: str) -> source.Examples:
     images_path = _find(directory, f"{prefix}-images", "idx3-ubyte")
     labels_path = _find(directory, f"{prefix}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).astype(np.int64)
@@ -165,8 +150,8 @@ def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDAr
             f"{labels_path}: {len(labels)} labels for the {len(images)} images of "
             f"{images_path.name}; the two files do not match"
         )
-    check_labels({prefix: labels}, _CLASSES, str(labels_path))
-    return images, labels
+    source.check_labels({prefix: labels}, _CLASSES, str(labels_path))
+    return source.pick(np.arange(len(labels)), str, images[..., np.newaxis].__getitem__, labels)
 
 
 def _find(directory: Path, stem: str, kind: str) -> Path:
@@ -178,21 +163,17 @@ def _find(directory: Path, stem: str, kind: str) -> Path:
     raise DataError(f"{directory}: contains neither {names[0]} nor {', '.join(names[1:])}")
 
 
-# Format: two zero bytes, the element type, the number of dimensions, each dimension as a big-endian
-# 32-bit number, then the elements. http://yann.lecun.com/exdb/mnist/
-
-_UNSIGNED_BYTE = 0x08
-_HEADER_BYTES = 4
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """Return the array of unsigned bytes in `path`, which must have `dimensions` dimensions.
 
     Raises:
         DataError: The magic number or the length is wrong; the message names the file.
     """
-    content = _read_gzipped(path)
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: can't be read ({error}); download it again") from error
     magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
     if content[:_HEADER_BYTES] != magic:
         raise DataError(
@@ -210,14 +191,6 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _read_gzipped(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: can't be read ({error}); download it again") from error
-
-
 # A mask is a PNG whose grey level is the class; 255 is not counted, as in PASCAL VOC's.
 
 _IMAGES, _MASKS = "images", "masks"
@@ -228,7 +201,7 @@ def is_masks(path: Path) -> bool:
     return (path / _IMAGES).is_dir() and (path / _MASKS).is_dir()
 
 
-def load_masks(path: Path, options: Options) -> Source:
+def load_masks(path: Path, options: source.Options) -> source.Source:
     """Read all pairs, which must have one size, and split them at random."""
     pictures = [file for file in sorted((path / _IMAGES).iterdir()) if file.is_file()]
     if not pictures:
@@ -237,7 +210,7 @@ def load_masks(path: Path, options: Options) -> Source:
     masks: list[npt.NDArray[np.uint8]] = []
     for picture in pictures:
         masked = path / _MASKS / f"{picture.stem}.png"
-        refuse_outside((picture, masked), path)
+        source.refuse_outside((picture, masked), path)
         image, mask = _read_picture(picture, colour=True), _read_picture(masked, colour=False)
         if mask.shape != image.shape[:2]:
             raise DataError(
@@ -253,15 +226,12 @@ def load_masks(path: Path, options: Options) -> Source:
     stored = np.stack(masks)
     classes = 1 + int(stored[stored != NO_CLASS].max(initial=0))
     splits = {
-        split: pick(
-            order,
-            lambda position: str(pictures[position]),
-            images.__getitem__,
-            stored,
-        )
-        for split, order in split_at_random(len(images), options, str(path)).items()
+        split: source.pick(order, lambda n: str(pictures[n]), images.__getitem__, stored)
+        for split, order in source.split_at_random(len(images), options, str(path)).items()
     }
-    return Source(options.name or path.resolve().name, IMAGE, classes, splits, (), MASK)
+    return source.Source(
+        options.name or path.resolve().name, source.IMAGE, classes, splits, (), specs.MASK
+    )
 
 
 def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
@@ -276,11 +246,11 @@ def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
         raise DataError(f"{path}: can't be read as an image ({error})") from error
 
 
-_TEST_SHARE = 5
-_MAXIMUM = 16
+# scikit-learn's digits have grey levels of 0 to 16.
+_TEST_SHARE, _MAXIMUM = 5, 16
 
 
-def load_digits(options: Options) -> Source:
+def load_digits(options: source.Options) -> source.Source:
     """Scale the 8x8 digits to 24x24 and pad them to MNIST's 28x28; every fifth is for testing."""
     digits = require("sklearn.datasets", "scikit-learn", "digits", "--source=digits").load_digits()
     bytes_8x8 = (digits.images * (255 / _MAXIMUM)).round().astype(np.uint8)
@@ -290,5 +260,5 @@ def load_digits(options: Options) -> Source:
     splits = {}
     for split, chosen in (("train", ~test), ("test", test)):
         order = np.flatnonzero(chosen)
-        splits[split] = pick(order, str, images.__getitem__, labels)
-    return Source(options.name or "digits", IMAGE, 10, splits)
+        splits[split] = source.pick(order, str, images.__getitem__, labels)
+    return source.Source(options.name or "digits", source.IMAGE, 10, splits)

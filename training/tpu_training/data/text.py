@@ -3,8 +3,6 @@
 WordPiece is greedy, longest piece first: https://arxiv.org/abs/1609.08144 (section 4.1).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import unicodedata
@@ -15,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import TEXT, Options, Source, orders, pick, shuffled
+from tpu_training.data import source as sources
+from tpu_training.data.source import Options, Source
 from tpu_training.errors import DataError
-from tpu_training.models.spec import IGNORED, NOTHING, TOKEN_CLASSES
+from tpu_training.models import spec as specs
 
 PADDING, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 _SPECIAL = (PADDING, UNKNOWN, START, END)
@@ -49,6 +48,7 @@ class Tokenizer:
 
     def encode(self, text: str, length: int) -> list[int]:
         """Return start, the words' pieces and end, cut or padded to `length`."""
+        # Words beyond `length` are not even looked up, so a long text costs no more than its cut.
         ids = [self._ids[START]]
         for word in words(text, self._cased):
             if len(ids) >= length:
@@ -86,6 +86,7 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> list[str]:
     A piece is useful if it occurs often outside longer chosen pieces. A binary search finds the
     threshold that leaves about `size` tokens.
     """
+    # The program that made BERT's vocabulary isn't public; any that covers the texts will do.
     counts = Counter(word for text in texts for word in words(text, cased=False))
     common = counts.most_common(_MOST_WORDS)
     characters = _characters(counts)
@@ -183,13 +184,16 @@ def load_characters(path: Path, options: Options) -> Source:
                 f"{options.length}"
             )
         pieces = numbers[starts[:, None] + np.arange(options.length)]
-        order = shuffled(len(pieces), options.seed) if split == "train" else np.arange(len(pieces))
-        nothing = np.zeros(len(pieces), np.int64)
-        splits[split] = pick(order, str, pieces.__getitem__, nothing)
+        count = len(pieces)
+        order = sources.shuffled(count, options.seed) if split == "train" else np.arange(count)
+        nothing = np.zeros(count, np.int64)
+        splits[split] = sources.pick(order, str, pieces.__getitem__, nothing)
     name = options.name or path.resolve().stem
     # A line of the vocabulary file is a token: characters that end lines are escaped.
     tokens = tuple(character.encode("unicode_escape").decode() for character in characters)
-    return Source(name, TEXT, 1, splits, (), NOTHING, len(characters) + 1, (PADDING, *tokens))
+    return Source(
+        name, sources.TEXT, 1, splits, (), specs.NOTHING, len(characters) + 1, (PADDING, *tokens)
+    )
 
 
 def _read_text(path: Path) -> str:
@@ -231,11 +235,13 @@ def load_words(path: Path, options: Options) -> Source:
     }
     splits = {}
     sizes = {split: len(sentences) for split, sentences in read.items()}
-    for split, (source, order) in orders(sizes, options, str(path)).items():
+    for split, (source, order) in sources.orders(sizes, options, str(path)).items():
         features, targets = stored[source]
-        splits[split] = pick(order, str, features.__getitem__, targets)
+        splits[split] = sources.pick(order, str, features.__getitem__, targets)
     name = options.name or path.resolve().stem
-    return Source(name, TEXT, len(names), splits, tuple(names), TOKEN_CLASSES, len(words), words)
+    return Source(
+        name, sources.TEXT, len(names), splits, tuple(names), specs.TOKEN_CLASSES, len(words), words
+    )
 
 
 def _sentences(path: Path) -> list[Sentence]:
@@ -263,7 +269,7 @@ def _arrays(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the words' ids and classes, cut or padded to `length`."""
     features = np.zeros((len(sentences), length), np.int64)
-    targets = np.full((len(sentences), length), IGNORED, np.int64)
+    targets = np.full((len(sentences), length), specs.IGNORED, np.int64)
     for row, sentence in enumerate(sentences):
         for place, (word, name) in enumerate(sentence[:length]):
             features[row, place] = ids.get(word, ids[UNKNOWN])

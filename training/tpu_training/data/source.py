@@ -1,7 +1,5 @@
 """A source before conversion: its examples, its labels, and the options for reading it."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math
@@ -22,6 +20,13 @@ Feature = npt.NDArray[Any] | bytes | str
 # A class, or what else the targets are: labels, numbers, classes of tokens, a mask.
 Target = int | npt.NDArray[np.generic]
 IMAGE, TEXT = "image", "text"
+# (split, position) -> where it is, for a message
+Place = Callable[[str, int], str]
+# What spreadsheets and pandas write for a value that isn't there.
+_EMPTY = ("", "nan", "none", "null")
+_MOST_NAMED = 10
+
+logger = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
@@ -136,21 +141,31 @@ def orders(
 
 
 def test_count(count: int, options: Options, place: str) -> int:
-    """How many of `count` examples are for the test; InputError when one of both gets none."""
-    test = round(count * options.test_fraction)
-    if not 0 < test < count:
+    """Return how many of `count` examples are for testing."""
+    return _part(count, "test-fraction", options.test_fraction, f"examples of {place}", "testing")
+
+
+def _part(count: int, option: str, fraction: float, what: str, purpose: str) -> int:
+    """Return `fraction` of `count`; InputError when that or the rest would be empty."""
+    part = round(count * fraction)
+    if not 0 < part < count:
         raise InputError(
-            f"--test-fraction={options.test_fraction:g}: splits the {count} examples of {place} "
-            f"into {count - test} for training and {test} for testing; both need some"
+            f"--{option}={fraction:g}: splits the {count} {what} into {count - part} for training "
+            f"and {part} for {purpose}; both need some"
         )
-    return test
+    return part
 
 
 def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.NDArray[np.int64]]:
     """Choose positions for `train` and `test`, each in random order that depends on the seed."""
     test = test_count(count, options, place)
-    order = np.random.default_rng(options.seed).permutation(count)
+    order = shuffled(count, options.seed)
     return {"train": order[test:], "test": order[:test]}
+
+
+def shuffled(count: int, seed: int | tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Return the positions in random order, the same for each pass over a source."""
+    return np.random.default_rng(seed).permutation(count)
 
 
 def with_validation(source: Source, options: Options) -> Source:
@@ -167,13 +182,8 @@ def with_validation(source: Source, options: Options) -> Source:
             f"--validation-fraction={fraction:g}: {source.name} has a split validation of "
             f"{source.splits['validation'].count} examples already; omit it"
         )
-    count = round(train.count * fraction)
-    if not 0 < count < train.count:
-        raise InputError(
-            f"--validation-fraction={fraction:g}: splits the {train.count} training examples of "
-            f"{source.name} into {train.count - count} for training and {count} for validation; "
-            "both need some"
-        )
+    what = f"training examples of {source.name}"
+    count = _part(train.count, "validation-fraction", fraction, what, "validation")
     rest, chosen = divide(train, count, (options.seed, 1))
     splits = {**source.splits, "train": rest, "validation": chosen}
     return dataclasses.replace(source, splits=splits)
@@ -183,32 +193,18 @@ def divide(
     examples: Examples, count: int, seed: int | tuple[int, ...]
 ) -> tuple[Examples, Examples]:
     """Choose `count` examples at random; return the others, and those, each in their old order."""
-    order = np.random.default_rng(seed).permutation(examples.count)
+    order = shuffled(examples.count, seed)
     chosen = np.zeros(examples.count, np.bool_)
     chosen[order[:count]] = True
-    return _only(examples, ~chosen), _only(examples, chosen)
 
+    def only(which: npt.NDArray[np.bool_]) -> Examples:
+        def read() -> Iterator[Example]:
+            # What a source reads can't be rewound, so each part reads all of it.
+            return (example for number, example in enumerate(examples.read()) if which[number])
 
-def _only(examples: Examples, chosen: npt.NDArray[np.bool_]) -> Examples:
-    """Return those of `examples` at the positions that are `chosen`."""
+        return Examples(int(which.sum()), read)
 
-    def read() -> Iterator[Example]:
-        return (example for number, example in enumerate(examples.read()) if chosen[number])
-
-    return Examples(int(chosen.sum()), read)
-
-
-def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the positions in random order."""
-    return np.random.default_rng(seed).permutation(count)
-
-
-# (split, position) -> where it is, for a message
-Place = Callable[[str, int], str]
-_EMPTY = ("", "nan", "none", "null")
-_MOST_NAMED = 10
-
-logger = logging.getLogger(__name__)
+    return only(~chosen), only(chosen)
 
 
 @dataclass(frozen=True)
@@ -230,14 +226,16 @@ def number_labels(splits: Mapping[str, Sequence[str]], place: Place) -> Labels:
     Raises:
         DataError: A label is empty, negative, a fraction, or missing from the training split.
     """
-    numeric = all(_number(label) is not None for label in set().union(*splits.values()))
+    # One word among numbers makes all of them words: 7 in a column of names is a name.
+    numeric = all(number_in(label) is not None for label in set().union(*splits.values()))
     for split, written in splits.items():
         for position, label in enumerate(written):
             if reason := _why_wrong(label, numeric):
                 raise DataError(f"{place(split, position)}: {reason}")
     if numeric:
-        splits = {split: [f"{_number(label):.0f}" for label in v] for split, v in splits.items()}
+        splits = {split: [f"{number_in(label):.0f}" for label in v] for split, v in splits.items()}
     names = sorted(set(splits["train"]), key=int if numeric else None)
+    # Classes are those of the training split: a model can't learn one that only the test has.
     index = {name: number for number, name in enumerate(names)}
     numbers = {}
     for split, written in splits.items():
@@ -268,7 +266,7 @@ def read_targets(
         values = np.zeros((len(rows), len(names)), np.float32)
         for position, row in enumerate(rows):
             for column, text in enumerate(row):
-                number = _number(text)
+                number = number_in(text)
                 wrong = number is None or not math.isfinite(number)
                 if wrong or (targets == LABELS and number not in (0, 1)):
                     expected = "0 or 1" if targets == LABELS else "a number"
@@ -296,13 +294,14 @@ def _why_wrong(label: str, numeric: bool) -> str:
     """Say what is wrong with `label`, if anything; `numeric` is whether all are numbers."""
     if label.lower() in _EMPTY:
         return "the label is empty; fill it in or remove the row"
-    number = _number(label)
+    number = number_in(label)
     if numeric and number is not None and (number < 0 or not number.is_integer()):
         return f"label {label}; labels must be whole numbers from 0, or words"
     return ""
 
 
-def _number(label: str) -> float | None:
+def number_in(label: str) -> float | None:
+    """Return the number that `label` is written as, if it is one."""
     try:
         return float(label)
     except ValueError:

@@ -1,8 +1,10 @@
-"""Tables and folders that Hugging Face's library `datasets` reads.
+"""Sources that two libraries read: Hugging Face's `datasets`, and TensorFlow Datasets.
 
-CSV and Parquet files, WebDataset's tar files, folders of images, and what its save_to_disk wrote.
-The library writes what it reads to an Arrow file in a temporary folder and maps it into memory, so
-that a source may be larger than the memory. Its builders are called directly and ask no network.
+`datasets` reads CSV and Parquet files, WebDataset's tar files, folders of images, and what its
+save_to_disk wrote. It writes what it reads to an Arrow file in a temporary folder and maps it into
+memory, so a source may be larger than the memory. Its builders are called directly and ask no
+network. They decompress and unpack what looks like an archive, whatever its name says, so nothing
+reaches them that doesn't begin as a file of its kind does.
 """
 
 import csv
@@ -21,23 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import (
-    IMAGE,
-    TEXT,
-    Examples,
-    Feature,
-    Labels,
-    Options,
-    Place,
-    Source,
-    check_labels,
-    number_labels,
-    orders,
-    pick,
-    read_targets,
-    refuse_outside,
-)
+from tpu_training.data import source as sources
 from tpu_training.data.manifest import MAGICS
+from tpu_training.data.source import Feature, Options, Source
 from tpu_training.errors import DataError, require
 from tpu_training.models.spec import LABELS, NUMBERS
 
@@ -48,6 +36,7 @@ _SPLITS = (_TRAIN, "test", "validation")
 # Where Hugging Face's repositories keep their files.
 _FOLDER = "data"
 _TABLES = _CSV, _PARQUET, _TAR = ".csv", ".parquet", ".tar"
+_PARQUET_MAGIC = b"PAR1"
 _SAVED = ("dataset_dict.json", "state.json")
 _TEXTS, _IMAGES = ("text", "sentence", "content", "txt"), ("image", "img", "jpg", "jpeg", "png")
 _LABELS = ("label", "labels", "class", "target", "fine_label", "cls")
@@ -79,11 +68,11 @@ def load(path: Path, options: Options) -> Source:
     place = _places(path, files, suffix, tables)
     labels = _labels(path, tables, options, place)
     kind, readers = _features(library, path, tables, options, place)
-    splits: dict[str, Examples] = {}
     counts = {split: len(table) for split, table in tables.items()}
-    for split, (source, order) in orders(counts, options, str(path)).items():
-        where = partial(place, source)
-        splits[split] = pick(order, where, readers[source], labels.splits[source])
+    splits = {
+        split: sources.pick(order, partial(place, origin), readers[origin], labels.splits[origin])
+        for split, (origin, order) in sources.orders(counts, options, str(path)).items()
+    }
     name = options.name or path.resolve().stem
     return Source(name, kind, labels.classes, splits, labels.names, labels.targets)
 
@@ -107,9 +96,16 @@ def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
         )
     if _TRAIN not in named.values():
         raise DataError(f"{path}: contains no file whose name begins with {_TRAIN}")
-    found = [name for name in _OTHERS if name in named.values()]
-    names = dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
-    return {split: [file for file in files if named[file] == name] for split, name in names.items()}
+    return {
+        split: [file for file in files if named[file] == name]
+        for split, name in _named_splits(named.values()).items()
+    }
+
+
+def _named_splits(names: Iterable[str | None]) -> dict[str, str]:
+    """Map train, test and validation to what a source with a split `train` calls them."""
+    found = [name for name in _OTHERS if name in names]
+    return dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
 
 
 def holds(path: Path, suffix: str) -> bool:
@@ -138,7 +134,7 @@ def _suffix(path: Path) -> str:
 
 
 def _files(path: Path, suffix: str) -> Files:
-    """Return the files of each split, after a look at what the library would only stumble over."""
+    """Return the files of each split, none of which is an archive under another name."""
     if not suffix:
         return _images(path)
     files = find_splits(path, suffix)
@@ -150,6 +146,10 @@ def _files(path: Path, suffix: str) -> Files:
                 raise DataError(
                     f"{file}: can't be read as an uncompressed tar file ({error})"
                 ) from error
+        if suffix == _PARQUET:
+            with file.open("rb") as content:
+                if content.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
+                    raise DataError(f"{file}: can't be read: it isn't a Parquet file")
     return files
 
 
@@ -157,10 +157,10 @@ def _images(root: Path) -> Files:
     """List ROOT/train/CLASS and ROOT/test/CLASS, or ROOT/CLASS, by class and name."""
     folders = {_TRAIN: root}
     if (root / _TRAIN).is_dir():
-        others = [root / name for name in _OTHERS if (root / name).is_dir()]
-        if not others:
+        names = _named_splits([folder.name for folder in _folders(root)])
+        if len(names) == 1:
             raise DataError(f"{root}: contains a folder train, but none of {', '.join(_OTHERS)}")
-        folders = dict(zip(_SPLITS, (root / _TRAIN, *others), strict=False))
+        folders = {split: root / name for split, name in names.items()}
     classes = {folder.name for folder in _folders(folders[_TRAIN])}
     files: dict[str, list[Path]] = {}
     for split, folder in folders.items():
@@ -171,7 +171,7 @@ def _images(root: Path) -> Files:
                     f"{folder}: contains the class {each.name}, which {folders[_TRAIN]} does not"
                 )
             found = [file for file in sorted(each.iterdir()) if not file.name.startswith(".")]
-            refuse_outside(found, root)
+            sources.refuse_outside(found, root)
             if not found:
                 raise DataError(f"{each}: this class's folder contains no image")
             files[split] += found
@@ -200,6 +200,7 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
     from datasets.data_files import DataFilesDict, DataFilesList
 
     builder, settings = _builder(library, files, suffix)
+    # The empty lists stand for where files come from, by which the library would look for a cache.
     given = DataFilesDict(
         {split: DataFilesList([str(p.resolve()) for p in ps], []) for split, ps in files.items()}
     )
@@ -210,15 +211,21 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
             writer.download_and_prepare()
             full = [name for name, split in writer.info.splits.items() if split.num_examples]
             tables = {split: writer.as_dataset(split) for split in files if split in full}
+        _refuse_empty(path, files, tables)
     except Exception as error:  # The library has no type of its own for most of them.
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, DataError):
+            raise
         reason = error.__cause__ or error
         raise DataError(f"{path}: can't be read ({str(reason).strip()})") from error
-    if empty := [split for split in files if split not in tables]:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise DataError(f"{path}: the split {empty[0]} is empty")
+    # The tables map the Arrow file, so it can only go when they are garbage.
     weakref.finalize(tables[_TRAIN], shutil.rmtree, folder, ignore_errors=True)
     return tables
+
+
+def _refuse_empty(path: Path, splits: Iterable[str], tables: Tables) -> None:
+    if empty := [split for split in splits if not len(tables.get(split, ()))]:
+        raise DataError(f"{path}: the split {empty[0]} is empty")
 
 
 def _builder(library: Any, files: Files, suffix: str) -> tuple[Any, dict[str, Any]]:
@@ -240,8 +247,8 @@ def _builder(library: Any, files: Files, suffix: str) -> tuple[Any, dict[str, An
             return super()._get_pipeline_from_tar(tar_path, plain)
 
     if suffix == _CSV:
-        columns = _columns(files)
-        texts = library.Features({name: library.Value("string") for name in columns})
+        # As text: the library would take 007 for 7 and "nan" for a missing value.
+        texts = library.Features({name: library.Value("string") for name in _columns(files)})
         plain = {"keep_default_na": False, "encoding": "utf-8-sig"}
         return Csv, {"features": texts, "index_col": False, **plain}
     if suffix == _PARQUET:
@@ -275,14 +282,12 @@ def _saved(library: Any, path: Path) -> Tables:
         loaded = {_TRAIN: loaded}
     if _TRAIN not in loaded:
         raise DataError(f"{path}: there is no split train, only {', '.join(loaded)}")
-    found = [loaded[name] for name in _OTHERS if name in loaded]
-    tables = dict(zip(_SPLITS, (loaded[_TRAIN], *found), strict=False))
-    if empty := [split for split, table in tables.items() if not len(table)]:
-        raise DataError(f"{path}: the split {empty[0]} is empty")
+    tables = {split: loaded[name] for split, name in _named_splits(loaded).items()}
+    _refuse_empty(path, tables, tables)
     return tables
 
 
-def _places(path: Path, files: Files, suffix: str, tables: Tables) -> Place:
+def _places(path: Path, files: Files, suffix: str, tables: Tables) -> sources.Place:
     """Return what names an example: by its file, by its key in a shard, or by its row."""
     names: dict[str, list[str]] = {}
     rows = {split: f"{path} {split}" for split in tables}
@@ -300,7 +305,7 @@ def _places(path: Path, files: Files, suffix: str, tables: Tables) -> Place:
     return place
 
 
-def _labels(path: Path, tables: Tables, options: Options, place: Place) -> Labels:
+def _labels(path: Path, tables: Tables, options: Options, place: sources.Place) -> sources.Labels:
     """Turn the column of labels into classes, or those of targets into numbers or labels."""
     columns = tables[_TRAIN].features
     if options.columns:
@@ -310,9 +315,10 @@ def _labels(path: Path, tables: Tables, options: Options, place: Place) -> Label
             for split, table in tables.items()
         }
         kind = NUMBERS if options.target else LABELS
-        return read_targets(rows, options.columns, kind, place)
-    column = options.label or _label_column(columns)
-    fields = columns.get(_FIELDS)
+        return sources.read_targets(rows, options.columns, kind, place)
+    named = [name for name, kind in columns.items() if hasattr(kind, "str2int")]
+    usual = next((name for name in (*named, *_LABELS) if name in columns), _LABELS[0])
+    column, fields = options.label or usual, columns.get(_FIELDS)
     if column not in columns and isinstance(fields, dict) and column in fields:
         values = {
             split: [(row or {}).get(column) for row in table[_FIELDS][:]]
@@ -323,15 +329,10 @@ def _labels(path: Path, tables: Tables, options: Options, place: Place) -> Label
         values = {split: table[column][:] for split, table in tables.items()}
     if names := getattr(columns.get(column), "names", None):
         numbers = {split: np.array(each, np.int64) for split, each in values.items()}
-        check_labels(numbers, len(names), f"{path} {column}")
-        return Labels(len(names), numbers, tuple(names))
+        sources.check_labels(numbers, len(names), f"{path} {column}")
+        return sources.Labels(len(names), numbers, tuple(names))
     written = {split: [_written(value) for value in each] for split, each in values.items()}
-    return number_labels(written, place)
-
-
-def _label_column(columns: Mapping[str, Any]) -> str:
-    named = [name for name, kind in columns.items() if hasattr(kind, "str2int")]
-    return next((name for name in (*named, *_LABELS) if name in columns), _LABELS[0])
+    return sources.number_labels(written, place)
 
 
 def _written(value: object) -> str:
@@ -348,14 +349,18 @@ def _check(path: Path, columns: Mapping[str, Any], *needed: str) -> None:
 
 
 def _features(
-    library: Any, path: Path, tables: Tables, options: Options, place: Place
+    library: Any, path: Path, tables: Tables, options: Options, place: sources.Place
 ) -> tuple[str, dict[str, Callable[[int], Feature]]]:
     """Return whether the features are images or texts, and what reads those of each split."""
     columns = tables[_TRAIN].features
     column = options.feature or _feature_column(library, columns)
     if column is None and _suffix(path) == _CSV:
         learnt = options.columns or (options.label or _LABELS[0],)
-        return IMAGE, {s: _pixels(path, t, learnt, partial(place, s)) for s, t in tables.items()}
+        pixels: dict[str, Callable[[int], Feature]] = {
+            split: _pixels(path, table, learnt, partial(place, split))
+            for split, table in tables.items()
+        }
+        return sources.IMAGE, pixels
     _check(path, columns, column or _IMAGES[0])
     assert column
     kind = columns[column]
@@ -363,24 +368,17 @@ def _features(
     if not is_text and not _may_be_image(library, kind):
         raise DataError(f"{path}: column {column} is {kind}, expected images or strings")
     root = path if path.is_dir() else path.parent
-    readers: dict[str, Callable[[int], Feature]] = {}
-    for split, table in tables.items():
-        alone = table.select_columns([column])
+
+    def reader(split: str) -> Callable[[int], Feature]:
+        table = tables[split].select_columns([column])
+        # Undecoded: the file's own bytes are stored, and a JPEG would lose by being encoded again.
         if isinstance(kind, library.Image):
-            alone = alone.cast_column(column, library.Image(decode=False))
+            table = table.cast_column(column, library.Image(decode=False))
         if is_text:
-            readers[split] = partial(_text, alone, column)
-        else:
-            readers[split] = partial(_image, alone, column, root, partial(place, split))
-    return TEXT if is_text else IMAGE, readers
+            return lambda row: str(table[row][column] or "")
+        return lambda row: image_content(table[row][column], root, place(split, row))
 
-
-def _text(table: Any, column: str, row: int) -> str:
-    return str(table[row][column] or "")
-
-
-def _image(table: Any, column: str, root: Path, place: Callable[[int], str], row: int) -> bytes:
-    return image_content(table[row][column], root, place(row))
+    return sources.TEXT if is_text else sources.IMAGE, {split: reader(split) for split in tables}
 
 
 def _feature_column(library: Any, columns: Mapping[str, Any]) -> str | None:
@@ -407,7 +405,7 @@ def image_content(value: Any, root: Path, place: str) -> bytes:
     if isinstance(content, bytes):
         return content
     path = root / ((isinstance(value, dict) and value.get("path")) or "")
-    refuse_outside((path,), root)
+    sources.refuse_outside((path,), root)
     if path.is_file():
         return path.read_bytes()
     raise DataError(f"{place}: holds no image")
@@ -428,7 +426,7 @@ def _columns(files: Files) -> list[str]:
 def _header(file: Path) -> list[str]:
     """Return the columns of a CSV file, every row of which must have as many values.
 
-    The library would fill a short row with nothing, and unpack a file that is an archive.
+    The library would fill a short row with nothing.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
@@ -481,7 +479,7 @@ def _pixels(
     for begin in range(0, len(table), _BATCH):
         batch = table[begin : begin + _BATCH]
         for number, name in enumerate(columns):
-            values = np.array([_number(text) for text in batch[name]])
+            values = np.array([sources.number_in(text) for text in batch[name]], np.float64)
             wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (values % 1 == 0)))
             if len(wrong):
                 raise DataError(
@@ -494,13 +492,6 @@ def _pixels(
     return pixels.reshape(-1, *shape).__getitem__
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _square(path: Path, pixels: int) -> tuple[int, int, int]:
     for channels in (1, 3):
         side = math.isqrt(pixels // channels)
@@ -510,3 +501,93 @@ def _square(path: Path, pixels: int) -> tuple[int, int, int]:
         f"{path}: {pixels} pixel columns do not form a square image with one or three channels; "
         "for texts, name the column with --feature"
     )
+
+
+# TensorFlow Datasets, by name or as prepared on disk. Its own order stays: it shuffles when it
+# writes.
+
+# What --source begins with if it names a data set instead of a folder.
+BY_NAME = "tfds:"
+
+
+def is_prepared(directory: Path) -> bool:
+    """Return whether `directory` is a version, such as tensorflow_datasets/mnist/3.0.1."""
+    return all((directory / name).is_file() for name in ("dataset_info.json", "features.json"))
+
+
+def load_prepared(directory: Path, options: Options) -> Source:
+    """Read the images, undecoded, or the texts, and the class labels."""
+    library = _tfds(str(directory))
+    try:
+        builder = library.builder_from_directory(str(directory))
+    except Exception as error:
+        raise DataError(f"{directory}: tensorflow_datasets can't load it ({error})") from error
+    return _built(library, builder, str(directory), options)
+
+
+def load_by_name(name: str, options: Options) -> Source:
+    """Prepare the data set `name`, tfds:NAME[/CONFIG][:VERSION], unless it is; then read it.
+
+    TensorFlow Datasets downloads it into its own folder, which TFDS_DATA_DIR sets.
+    """
+    library = _tfds(name)
+    try:
+        builder = library.builder(name.removeprefix(BY_NAME))
+        builder.download_and_prepare()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(
+            f"--source={name}: tensorflow_datasets can't prepare it ({reason})"
+        ) from error
+    return _built(library, builder, name, options)
+
+
+def _tfds(name: str) -> Any:
+    return require("tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={name}")
+
+
+def _built(library: Any, builder: Any, place: str, options: Options) -> Source:
+    columns = builder.info.features
+
+    def usual(*kinds: type) -> str | None:
+        of_kinds = (name for kind in kinds for name in columns if isinstance(columns[name], kind))
+        return next(of_kinds, None)
+
+    feature = options.feature or usual(library.features.Image, library.features.Text)
+    label = options.label or usual(library.features.ClassLabel)
+    if feature is None or label is None or not {feature, label} <= set(columns):
+        raise DataError(
+            f"{place}: its columns are {', '.join(columns)}; expected images or texts and "
+            "class labels; else name them with --feature and --label"
+        )
+    is_image = isinstance(columns[feature], library.features.Image)
+    decoders = {feature: library.decode.SkipDecoding()} if is_image else None
+
+    def examples(slices: str) -> sources.Examples:
+        def read() -> Iterator[sources.Example]:
+            # One file after the other: the order must be the same in each pass.
+            config = library.ReadConfig(interleave_cycle_length=1)
+            rows = builder.as_dataset(split=slices, decoders=decoders, read_config=config)
+            for number, row in enumerate(rows.as_numpy_iterator()):
+                content = bytes(row[feature])
+                value = content if is_image else content.decode("utf-8", "replace")
+                where = f"{builder.data_dir} {slices} {number}"
+                yield sources.Example(where, value, int(row[label]))
+
+        return sources.Examples(builder.info.splits[slices].num_examples, read)
+
+    splits = {split: examples(slices) for split, slices in _slices(place, builder, options).items()}
+    kind = sources.IMAGE if is_image else sources.TEXT
+    names = tuple(columns[label].names or ())
+    return Source(options.name or builder.name, kind, columns[label].num_classes, splits, names)
+
+
+def _slices(directory: str, builder: Any, options: Options) -> dict[str, str]:
+    """Return the slices of the splits for training, for testing and, if any, for validation."""
+    sizes = {name: split.num_examples for name, split in builder.info.splits.items()}
+    if not sizes.get(_TRAIN):
+        raise DataError(f"{directory}: has no split train with examples, only {sizes}")
+    if len(named := _named_splits([name for name, size in sizes.items() if size])) > 1:
+        return named
+    test = sources.test_count(sizes[_TRAIN], options, directory)
+    return {_TRAIN: f"train[{test}:]", "test": f"train[:{test}]"}

@@ -1,0 +1,433 @@
+"""`data convert`: read a source and write it as sharded TFRecord files with a manifest.
+
+TensorFlow takes seconds to load, so it is imported where the first record is encoded: what is wrong
+with a source, its options or the output folder is reported before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tpu_training.data import arrays, manifest, source, tables, text
+from tpu_training.data.manifest import DataFile, Manifest, Split
+from tpu_training.data.source import Example, Examples, Options, Source
+from tpu_training.errors import DataError, InputError
+from tpu_training.models import spec as specs
+from tpu_training.models.params import LARGEST_IMAGE
+
+VOCABULARY_FILE = "vocabulary.txt"
+DIGITS = "digits"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_CURE = "give a new folder, or remove this one"
+# Files are read whole (data/shards.py), so small ones mix better, and many serve many hosts:
+# up to 512 of them, of 2 to 16 MiB. The largest data sets have larger ones.
+_SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
+# All are open at once, with some others. macOS allows a process 10,240.
+_MOST_OPEN, _OTHER_FILES = 8192, 256
+_UNFINISHED = ".unfinished"
+_CHUNK = 256
+_CHANNELS = (1, 3)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How to store the examples.
+
+    Attributes:
+        encoding: `raw` or `encoded` for images; None stores them as the source does.
+        text_length: The number of token ids per text.
+        vocabulary: A vocabulary file; None makes a vocabulary from the training texts.
+        vocabulary_size: The largest size of a vocabulary made from the training texts.
+    """
+
+    encoding: str | None = None
+    text_length: int = 128
+    vocabulary: str | None = None
+    vocabulary_size: int = 8192
+
+
+def convert(
+    source_name: str, output: str, options: Options | None = None, storage: Storage | None = None
+) -> Manifest:
+    """Convert the source, as `load_source` takes it, into the directory `output`.
+
+    Checks everything that needs no decoding before writing the first file.
+    """
+    refuse_used(Path(output))
+    options = options or Options()
+    data = source.with_validation(load_source(source_name, options), options)
+    return store(data, output, storage or Storage())
+
+
+def store(data: Source, output: str, storage: Storage) -> Manifest:
+    """Write `data` into the directory `output`, which must be new or empty.
+
+    The manifest is written last, so a directory with a manifest is complete.
+    """
+    directory = Path(output)
+    refuse_used(directory)
+    tokens = list(data.tokens)
+    if data.kind == source.TEXT and not data.vocabulary:
+        tokens = _vocabulary(data, storage)
+    encoder = _encoder(data, storage, tokens)
+    prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
+    with new_folder(directory):
+        splits = {
+            split: write_split(directory, f"{prefix}-{split}", examples, encoder, data.targets)
+            for split, examples in data.splits.items()
+        }
+        spec = manifest.stored_spec(
+            encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets
+        )
+        file = VOCABULARY_FILE if tokens else ""
+        written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file)
+        if tokens:
+            (directory / file).write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        (directory / manifest.FILE_NAME).write_text(written.to_json(), encoding="utf-8")
+    if isinstance(encoder, Images):
+        encoder.warn()
+    counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
+    logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
+    return written
+
+
+def _encoder(data: Source, storage: Storage, tokens: list[str]) -> Encoder:
+    first: Any = next(data.splits["train"].read()).feature
+    if data.vocabulary:
+        (length,) = np.shape(first)
+        return Tokens(lambda feature: np.asarray(feature).tolist(), length, data.vocabulary)
+    if data.kind == source.TEXT:
+        tokenizer, length = text.Tokenizer(tokens), storage.text_length
+        return Tokens(lambda words: tokenizer.encode(str(words), length), length, tokenizer.size)
+    encoding = manifest.ENCODED if isinstance(first, bytes) else manifest.RAW
+    return Images(storage.encoding or encoding)
+
+
+def _vocabulary(data: Source, storage: Storage) -> list[str]:
+    """Read the tokens from the given file, or make them from the training texts."""
+    if storage.vocabulary is None:
+        texts = (str(example.feature) for example in data.splits["train"].read())
+        tokens = text.learn_vocabulary(texts, storage.vocabulary_size)
+        logger.info("data: made a vocabulary of %d tokens", len(tokens))
+        return tokens
+    path = Path(storage.vocabulary)
+    try:
+        tokens = path.read_text(encoding="utf-8").splitlines()
+        text.Tokenizer(tokens)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
+    except ValueError as error:
+        raise DataError(
+            f"--vocabulary={path}: {error}; expected one token per line, as in BERT's vocab.txt"
+        ) from error
+    return tokens
+
+
+def _is_function_file(path: Path) -> bool:
+    return path.is_file() and manifest.is_function(path.name)
+
+
+def _load_function(path: Path, options: Options) -> Source:
+    from tpu_training.data.function import load_examples  # It loads TensorFlow.
+
+    return load_examples(path, options)
+
+
+# What recognises a path and what reads it. The first that does wins: tables, which takes any folder
+# of folders, is last.
+_FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], ...] = (
+    (tables.is_prepared, tables.load_prepared),
+    (arrays.is_idx, arrays.load_idx),
+    (text.is_characters, text.load_characters),
+    (text.is_words, text.load_words),
+    (arrays.is_masks, arrays.load_masks),
+    (_is_function_file, _load_function),
+    (tables.matches, tables.load),
+)
+
+
+def load_source(name: str, options: Options) -> Source:
+    """Read the source `name`: a folder or file in one of the forms, tfds:NAME, or the word digits.
+
+    Raises:
+        InputError: It does not exist or has an unknown format.
+        DataError: It does not conform to its format.
+    """
+    if name == DIGITS:
+        return arrays.load_digits(options)
+    if name.startswith(tables.BY_NAME):
+        return tables.load_by_name(name, options)
+    path = Path(name)
+    if not path.exists():
+        raise InputError(f"--source={name}: no such file or directory")
+    for matches, load in _FORMS:
+        if matches(path):
+            return load(path, options)
+    raise InputError(
+        f"--source={name}: unknown format; expected a folder with MNIST's four IDX files, a "
+        "folder with one folder of images per class (or train/ and test/ with such), a folder "
+        "with images/ and masks/, a CSV file or a folder with train.csv and test.csv, a .txt file "
+        "for a language model, a .conll file with a class for each word, a data set written by "
+        "Hugging Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar "
+        "files, a Python file with a function dataset(split, context), tfds:NAME of TensorFlow "
+        "Datasets, or the word digits"
+    )
+
+
+def refuse_used(directory: Path) -> None:
+    """Raise InputError if `directory` holds something: a second set would mix with the first.
+
+    Hidden files don't count: some systems put one into every new folder.
+    """
+    if not directory.is_dir():
+        return
+    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    if manifest.FILE_NAME in names:
+        what = "holds a data set already"
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            content = json.loads((directory / manifest.FILE_NAME).read_text(encoding="utf-8"))
+            what = f"holds the data set {content['name']} already"
+    elif names:
+        what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+    else:
+        return
+    raise InputError(f"--output={directory}: {what}; {_CURE}")
+
+
+@contextmanager
+def new_folder(directory: Path) -> Iterator[None]:
+    """Create `directory` with missing parents; after an error remove what was made in it, and it.
+
+    Raises:
+        InputError: It can't be created or written.
+    """
+    # Only what this conversion created is removed: the parents may be shared with others.
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    found = set(directory.iterdir()) if directory.is_dir() else set()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        for path in set(directory.iterdir()) - found if directory.is_dir() else ():
+            path.unlink(missing_ok=True)
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise InputError(f"--output={directory}: can't be written ({error})") from error
+        raise
+
+
+# Sharded TFRecord files: how features are encoded, dealt to files and checksummed.
+
+
+def write_split(
+    directory: Path, prefix: str, examples: Examples, encoder: Encoder, targets: str
+) -> Split:
+    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in turn.
+
+    The files get their names once complete.
+    """
+
+    # Encoding checks each image by decoding it, which is most of the time, so it runs in threads:
+    # TensorFlow releases Python's lock while it decodes. `map` keeps the order.
+    def record(example: Example) -> bytes:
+        return _serialise(dict([encoder.encode(example), *_target(example.label, targets)]))
+
+    def records(pool: ThreadPoolExecutor) -> Iterator[bytes]:
+        rows = examples.read()
+        while chunk := list(islice(rows, _CHUNK)):
+            yield from pool.map(record, chunk)
+
+    with ThreadPoolExecutor() as pool:
+        rows = records(pool)
+        first = list(islice(rows, _CHUNK))
+        shards = _count_shards(first, examples.count)
+        paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
+        unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
+        counts = _deal(chain(first, rows), unfinished)
+    if sum(counts) != examples.count:
+        raise DataError(
+            f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
+            f"announced {examples.count}"
+        )
+    written = []
+    for path, final, count in zip(unfinished, paths, counts, strict=True):
+        content = path.replace(final).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        written.append(DataFile(final.name, count, len(content), digest))
+    return Split(examples.count, tuple(written))
+
+
+def _count_shards(first: list[bytes], count: int) -> int:
+    """Return the number of files for `count` records, of which these are the first."""
+    size = sum(map(len, first)) * count // max(1, len(first))
+    wanted = math.ceil(size / min(max(size // _SHARDS, _SMALLEST), _LARGEST))
+    # The number is estimated from the first records, whose size may not be typical; only the mean
+    # size of a file depends on it.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _MOST_OPEN if hard == resource.RLIM_INFINITY else min(_MOST_OPEN, hard)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    return max(1, min(wanted, allowed - _OTHER_FILES, count))
+
+
+def _deal(records: Iterator[bytes], paths: list[Path]) -> list[int]:
+    """Write the records to `paths` in turn; return how many each has.
+
+    Each turn begins one file later, or a source with ten classes in turn would give each of ten
+    files a class of its own, and validation, which takes whole files, no others.
+    """
+    import tensorflow as tf
+
+    counts = [0] * len(paths)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
+        for number, record in enumerate(records):
+            file = (number + number // len(paths)) % len(paths)
+            writers[file].write(record)
+            counts[file] += 1
+    return counts
+
+
+# The records follow tf.train.Example, so that other readers of TFRecord can use them, too.
+
+
+def _target(label: source.Target, targets: str) -> list[tuple[str, Any]]:
+    """Return the name and values of an example's targets as data/preprocessing.py reads them."""
+    if targets == specs.NOTHING:
+        return []
+    if targets == specs.CLASS:
+        return [(manifest.LABEL, [label])]
+    values = np.asarray(label)
+    if targets == specs.MASK:
+        return [(manifest.TARGETS_FIELD, values.astype(np.uint8).tobytes())]
+    return [(manifest.TARGETS_FIELD, values.ravel().tolist())]
+
+
+def _serialise(values: dict[str, Any]) -> bytes:
+    """Return the tf.train.Example of bytes, floats or whole numbers by their names."""
+    from tensorflow import train
+
+    features = {}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            features[name] = train.Feature(bytes_list=train.BytesList(value=[value]))
+        elif value and isinstance(value[0], float):
+            features[name] = train.Feature(float_list=train.FloatList(value=value))
+        else:
+            features[name] = train.Feature(int64_list=train.Int64List(value=value))
+    example = train.Example(features=train.Features(feature=features))
+    return bytes(example.SerializeToString())
+
+
+@dataclass
+class Images:
+    """Images as unsigned bytes of one shape (`raw`), or as JPEG and PNG files (`encoded`).
+
+    Each file is decoded once to check it.
+    """
+
+    encoding: str
+    vocabulary = 0
+    _shapes: set[tuple[int, ...]] = field(default_factory=set)
+    _large: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height, width and channels, colour if any image is; 0 for sizes that differ.
+
+        Valid once all images are encoded.
+        """
+        heights, widths, channels = (set(sizes) for sizes in zip(*self._shapes, strict=True))
+        same = len(heights) == len(widths) == 1
+        return (*((*heights, *widths) if same else (0, 0)), max(channels))
+
+    def encode(self, example: Example) -> tuple[str, bytes]:
+        """Return the image's bytes, row by row, or its file's content."""
+        place, feature = example.place, example.feature
+        if self.encoding == manifest.ENCODED and not isinstance(feature, bytes):
+            import tensorflow as tf
+
+            feature = bytes(tf.io.encode_png(feature).numpy())
+        image = _decode(place, feature) if isinstance(feature, bytes) else np.asarray(feature)
+        if max(image.shape[:2]) > LARGEST_IMAGE:
+            self._large[place] = image.shape
+        if isinstance(feature, bytes) and self.encoding == manifest.ENCODED:
+            # The transparency channel is dropped on reading.
+            channels = image.shape[2] if image.shape[2] in _CHANNELS else image.shape[2] - 1
+            self._shapes.add((*image.shape[:2], channels))
+            return "image", feature
+        self._shapes = self._shapes or {image.shape}
+        if image.shape not in self._shapes or image.ndim != 3:
+            raise DataError(
+                f"{place}: has the shape {image.shape}, the first image "
+                f"{next(iter(self._shapes))}; store images of different sizes with "
+                "--encoding=encoded"
+            )
+        return "image", image.tobytes()
+
+    def warn(self) -> None:
+        """Log how many images are larger than a model can take."""
+        if not self._large:
+            return
+        place, shape = max(self._large.items(), key=lambda item: math.prod(item[1]))
+        logger.warning(
+            "data: images wider or higher than %d pixels: %d, the largest %s with %dx%d "
+            "(%.1f MiB decoded); every epoch decodes each in full size: scale them down first",
+            LARGEST_IMAGE,
+            len(self._large),
+            place,
+            shape[1],
+            shape[0],
+            math.prod(shape) / 2**20,
+        )
+
+
+@dataclass
+class Tokens:
+    """Texts as token ids of one length, padded with 0; `ids` gives those of a feature."""
+
+    ids: Callable[[source.Feature], Sequence[int]]
+    length: int
+    vocabulary: int
+    encoding = manifest.TOKENS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of ids."""
+        return (self.length,)
+
+    def encode(self, example: Example) -> tuple[str, Sequence[int]]:
+        """Return the ids."""
+        return "tokens", self.ids(example.feature)
+
+
+Encoder: TypeAlias = Images | Tokens
+
+
+def _decode(place: str, content: bytes) -> Any:
+    """Return the image, unsigned bytes (height, width, channels). Raises DataError."""
+    import tensorflow as tf
+
+    try:
+        return tf.io.decode_image(content, expand_animations=False).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        reason = error.message.split("}} ", 1)[-1].partition("[Op:")[0].strip()
+        raise DataError(f"{place}: can't be decoded as an image ({reason})") from error

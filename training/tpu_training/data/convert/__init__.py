@@ -1,1 +1,0 @@
-"""Convert other formats to a data set: sources, encoding, TFRecord files and their manifest."""
