@@ -17,7 +17,8 @@ import psutil
 
 from bench.measure import Result
 from tests import published, steps
-from tpu_training.commands.compile import (
+from tpu_training.compile.answer import Compiled, Tpu, tpus
+from tpu_training.compile.command import (
     Job,
     Problems,
     add_compile_arguments,
@@ -25,10 +26,7 @@ from tpu_training.commands.compile import (
     compiler,
 )
 from tpu_training.compile.programs import JobPrograms
-from tpu_training.compile.result import Compiled
-from tpu_training.compile.search import search
-from tpu_training.compile.session import Session
-from tpu_training.compile.tpus import Tpu, tpus
+from tpu_training.compile.session import Session, search
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

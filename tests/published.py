@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from tpu_training.compile.result import Compiled, Costs
-from tpu_training.compile.tpus import Tpu, bound, tpus
+from tpu_training.compile.answer import Compiled, Costs, Tpu, bound, tpus
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"

@@ -1,20 +1,405 @@
-"""`tpu-training MODE …`: parse the command line, run it, and report how it ended."""
+"""Parse the command line into a job or a command. Loads no TensorFlow."""
 
+from __future__ import annotations
+
+import argparse
+import json
 import logging
 import os
 import sys
+import textwrap
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
 
-from tpu_training.commands.cli import parse, prepare
+from tpu_training import __version__, command_parsers
+from tpu_training.cluster.endpoint import Addresses, find_target
+from tpu_training.command_parsers import (
+    Command,
+    add_command,
+    add_debug,
+    add_job_arguments,
+    build_job,
+)
+from tpu_training.compile import command
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.errors import Interrupted, TrainingError
+from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError
 from tpu_training.job.job import Job
-from tpu_training.job.start import run_job
+from tpu_training.job.start import find_workers, prepare_tensorflow, run_job, with_converted_data
 from tpu_training.job.supervision import supervised, write_outcome
+from tpu_training.models.params import describe_params
+from tpu_training.models.registry import DEFAULT_MODEL, load_model
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
+
+_MODES = {
+    "train": "train, starting from the last checkpoint",
+    "evaluate": "evaluate the last checkpoint",
+    "train-and-evaluate": "train, then evaluate",
+}
+# Commands that load TensorFlow, beside the modes: the first one trains, the others need no TPU.
+_TRAINING = "lr-range-test"
+_BESIDE_TRAINING = ("compile", "data", "export", "predict", "profile", "serve", "tune")
+# They take the parameters of train.
+_LIKE_JOBS = ("lr-range-test", "compile")
+_HELP_WIDTH = 80
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
+    "saved (start it again)"
+)
+_FEWEST_STEPS = 20
+# The trust ratio of lars divides its rates by about 1000.
+_HIGHEST, _LARS_HIGHEST = 10.0, 100.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises this package's errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see `{self.prog} --help`")
+
+
+def prepare(arguments: Sequence[str]) -> None:
+    """Set what TensorFlow needs before `parse`, which may import it with an own model."""
+    parser = _Parser(prog="tpu-training", add_help=False, allow_abbrev=False)
+    parser.add_argument("mode", nargs="?")
+    parser.add_argument("--tpu")
+    known = parser.parse_known_args(arguments)[0]
+    trains = known.mode in _MODES or known.mode == _TRAINING
+    if trains or known.mode in _BESIDE_TRAINING:
+        prepare_tensorflow(known.tpu, trains)
+
+
+def parse(arguments: Sequence[str]) -> Job | Command:
+    """Parse `arguments`; --help exits.
+
+    Raises:
+        InputError: With every problem at once.
+    """
+    parser = _build_parser(_help_model(arguments))
+    known, rest = parser.parse_known_args(arguments)
+    if rest and "config" not in known:
+        raise InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
+    if "build" not in known:
+        job = build_job(known.mode, known, rest)
+        return (lambda: 0) if known.check else job
+    known.rest = rest
+    command: Command = known.build(known)
+    return command
+
+
+def _help_model(arguments: Sequence[str]) -> str:
+    """Return the model whose parameters --help lists."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    name: str = parser.parse_known_args(arguments)[0].model
+    return name
+
+
+def _build_parser(help_model: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tpu-training",
+        description="TensorFlow training on Cloud TPUs, GPUs and CPUs.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    params = describe_params(load_model(help_model).params)
+    for mode, description in _MODES.items():
+        job = modes.add_parser(mode, help=description, description=description, allow_abbrev=False)
+        add_job_arguments(job)
+        add_debug(job)
+    for add in (
+        _add_data,
+        command.add,
+        command.add_tune,
+        _add_lr_range_test,
+        _add_profile,
+        _add_report,
+        command_parsers.add_export,
+        command_parsers.add_predict,
+        command_parsers.add_serve,
+        command_parsers.add_doctor,
+    ):
+        add(modes)
+    for mode in (*_MODES, *_LIKE_JOBS):
+        _list_parameters(modes.choices[mode], params)
+    return parser
+
+
+def _list_parameters(parser: argparse.ArgumentParser, params: str) -> None:
+    """Add the parameters to the end of --help, a line each."""
+    parser.epilog = f"{params}\n\n{_EXIT_CODES}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = textwrap.fill(parser.description or "", _HELP_WIDTH)
+
+
+def _add_data(modes: Any) -> None:
+    data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    convert = add_command(
+        actions,
+        "convert",
+        _build_convert,
+        help="write a data set as TFRecord files with a manifest",
+    )
+    convert.add_argument(
+        "--source",
+        required=True,
+        help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
+        "with images/ and masks/, CSV file, .txt file, .conll file, folder written by Hugging "
+        "Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar files, a "
+        "Python file with a function dataset(split, context), tfds:NAME, or the word digits",
+    )
+    convert.add_argument("--output", required=True, help="local directory to write to")
+    convert.add_argument("--name", help="name of the data set (default: from the source)")
+    convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
+    convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
+    convert.add_argument(
+        "--target", metavar="COLUMNS", help="of a CSV file: numbers to learn, instead of a label"
+    )
+    convert.add_argument(
+        "--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1"
+    )
+    convert.add_argument(
+        "--test-fraction",
+        metavar="PART",
+        default="0.1",
+        help="part for testing if the source has no test split (default: 0.1)",
+    )
+    convert.add_argument(
+        "--validation-fraction",
+        metavar="PART",
+        help="part of the training examples for a split validation (default: none, or the "
+        "source's own)",
+    )
+    convert.add_argument(
+        "--seed", default="0", help="seed of those splits and of the order (default: 0)"
+    )
+    convert.add_argument(
+        "--encoding",
+        choices=("raw", "encoded"),
+        help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
+    )
+    convert.add_argument("--text-length", default="128", help="token ids per text (default: 128)")
+    convert.add_argument("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
+    convert.add_argument(
+        "--vocabulary-size",
+        default="8192",
+        help="size of a vocabulary made from the texts (default: 8192)",
+    )
+    inspect = add_command(
+        actions,
+        "inspect",
+        lambda known: partial(_inspect_data, known.data, known.json, known.grid),
+        help="show counts, shapes and classes of a data set; verify its checksums",
+    )
+    inspect.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
+    inspect.add_argument("--json", action="store_true", help="print the same as JSON")
+    inspect.add_argument(
+        "--grid", metavar="FILE.png", help="also draw the first images of each class"
+    )
+
+
+def _build_convert(known: argparse.Namespace) -> Command:
+    from tpu_training.data.convert.conversion import Storage
+    from tpu_training.data.convert.source import Options
+
+    if known.output.startswith("gs://"):
+        raise InputError(
+            f"--output={known.output}: data sets are written locally; give a directory, then copy "
+            f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+        )
+    fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
+    length = _whole("--text-length", known.text_length, 2)
+    if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
+        raise InputError("--label, --target and --labels exclude each other; give one of them")
+    given = known.validation_fraction
+    options = Options(
+        known.name,
+        known.feature,
+        known.label,
+        fraction,
+        _whole("--seed", known.seed, 0),
+        target=_names(known.target),
+        labels=_names(known.labels),
+        length=length,
+        validation_fraction=0.0
+        if given is None
+        else _number("--validation-fraction", given, 0.0, 1.0),
+    )
+    storage = Storage(
+        known.encoding,
+        length,
+        known.vocabulary,
+        _whole("--vocabulary-size", known.vocabulary_size, 8),
+    )
+
+    def run() -> int:
+        from tpu_training.data.convert.conversion import convert
+
+        manifest = convert(known.source, known.output, options, storage)
+        print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
+        return 0
+
+    return run
+
+
+def _inspect_data(data: str, as_json: bool, grid: str | None) -> int:
+    """Print what is in it; DataError when a file is not what its checksum says."""
+    from tpu_training.data.inspection import inspect
+
+    found = inspect(data, grid)
+    print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
+    return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _number(flag: str, text: str, low: float, high: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not low < number < high:
+        raise InputError(f"{flag}={text}: expected a number between {low:g} and {high:g}")
+    return number
+
+
+def _whole(flag: str, text: str, low: int) -> int:
+    if not text.isdecimal() or int(text) < low:
+        raise InputError(f"{flag}={text}: expected a whole number, at least {low}")
+    return int(text)
+
+
+def _add_lr_range_test(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "lr-range-test",
+        _build_lr_range_test,
+        help="find a good learning rate (Leslie Smith's test)",
+        description="Train a new model, raising the learning rate with each step until the loss "
+        "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
+        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
+        "same for TensorBoard. Takes the parameters of train.",
+    )
+    add_job_arguments(parser)
+    parser.add_argument("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
+    parser.add_argument("--max-rate", type=float, help="last rate (10, with lars 100)")
+    parser.add_argument("--sweep-steps", type=int, default=150, help="number of steps (150)")
+    parser.add_argument(
+        "--trial-steps", type=int, default=100, help="steps of each training after that (100)"
+    )
+    parser.add_argument(
+        "--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)"
+    )
+    parser.add_argument("--no-plot", action="store_true", help="don't draw the PNG")
+
+
+def _build_lr_range_test(known: argparse.Namespace) -> Command:
+    problems = []
+    highest = _HIGHEST if known.max_rate is None else known.max_rate
+    if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
+        problems.append(
+            f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
+            f"the first one lower, the second at most {_LARS_HIGHEST:g}"
+        )
+    for flag, steps in (("sweep", known.sweep_steps), ("trial", known.trial_steps)):
+        if steps < _FEWEST_STEPS:
+            problems.append(f"--{flag}-steps={steps}: must be at least {_FEWEST_STEPS}")
+    if not 0 <= known.smoothing < 1:
+        problems.append(f"--smoothing={known.smoothing:g}: must be at least 0 and below 1")
+    if problems:
+        raise InputError("; ".join(problems))
+    job = build_job("lr-range-test", known, known.rest)
+    return partial(_run_lr_range_test, job, known)
+
+
+def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
+    """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
+    if not known.no_plot:
+        from tpu_training.errors import require_plots
+
+        require_plots("the plot", ", or leave the plot out with --no-plot")
+    job = with_converted_data(job)
+    workers, wait = find_workers(job)
+    from tpu_training.job.lr_range_test import Sweep, connect_and_run
+
+    highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
+    sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)
+    verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
+    return EXIT_FAILURE if verdict.suggestion is None else 0
+
+
+def _add_profile(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "profile",
+        _build_profile,
+        help="capture a profile of TPU workers or other gRPC workers while they compute",
+        description="Have workers profile themselves for some seconds while a training runs on "
+        "them, and write the profile for TensorBoard.",
+    )
+    parser.add_argument(
+        "--worker", required=True, help="grpc://HOST:PORT, several separated by commas"
+    )
+    parser.add_argument(
+        "--output", required=True, help="gs:// URL, or a directory on the worker's own machine"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of the profile (2)")
+
+
+def _build_profile(known: argparse.Namespace) -> Command:
+    target = find_target(known.worker, None, None, {})
+    problems = []
+    if not isinstance(target, Addresses):
+        problems.append(f"--worker={known.worker}: expected grpc://HOST:PORT")
+    if not 0 < known.seconds <= 600:
+        problems.append(f"--seconds={known.seconds:g}: must be above 0 and at most 600")
+    if problems or not isinstance(target, Addresses):
+        raise InputError("; ".join(problems))
+    return partial(_capture, target.addresses, known.output, known.seconds)
+
+
+def _capture(workers: Sequence[str], output: str, seconds: float) -> int:
+    from tpu_training.monitoring.profiler import trace_workers
+
+    trace_workers(workers, output, seconds)
+    print(f"profile finished logdir={output}", flush=True)
+    return 0
+
+
+def _add_report(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "report",
+        _build_report,
+        help="write a training's report as JSON",
+        description="Write report.json to the model directory from what the "
+        "training has written so far. Every training does so at its end.",
+    )
+    parser.add_argument(
+        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
+    )
+
+
+def _build_report(known: argparse.Namespace) -> Command:
+    return partial(_report, known.model_dir)
+
+
+def _report(model_dir: str) -> int:
+    from tpu_training.monitoring.measurements import write_report
+
+    print(f"report finished report={write_report(model_dir)}", flush=True)
+    return 0
+
+
+# --- `tpu-training MODE …`: parse the command line, run it, and report how it ended.
 
 _EXIT_CTRL_C = 130
 

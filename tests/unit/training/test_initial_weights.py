@@ -362,7 +362,7 @@ def test_frozen_batch_normalisation_normalises_by_its_averages(
 def test_first_weights_that_are_not_there_are_told_at_once_unless_the_job_resumes(
     bars: Path, tmp_path: Path
 ) -> None:
-    from tpu_training.commands.cli import parse
+    from tpu_training.__main__ import parse
     from tpu_training.job.job import Job, check_local_files
 
     where = (f"--data={bars}", f"--model-dir={tmp_path}", "--init-from=no/such")

@@ -28,9 +28,8 @@ from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import StepTimes
-from tpu_training.monitoring.model_summaries import ModelSummaries, draw_grid
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.summaries import ModelSummaries, Summaries, draw_grid
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

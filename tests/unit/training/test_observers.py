@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.test_monitoring import read_events
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.job.job import Job, check_local_files
 from tpu_training.job.run import create_observers, peak_flops
@@ -23,8 +23,7 @@ from tpu_training.loop.callbacks import Callback, LoopReport, started
 from tpu_training.loop.graph import flops_of, repeat
 from tpu_training.models.params import Params
 from tpu_training.monitoring.measurements import Utilisation
-from tpu_training.monitoring.summaries import Summaries
-from tpu_training.monitoring.trackers import Tracker
+from tpu_training.monitoring.summaries import Summaries, Tracker
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.data.corruption import without_corrupt_records
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import VALIDATION

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpu_training import errors
-from tpu_training.compile.result import Program
+from tpu_training.compile.answer import Program
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.models.params import Params

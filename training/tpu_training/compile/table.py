@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from tpu_training.compile.answer import Answer
-from tpu_training.compile.result import Buffer, Compiled, Costs
-from tpu_training.compile.tpus import Bound, Epoch, bound, epoch, estimated_seconds, is_below_bound
+from tpu_training.compile.answer import (
+    Answer,
+    Bound,
+    Buffer,
+    Compiled,
+    Costs,
+    Epoch,
+    bound,
+    epoch,
+    estimated_seconds,
+    is_below_bound,
+)
 
 _WIDTH = 12
 _HEADS = (

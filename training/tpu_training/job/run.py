@@ -20,7 +20,7 @@ from tpu_training.checkpoints.model_description import describe_model, refuse_an
 from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
-from tpu_training.compile.tpus import tpus, unknown_tpu
+from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
@@ -39,8 +39,8 @@ from tpu_training.models.params import Params
 from tpu_training.models.registry import load_file
 from tpu_training.monitoring.measurements import COST_NOTE, Monitor, write_report
 from tpu_training.monitoring.profiler import parse_steps
+from tpu_training.monitoring.summaries import Tracker
 from tpu_training.monitoring.terminal import Progress
-from tpu_training.monitoring.trackers import Tracker
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
 _FORMAT = 1

@@ -23,9 +23,8 @@ from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
-from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
-from tpu_training.monitoring.summaries import Series, Summaries, read_series
+from tpu_training.monitoring.summaries import ModelSummaries, Series, Summaries, read_series
 from tpu_training.monitoring.terminal import Progress
 
 STEP_PARTS = ("compute", "input", "checkpoint", "idle")

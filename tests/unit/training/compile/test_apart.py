@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.compile import programs
-from tpu_training.compile.result import Program
+from tpu_training.compile.answer import Program
 from tpu_training.errors import InputError, LoweringError, ParamsError, TrainingError
 
 # Elsewhere there is no compiler that a program would be made for.

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.result import Compiled, Costs, Estimate, Largest, Topology
-from tpu_training.compile.search import search
-from tpu_training.compile.tpus import (
+from tpu_training.compile.answer import (
     COMPUTE,
     LINKS,
     MEMORY,
+    Compiled,
+    Costs,
+    Estimate,
+    Largest,
+    Topology,
     bound,
     epoch,
     estimated_seconds,
     tpus,
     unknown_tpu,
 )
+from tpu_training.compile.session import search
 
 NOTHING = Costs(0, 0, 0, (), 0, 0)
 

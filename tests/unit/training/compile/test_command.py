@@ -16,11 +16,8 @@ from typing import Any
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.commands import compile, tune
-from tpu_training.compile import cached, session
-from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
-from tpu_training.compile.request import described_data, request
-from tpu_training.compile.result import (
+from tpu_training.compile import cached, command, session
+from tpu_training.compile.answer import (
     Buffer,
     Compiled,
     Costs,
@@ -32,6 +29,8 @@ from tpu_training.compile.result import (
     Usage,
     Watch,
 )
+from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
+from tpu_training.compile.session import described_data, request
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.errors import LoweringError
 from tpu_training.models.spec import DataSpec
@@ -89,12 +88,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     compiler = Compiler()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(compile, "compiler", lambda: compiler)
-    monkeypatch.setattr(compile, "JobPrograms", Programs)
-    for module in (compile, tune):
+    monkeypatch.setattr(command, "compiler", lambda: compiler)
+    monkeypatch.setattr(command, "JobPrograms", Programs)
+    for module in (command, command):
         monkeypatch.setattr(module, "lacking", lambda **_: [])
-    monkeypatch.setattr(tune, "compiler", lambda: compiler)
-    monkeypatch.setattr(tune, "JobPrograms", Programs)
+    monkeypatch.setattr(command, "compiler", lambda: compiler)
+    monkeypatch.setattr(command, "JobPrograms", Programs)
     return compiler
 
 
@@ -296,7 +295,7 @@ def test_a_quick_answer_does_not_replace_a_full_one(capsys: pytest.CaptureFixtur
 def test_reading_the_cache_loads_no_tensorflow() -> None:
     code = (
         "import sys; from tpu_training.compile import cached; "
-        "from tpu_training.compile.request import described_data; "
+        "from tpu_training.compile.session import described_data; "
         "cached('v3-8', 'resnet', {}, described_data('32x32x3', 10)); "
         "assert not {'tensorflow', 'numpy'} & set(sys.modules)"
     )
@@ -465,7 +464,7 @@ def test_tune_proposes_what_compiled_facts_ask_for(
 def test_what_the_machine_lacks_comes_with_all_that_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "lacking", lambda **_: ["libtpu is not installed"])
+    monkeypatch.setattr(command, "lacking", lambda **_: ["libtpu is not installed"])
     assert run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[::2] == (
         2,
         "training failed: libtpu is not installed\n",

@@ -10,7 +10,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.compile import cached
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.training

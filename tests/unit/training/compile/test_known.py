@@ -10,7 +10,7 @@ import pytest
 from tests.compiled import keep_answer, write_data
 from tpu_training.__main__ import main
 from tpu_training.compile import cached_job, read_manifest
-from tpu_training.compile import request as asked
+from tpu_training.compile import session as asked
 
 JOB = ("--tpu=v3-8", "--shape=28x28x1", "--classes=10", "--global_batch_size=512")
 GIVEN = {"global_batch_size": "512"}

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 import tpu_training
-from tpu_training.compile.lowering import train_program
-from tpu_training.compile.refusals import line_of
-from tpu_training.compile.request import described_data
+from tpu_training.compile.lowering import line_of, train_program
+from tpu_training.compile.session import described_data
 from tpu_training.errors import LoweringError
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 from tpu_training.errors import InputError
 
 

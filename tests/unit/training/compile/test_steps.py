@@ -11,13 +11,13 @@ import pytest
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_training.compile.lowering import can_reduce, evaluation_program, train_program
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:
-    from tpu_training.compile.result import Program
+    from tpu_training.compile.answer import Program
 
 pytestmark = pytest.mark.training
 

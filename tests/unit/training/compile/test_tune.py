@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tpu_training.compile.result import Compiled, Costs, Topology
-from tpu_training.compile.search import Advice, advise
-from tpu_training.compile.tpus import tpus
+from tpu_training.compile.answer import Compiled, Costs, Topology, tpus
+from tpu_training.compile.session import Advice, advise
 from tpu_training.models.params import Params
 
 V3 = tpus()["v3-8"]

@@ -19,9 +19,9 @@ import pytest
 
 from tests.unit.training.compile.libtpu.conftest import WEIGHTS
 from tpu_training.compile import compiler, pjrt
+from tpu_training.compile.answer import Compiled, Program, Progress, Topology
 from tpu_training.compile.compiler import compile_program
 from tpu_training.compile.pjrt import Compiler, PjrtError
-from tpu_training.compile.result import Compiled, Program, Progress, Topology
 from tpu_training.errors import TrainingError
 
 pytestmark = [
@@ -194,7 +194,7 @@ STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
 from tpu_training.compile import compiler
-from tpu_training.compile.result import Program, Topology
+from tpu_training.compile.answer import Program, Topology
 
 def stop(child, limit):
     os.kill(child.pid, signal.SIGSTOP)

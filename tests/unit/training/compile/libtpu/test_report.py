@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.compile.libtpu.conftest import FEATURES, RECORDED, WEIGHTS
+from tpu_training.compile.answer import Compiled, Costs, Program, Topology
+from tpu_training.compile.compiler import Dump, parse_allocations, read_estimate, read_report
 from tpu_training.compile.pjrt import is_out_of_memory, limit_in
-from tpu_training.compile.report import Dump, parse_allocations, read_estimate, read_report
-from tpu_training.compile.result import Compiled, Costs, Program, Topology
 
 V3 = Topology("v3-8", "v3:2x2x1")
 LIMIT = 16624107520

@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from tpu_training.commands.arguments import Command, add_command, add_task, build_model
-from tpu_training.compile.answer import Answer
+from tpu_training.command_parsers import Command, add_command, add_task, build_model
+from tpu_training.compile.answer import Answer, Compiled, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
-from tpu_training.compile.request import Request, described_data, read_manifest, request, versions
 from tpu_training.compile.session import (
+    Advice,
     CompileProgram,
+    Request,
     Session,
+    advise,
     answers,
     cached,
     compile_file,
     described,
+    described_data,
+    read_manifest,
+    request,
+    versions,
 )
 from tpu_training.compile.table import LEGEND, answer_lines, comparison_lines, misfit
-from tpu_training.compile.tpus import Tpu, tpus, unknown_tpu
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
 from tpu_training.models.params import Params
@@ -432,3 +437,67 @@ def _print(lines: Iterable[str]) -> None:
     for line in lines:
         wrong = "DOES NOT FIT" in line or "  NO  " in line
         print(f"{_RED}{line}{_PLAIN}" if wrong and coloured else line, flush=True)
+
+
+# --- `tpu-training tune`: propose a recipe's parameters for a TPU type, from compiled facts.
+
+
+def add_tune(modes: Any) -> None:
+    """Add the parser."""
+    parser = add_command(
+        modes,
+        "tune",
+        _build_tune,
+        help="propose batch size, accumulation and precision for a TPU, without one",
+        description="Compile the training step with Google's TPU compiler in several forms and "
+        "propose batch size, accumulation and precision, each with its reason. Takes the "
+        "parameters of train.",
+    )
+    add_compile_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+
+
+def _build_tune(known: argparse.Namespace) -> Command:
+    problems = Problems()
+    kinds = find_tpus(known, problems)
+    job = build_compile_job(known, kinds, problems)
+    machine = lacking(quick=True, tensorflow=True)
+    problems.end(machine)
+    assert job
+    return checked(machine, partial(_tune, job, kinds[0], known.json))
+
+
+def _tune(job: Job, tpu: Tpu, as_json: bool) -> int:
+    bar = Bar()
+    session = Session(job.request, compiler(), bar.show)
+
+    def compile_as(part: int, accumulation: int, precision: str) -> Compiled:
+        bar.show(0.5, f"{part} examples a replica at a time, {accumulation} parts, {precision}")
+        params = dataclasses.replace(
+            job.params, gradient_accumulation=accumulation, precision=precision
+        )
+        changed = {"gradient_accumulation": accumulation, "precision": precision}
+        programs = JobPrograms(job.model, params, job.manifest)
+        changed_session = dataclasses.replace(session, request=job.request.changed(changed))
+        return changed_session.train(tpu, programs, part)
+
+    try:
+        found = list(advise(job.params, tpu, compile_as))
+    finally:
+        bar.close()
+    print(json.dumps(_as_json(tpu, found), indent=2) if as_json else _text(tpu, found), flush=True)
+    return 0
+
+
+def _as_json(tpu: Tpu, found: list[Advice]) -> dict[str, Any]:
+    advice = [{**dataclasses.asdict(one), "changes": one.changes} for one in found]
+    return {"format": 1, "tpu": tpu.name, "advice": advice}
+
+
+def _text(tpu: Tpu, found: list[Advice]) -> str:
+    lines = [f"{tpu.name}, from compiled facts; nothing was measured on a TPU"]
+    for one in found:
+        state = f"was {one.given}" if one.changes else "as it is"
+        lines.append(f"  --{one.name}={one.value}  ({state}) {one.reason}")
+    flags = " ".join(f"--{one.name}={one.value}" for one in found if one.changes)
+    return "\n".join([*lines, f"change: {flags or 'nothing'}"])
