@@ -15,15 +15,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from tpu_training import __version__, command_parsers
+from tpu_training import __version__, commands
 from tpu_training.cluster.endpoint import Addresses, find_target
-from tpu_training.command_parsers import (
-    Command,
-    add_command,
-    add_debug,
-    add_job_arguments,
-    build_job,
-)
+from tpu_training.commands import Command, add_command, add_debug, add_job_arguments, build_job
 from tpu_training.compile import command
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError
@@ -119,10 +113,10 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
         _add_lr_range_test,
         _add_profile,
         _add_report,
-        command_parsers.add_export,
-        command_parsers.add_predict,
-        command_parsers.add_serve,
-        command_parsers.add_doctor,
+        commands.add_export,
+        commands.add_predict,
+        commands.add_serve,
+        commands.add_doctor,
     ):
         add(modes)
     for mode in (*_MODES, *_LIKE_JOBS):

@@ -11,7 +11,7 @@ import pytest
 from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Wait
 from tpu_training.cluster.machine import Machine, find_machine
-from tpu_training.command_parsers import Environment, examine
+from tpu_training.commands import Environment, examine
 from tpu_training.errors import TpuStateError
 
 PLAIN = Machine(cpus=4, libraries={"tensorflow": "2.19.1"})

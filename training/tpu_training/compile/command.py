@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from tpu_training.command_parsers import Command, add_command, add_task, build_model
+from tpu_training.commands import Command, add_command, add_task, build_model
 from tpu_training.compile.answer import Answer, Compiled, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
 from tpu_training.compile.session import (
