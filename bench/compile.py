@@ -18,15 +18,15 @@ import psutil
 from bench.measure import Result
 from tests import published, steps
 from tpu_training.compile.answer import Compiled, Tpu, tpus
-from tpu_training.compile.command import (
+from tpu_training.compile.programs import JobPrograms
+from tpu_training.compile.session import Session, search
+from tpu_training.compile_command import (
     Job,
     Problems,
     add_compile_arguments,
     build_compile_job,
     compiler,
 )
-from tpu_training.compile.programs import JobPrograms
-from tpu_training.compile.session import Session, search
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from tpu_training import __version__, commands
+from tpu_training import __version__, commands, compile_command
 from tpu_training.cluster.endpoint import Addresses, find_target
 from tpu_training.commands import Command, add_command, add_debug, add_job_arguments, build_job
-from tpu_training.compile import command
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError
 from tpu_training.job.job import Job
@@ -108,8 +107,8 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
         add_debug(job)
     for add in (
         _add_data,
-        command.add,
-        command.add_tune,
+        compile_command.add,
+        compile_command.add_tune,
         _add_lr_range_test,
         _add_profile,
         _add_report,

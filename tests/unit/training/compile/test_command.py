@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from tpu_training import compile_command
 from tpu_training.__main__ import main
-from tpu_training.compile import cached, command, session
+from tpu_training.compile import cached, session
 from tpu_training.compile.answer import (
     Buffer,
     Compiled,
@@ -88,12 +89,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     compiler = Compiler()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(command, "compiler", lambda: compiler)
-    monkeypatch.setattr(command, "JobPrograms", Programs)
-    for module in (command, command):
+    monkeypatch.setattr(compile_command, "compiler", lambda: compiler)
+    monkeypatch.setattr(compile_command, "JobPrograms", Programs)
+    for module in (compile_command, compile_command):
         monkeypatch.setattr(module, "lacking", lambda **_: [])
-    monkeypatch.setattr(command, "compiler", lambda: compiler)
-    monkeypatch.setattr(command, "JobPrograms", Programs)
+    monkeypatch.setattr(compile_command, "compiler", lambda: compiler)
+    monkeypatch.setattr(compile_command, "JobPrograms", Programs)
     return compiler
 
 
@@ -464,7 +465,7 @@ def test_tune_proposes_what_compiled_facts_ask_for(
 def test_what_the_machine_lacks_comes_with_all_that_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "lacking", lambda **_: ["libtpu is not installed"])
+    monkeypatch.setattr(compile_command, "lacking", lambda **_: ["libtpu is not installed"])
     assert run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[::2] == (
         2,
         "training failed: libtpu is not installed\n",
