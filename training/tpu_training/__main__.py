@@ -1,4 +1,7 @@
-"""Parse the command line into a job or a command. Loads no TensorFlow."""
+"""`tpu-training MODE …`: parse the command line, run it, and report how it ended.
+
+Parsing loads no TensorFlow, except for a user's own model file that does.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from typing import Any, NoReturn
 
 from tpu_training import __version__, commands, compile_command
 from tpu_training.cluster.endpoint import Addresses, find_target
-from tpu_training.commands import Command, add_command, add_debug, add_job_arguments, build_job
+from tpu_training.commands import Command, add_command, add_job_arguments, build_job
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError
+from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require_plots
+from tpu_training.job import start
 from tpu_training.job.job import Job
-from tpu_training.job.start import find_workers, prepare_tensorflow, run_job, with_converted_data
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params
 from tpu_training.models.registry import DEFAULT_MODEL, load_model
@@ -32,9 +35,9 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
-# Commands that load TensorFlow, beside the modes: the first one trains, the others need no TPU.
+# Commands that load TensorFlow, next to the modes: the first one trains, the others need no TPU.
 _TRAINING = "lr-range-test"
-_BESIDE_TRAINING = ("compile", "data", "export", "predict", "profile", "serve", "tune")
+_NO_TRAINING = ("compile", "data", "export", "predict", "profile", "serve")
 # They take the parameters of train.
 _LIKE_JOBS = ("lr-range-test", "compile")
 _HELP_WIDTH = 80
@@ -42,9 +45,62 @@ _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"
 )
+# The shell's code for a program that SIGINT ended: 128 + 2.
+_EXIT_CTRL_C = 130
 _FEWEST_STEPS = 20
 # The trust ratio of lars divides its rates by about 1000.
 _HIGHEST, _LARS_HIGHEST = 10.0, 100.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    begun = time.monotonic()
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    # A model file imports TensorFlow while the command line is parsed.
+    _set_up_logging(debug)
+    set_up_buckets(os.environ)
+    try:
+        prepare(given)
+        command = parse(given)
+        if not isinstance(command, Job):
+            return command()
+        with supervised(own_process=True) as (shutdown, hang_timer):
+            result = start.run_job(command, shutdown, hang_timer, begun, own_process=True)
+        print(f"training finished {result.summary}", flush=True)
+        write_outcome(0, "done", "")
+    except KeyboardInterrupt:
+        print("training interrupted: Ctrl-C", file=sys.stderr)
+        return _EXIT_CTRL_C
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        known = error if isinstance(error, TrainingError) else _translate(error)
+        ending = "interrupted" if isinstance(known, Interrupted) else "failed"
+        # One line even when a library's message has several: people grep for it.
+        message = " ".join(str(known).split())
+        what = "data convert" if list(given[:2]) == ["data", "convert"] else "training"
+        print(f"{what} {ending}: {message}", file=sys.stderr, flush=True)
+        write_outcome(known.exit_code, known.cause, message)
+        return known.exit_code
+    return 0
+
+
+def _translate(error: Exception) -> TrainingError:
+    from tpu_training.errors.catalog import translate
+
+    return translate(error)
+
+
+def _set_up_logging(debug: bool) -> None:
+    """Log to standard output; show TensorFlow's log only with --debug, its errors always."""
+    terminal = sys.stdout.isatty()
+    handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
+    logging.getLogger("tpu_training").setLevel(logging.INFO)
+    if not debug:
+        quiet_libraries()
+        warnings.simplefilter("ignore")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,8 +117,8 @@ def prepare(arguments: Sequence[str]) -> None:
     parser.add_argument("--tpu")
     known = parser.parse_known_args(arguments)[0]
     trains = known.mode in _MODES or known.mode == _TRAINING
-    if trains or known.mode in _BESIDE_TRAINING:
-        prepare_tensorflow(known.tpu, trains)
+    if trains or known.mode in _NO_TRAINING:
+        start.prepare_tensorflow(known.tpu, trains)
 
 
 def parse(arguments: Sequence[str]) -> Job | Command:
@@ -100,34 +156,27 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
-    params = describe_params(load_model(help_model).params)
     for mode, description in _MODES.items():
         job = modes.add_parser(mode, help=description, description=description, allow_abbrev=False)
         add_job_arguments(job)
-        add_debug(job)
-    for add in (
-        _add_data,
-        compile_command.add,
-        compile_command.add_tune,
-        _add_lr_range_test,
-        _add_profile,
-        _add_report,
-        commands.add_export,
-        commands.add_predict,
-        commands.add_serve,
-        commands.add_doctor,
-    ):
-        add(modes)
+        commands.add_debug(job)
+    _add_data(modes)
+    compile_command.add(modes)
+    _add_lr_range_test(modes)
+    _add_profile(modes)
+    _add_report(modes)
+    commands.add_export(modes)
+    commands.add_predict(modes)
+    commands.add_serve(modes)
+    commands.add_doctor(modes)
+    params = describe_params(load_model(help_model).params)
     for mode in (*_MODES, *_LIKE_JOBS):
-        _list_parameters(modes.choices[mode], params)
+        # The parameters come at the end of --help, a line each.
+        listing = modes.choices[mode]
+        listing.epilog = f"{params}\n\n{_EXIT_CODES}"
+        listing.formatter_class = argparse.RawDescriptionHelpFormatter
+        listing.description = textwrap.fill(listing.description or "", _HELP_WIDTH)
     return parser
-
-
-def _list_parameters(parser: argparse.ArgumentParser, params: str) -> None:
-    """Add the parameters to the end of --help, a line each."""
-    parser.epilog = f"{params}\n\n{_EXIT_CODES}"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = textwrap.fill(parser.description or "", _HELP_WIDTH)
 
 
 def _add_data(modes: Any) -> None:
@@ -139,7 +188,8 @@ def _add_data(modes: Any) -> None:
         _build_convert,
         help="write a data set as TFRecord files with a manifest",
     )
-    convert.add_argument(
+    option = convert.add_argument
+    option(
         "--source",
         required=True,
         help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
@@ -147,39 +197,35 @@ def _add_data(modes: Any) -> None:
         "Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar files, a "
         "Python file with a function dataset(split, context), tfds:NAME, or the word digits",
     )
-    convert.add_argument("--output", required=True, help="local directory to write to")
-    convert.add_argument("--name", help="name of the data set (default: from the source)")
-    convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
-    convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
-    convert.add_argument(
+    option("--output", required=True, help="local directory to write to")
+    option("--name", help="name of the data set (default: from the source)")
+    option("--feature", metavar="COLUMN", help="column of the images or texts")
+    option("--label", metavar="COLUMN", help="column of the labels")
+    option(
         "--target", metavar="COLUMNS", help="of a CSV file: numbers to learn, instead of a label"
     )
-    convert.add_argument(
-        "--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1"
-    )
-    convert.add_argument(
+    option("--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1")
+    option(
         "--test-fraction",
         metavar="PART",
         default="0.1",
         help="part for testing if the source has no test split (default: 0.1)",
     )
-    convert.add_argument(
+    option(
         "--validation-fraction",
         metavar="PART",
         help="part of the training examples for a split validation (default: none, or the "
         "source's own)",
     )
-    convert.add_argument(
-        "--seed", default="0", help="seed of those splits and of the order (default: 0)"
-    )
-    convert.add_argument(
+    option("--seed", default="0", help="seed of those splits and of the order (default: 0)")
+    option(
         "--encoding",
         choices=("raw", "encoded"),
         help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
     )
-    convert.add_argument("--text-length", default="128", help="token ids per text (default: 128)")
-    convert.add_argument("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
-    convert.add_argument(
+    option("--text-length", default="128", help="token ids per text (default: 128)")
+    option("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
+    option(
         "--vocabulary-size",
         default="8192",
         help="size of a vocabulary made from the texts (default: 8192)",
@@ -190,11 +236,10 @@ def _add_data(modes: Any) -> None:
         lambda known: partial(_inspect_data, known.data, known.json, known.grid),
         help="show counts, shapes and classes of a data set; verify its checksums",
     )
-    inspect.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
-    inspect.add_argument("--json", action="store_true", help="print the same as JSON")
-    inspect.add_argument(
-        "--grid", metavar="FILE.png", help="also draw the first images of each class"
-    )
+    option = inspect.add_argument
+    option("--data", required=True, help="directory or gs:// URL of the data set")
+    option("--json", action="store_true", help="print the same as JSON")
+    option("--grid", metavar="FILE.png", help="also draw the first images of each class")
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
@@ -206,11 +251,11 @@ def _build_convert(known: argparse.Namespace) -> Command:
             f"--output={known.output}: data sets are written locally; give a directory, then copy "
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
-    fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
+    fraction = _fraction("--test-fraction", known.test_fraction)
     length = _whole("--text-length", known.text_length, 2)
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise InputError("--label, --target and --labels exclude each other; give one of them")
-    given = known.validation_fraction
+    held_out = known.validation_fraction
     options = Options(
         known.name,
         known.feature,
@@ -221,15 +266,11 @@ def _build_convert(known: argparse.Namespace) -> Command:
         labels=_names(known.labels),
         length=length,
         validation_fraction=0.0
-        if given is None
-        else _number("--validation-fraction", given, 0.0, 1.0),
+        if held_out is None
+        else _fraction("--validation-fraction", held_out),
     )
-    storage = Storage(
-        known.encoding,
-        length,
-        known.vocabulary,
-        _whole("--vocabulary-size", known.vocabulary_size, 8),
-    )
+    size = _whole("--vocabulary-size", known.vocabulary_size, 8)
+    storage = Storage(known.encoding, length, known.vocabulary, size)
 
     def run() -> int:
         from tpu_training.data.convert.conversion import convert
@@ -254,13 +295,13 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def _number(flag: str, text: str, low: float, high: float) -> float:
+def _fraction(flag: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not low < number < high:
-        raise InputError(f"{flag}={text}: expected a number between {low:g} and {high:g}")
+    if not 0.0 < number < 1.0:
+        raise InputError(f"{flag}={text}: expected a number between 0 and 1")
     return number
 
 
@@ -282,16 +323,13 @@ def _add_lr_range_test(modes: Any) -> None:
         "same for TensorBoard. Takes the parameters of train.",
     )
     add_job_arguments(parser)
-    parser.add_argument("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
-    parser.add_argument("--max-rate", type=float, help="last rate (10, with lars 100)")
-    parser.add_argument("--sweep-steps", type=int, default=150, help="number of steps (150)")
-    parser.add_argument(
-        "--trial-steps", type=int, default=100, help="steps of each training after that (100)"
-    )
-    parser.add_argument(
-        "--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)"
-    )
-    parser.add_argument("--no-plot", action="store_true", help="don't draw the PNG")
+    option = parser.add_argument
+    option("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
+    option("--max-rate", type=float, help="last rate (10, with lars 100)")
+    option("--sweep-steps", type=int, default=150, help="number of steps (150)")
+    option("--trial-steps", type=int, default=100, help="steps of each training after that (100)")
+    option("--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)")
+    option("--no-plot", action="store_true", help="don't draw the PNG")
 
 
 def _build_lr_range_test(known: argparse.Namespace) -> Command:
@@ -316,11 +354,9 @@ def _build_lr_range_test(known: argparse.Namespace) -> Command:
 def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
-        from tpu_training.errors import require_plots
-
         require_plots("the plot", ", or leave the plot out with --no-plot")
-    job = with_converted_data(job)
-    workers, wait = find_workers(job)
+    job = start.with_converted_data(job)
+    workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 
     highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
@@ -338,13 +374,10 @@ def _add_profile(modes: Any) -> None:
         description="Have workers profile themselves for some seconds while a training runs on "
         "them, and write the profile for TensorBoard.",
     )
-    parser.add_argument(
-        "--worker", required=True, help="grpc://HOST:PORT, several separated by commas"
-    )
-    parser.add_argument(
-        "--output", required=True, help="gs:// URL, or a directory on the worker's own machine"
-    )
-    parser.add_argument("--seconds", type=float, default=2.0, help="duration of the profile (2)")
+    option = parser.add_argument
+    option("--worker", required=True, help="grpc://HOST:PORT, several separated by commas")
+    option("--output", required=True, help="gs:// URL, or a directory on the worker's own machine")
+    option("--seconds", type=float, default=2.0, help="duration of the profile (2)")
 
 
 def _build_profile(known: argparse.Namespace) -> Command:
@@ -371,7 +404,7 @@ def _add_report(modes: Any) -> None:
     parser = add_command(
         modes,
         "report",
-        _build_report,
+        lambda known: partial(_report, known.model_dir),
         help="write a training's report as JSON",
         description="Write report.json to the model directory from what the "
         "training has written so far. Every training does so at its end.",
@@ -381,74 +414,11 @@ def _add_report(modes: Any) -> None:
     )
 
 
-def _build_report(known: argparse.Namespace) -> Command:
-    return partial(_report, known.model_dir)
-
-
 def _report(model_dir: str) -> int:
     from tpu_training.monitoring.measurements import write_report
 
     print(f"report finished report={write_report(model_dir)}", flush=True)
     return 0
-
-
-# --- `tpu-training MODE …`: parse the command line, run it, and report how it ended.
-
-_EXIT_CTRL_C = 130
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    begun = time.monotonic()
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
-    # A model file imports TensorFlow while the command line is parsed.
-    _set_up_logging(debug)
-    set_up_buckets(os.environ)
-    try:
-        prepare(given)
-        command = parse(given)
-        if not isinstance(command, Job):
-            return command()
-        print(f"training finished {_run(command, begun)}", flush=True)
-        write_outcome(0, "done", "")
-    except KeyboardInterrupt:
-        print("training interrupted: Ctrl-C", file=sys.stderr)
-        return _EXIT_CTRL_C
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        known = error if isinstance(error, TrainingError) else _translate(error)
-        ending = "interrupted" if isinstance(known, Interrupted) else "failed"
-        # One line even when a library's message has several: people grep for it.
-        message = " ".join(str(known).split())
-        what = "data convert" if list(given[:2]) == ["data", "convert"] else "training"
-        print(f"{what} {ending}: {message}", file=sys.stderr, flush=True)
-        write_outcome(known.exit_code, known.cause, message)
-        return known.exit_code
-    return 0
-
-
-def _run(job: Job, begun: float) -> str:
-    with supervised(own_process=True) as (shutdown, hang_timer):
-        return run_job(job, shutdown, hang_timer, begun, own_process=True).summary
-
-
-def _translate(error: Exception) -> TrainingError:
-    from tpu_training.errors.catalog import translate
-
-    return translate(error)
-
-
-def _set_up_logging(debug: bool) -> None:
-    """Log to standard output; show TensorFlow's log only with --debug, its errors always."""
-    terminal = sys.stdout.isatty()
-    handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
-    logging.basicConfig(format="%(message)s", handlers=[handler])
-    logging.getLogger("tpu_training").setLevel(logging.INFO)
-    if not debug:
-        quiet_libraries()
-        warnings.simplefilter("ignore")
 
 
 if __name__ == "__main__":

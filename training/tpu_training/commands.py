@@ -1,4 +1,9 @@
-"""The arguments that describe a job: its TPU, model, data, results and parameters."""
+"""The arguments that describe a job, and the commands for trained models and the environment.
+
+A command has a function `add_…(modes)` that adds its parser and one that builds, of the parsed
+arguments, what prints the results and returns the exit code. No command loads TensorFlow before it
+runs. argparse, since the wheel runs on machines whose locks have nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tpu_training.cluster.cloud_tpu import choose_local, resolve
-from tpu_training.cluster.endpoint import (
-    VARIABLES,
-    Addresses,
-    LocalTpu,
-    NamedTpu,
-    NoTpu,
-    Target,
-    Wait,
-    find_target,
-    why_silent,
-)
+from tpu_training.cluster import cloud_tpu, endpoint
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target
 from tpu_training.cluster.machine import Machine, check_library, find_machine
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
@@ -36,101 +31,13 @@ from tpu_training.models.params import Params, build_params, read_config, split_
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
 from tpu_training.tasks import built_in_tasks, with_task
 
-# Does it, prints the results and returns the exit code. Raises TrainingError.
 Command = Callable[[], int]
-# Makes a command of its parsed arguments; `rest` are those that its parser did not know. Raises
-# InputError.
+"""Does it, prints the results and returns the exit code. Raises TrainingError."""
 Build = Callable[[argparse.Namespace], Command]
+"""Makes a command of its parsed arguments, of which `rest` are unknown ones. Raises InputError."""
 
-
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a job."""
-    parser.add_argument(
-        "--tpu",
-        help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
-        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
-        "this machine",
-    )
-    parser.add_argument(
-        "--tpu-zone",
-        help="zone of a TPU given by name, or several with commas (default: TPU_ZONE, or the VM's)",
-    )
-    parser.add_argument(
-        "--tpu-project",
-        help="project of a TPU given by name (default: TPU_PROJECT, or the VM's)",
-    )
-    parser.add_argument(
-        "--model",
-        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
-        f"{DEFAULT_MODEL}); with --help, list its parameters",
-    )
-    add_task(parser)
-    parser.add_argument(
-        "--data",
-        required=True,
-        help="directory or gs:// URL of the data set, a file NAME.py with a function "
-        "dataset(split, context), Parquet files, WebDataset's tar files, or tfds:NAME",
-    )
-    parser.add_argument("--model-dir", required=True, help="directory or gs:// URL for the results")
-    parser.add_argument("--config", help="YAML or JSON file with parameters")
-    parser.add_argument(
-        "--check", action="store_true", help="say what is wrong with the arguments, and do nothing"
-    )
-
-
-def add_task(parser: argparse.ArgumentParser) -> None:
-    """Add --task."""
-    parser.add_argument(
-        "--task",
-        help=f"{', '.join(built_in_tasks())}, or a file NAME.py of your own (default: the model "
-        "file's, or what the data set's targets are for)",
-    )
-
-
-def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
-    """Return the job that the parsed flags and the parameters in `rest` describe.
-
-    Raises:
-        InputError: With every problem at once.
-    """
-    where = ("debug", "tpu", "tpu-zone", "tpu-project")
-    flags = (*where, "model", "task", "data", "model-dir", "config", "check")
-    model, params, _ = build_model(known, rest, flags)
-    return Job(
-        mode=mode,
-        tpu=known.tpu,
-        tpu_project=known.tpu_project,
-        tpu_zone=known.tpu_zone,
-        data=known.data,
-        model_dir=known.model_dir,
-        model=model,
-        params=params,
-    )
-
-
-def build_model(
-    known: argparse.Namespace, rest: Sequence[str], flags: Sequence[str]
-) -> tuple[ModelDefinition, Params, dict[str, Any]]:
-    """Return the model, its parameters, and those that were given.
-
-    `flags` are the command's own, for suggestions.
-
-    Raises:
-        InputError: With every problem at once.
-    """
-    overrides, problems = split_overrides(rest)
-    config = read_config(known.config)
-    named = config.pop("model", DEFAULT_MODEL)
-    named_task = config.pop("task", None)
-    model = load_model(known.model or str(named))
-    model = with_task(model, getattr(known, "task", None) or named_task)
-    try:
-        params = build_params(config, overrides, flags, model.params)
-    except ParamsError as error:
-        raise ParamsError([*problems, *error.problems]) from error
-    if problems:
-        raise ParamsError(problems)
-    return model, params, {**config, **dict(overrides)}
+# What argparse and `add_command` keep next to a command's own flags.
+_NO_FLAGS = {"build", "mode", "prog", "rest"}
 
 
 def add_command(
@@ -150,11 +57,90 @@ def add_debug(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's log")
 
 
-# --- `tpu-training doctor env`: say what a job would train on here, and why.
-#
-# Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a job."""
+    option = parser.add_argument
+    option(
+        "--tpu",
+        help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
+        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
+        "this machine",
+    )
+    option(
+        "--tpu-zone",
+        help="zone of a TPU given by name, or several with commas (default: TPU_ZONE, or the VM's)",
+    )
+    option(
+        "--tpu-project", help="project of a TPU given by name (default: TPU_PROJECT, or the VM's)"
+    )
+    add_model(parser)
+    option(
+        "--data",
+        required=True,
+        help="directory or gs:// URL of the data set, a file NAME.py with a function "
+        "dataset(split, context), Parquet files, WebDataset's tar files, or tfds:NAME",
+    )
+    option("--model-dir", required=True, help="directory or gs:// URL for the results")
+    option("--config", help="YAML or JSON file with parameters")
+    option(
+        "--check", action="store_true", help="say what is wrong with the arguments, and do nothing"
+    )
 
-_ASK_ONCE = Wait(tries=1, interval=0.0)
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add --model and --task."""
+    parser.add_argument(
+        "--model",
+        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
+        f"{DEFAULT_MODEL}); with --help, list its parameters",
+    )
+    parser.add_argument(
+        "--task",
+        help=f"{', '.join(built_in_tasks())}, or a file NAME.py of your own (default: the model "
+        "file's, or what the data set's targets are for)",
+    )
+
+
+def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
+    """Return the job that the parsed flags and the parameters in `rest` describe.
+
+    Raises:
+        InputError: With every problem at once.
+    """
+    model, params, _ = build_model(known, rest)
+    where = {name: getattr(known, name) for name in ("tpu", "tpu_project", "tpu_zone")}
+    return Job(
+        mode=mode, data=known.data, model_dir=known.model_dir, model=model, params=params, **where
+    )
+
+
+def build_model(
+    known: argparse.Namespace, rest: Sequence[str]
+) -> tuple[ModelDefinition, Params, dict[str, Any]]:
+    """Return the model, its parameters, and those that were given.
+
+    Raises:
+        InputError: With every problem at once; a misspelt flag with the nearest one.
+    """
+    overrides, problems = split_overrides(rest)
+    config = read_config(known.config)
+    named, named_task = config.pop("model", DEFAULT_MODEL), config.pop("task", None)
+    model = with_task(load_model(known.model or str(named)), known.task or named_task)
+    flags = [name.replace("_", "-") for name in vars(known) if name not in _NO_FLAGS]
+    try:
+        params = build_params(config, overrides, flags, model.params)
+    except ParamsError as error:
+        raise ParamsError([*problems, *error.problems]) from error
+    if problems:
+        raise ParamsError(problems)
+    return model, params, {**config, **dict(overrides)}
+
+
+# --- `doctor env`: what a job would train on here, and why. It connects only to the TPU's port and
+# the Cloud TPU API, asks once, and loads no TensorFlow.
+
+_ASK_ONCE = endpoint.Wait(tries=1, interval=0.0)
+_ANYTHING = "no setting names a TPU"
 
 
 def add_doctor(modes: Any) -> None:
@@ -164,7 +150,7 @@ def add_doctor(modes: Any) -> None:
     env = add_command(
         subjects,
         "env",
-        _build_doctor,
+        lambda known: partial(_examine, known),
         help="what a job would train on here, and why",
         description="Report what a job would train on here, and why. Exit code 1: a job could not "
         "start.",
@@ -174,22 +160,17 @@ def add_doctor(modes: Any) -> None:
     env.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
-def _build_doctor(known: argparse.Namespace) -> Command:
-    return partial(_examine, known.tpu, known.tpu_project, known.tpu_zone, known.json)
-
-
-def _examine(tpu: str | None, project: str | None, zone: str | None, as_json: bool) -> int:
-
+def _examine(known: argparse.Namespace) -> int:
     # The one report says it all, and with --json it has to stand alone.
     logging.getLogger("tpu_training").setLevel(logging.ERROR)
-    found = examine(tpu, project, zone, os.environ)
-    print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
+    found = examine(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
+    print(json.dumps(found.as_json(), indent=2) if known.json else found, flush=True)
     return EXIT_FAILURE if found.problems else 0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that can name a TPU. `state` is `taken`, `passed over` or `not set`."""
+    """A setting that can name a TPU. `state` is `taken`, `passed over for …` or `not set`."""
 
     name: str
     value: str
@@ -213,20 +194,21 @@ class Environment:
         return dataclasses.asdict(self) | {"ok": not self.problems}
 
     def __str__(self) -> str:
-        lines = [f"this machine: {self.machine}", f"tensorflow: {self._tensorflow()}"]
-        lines += ["settings that can name a TPU, the first one wins:"]
-        lines += [
-            f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}" for s in self.settings
-        ]
-        lines += [f"a job would train on: {self.choice}", f"because: {self.reason}"]
-        lines += [f"worker grpc://{w}: {why or 'answers'}" for w, why in self.workers.items()]
-        lines += [f"hint: {hint}" for hint in self.hints]
-        lines += [f"problem: {problem}" for problem in self.problems]
-        return "\n".join(lines)
-
-    def _tensorflow(self) -> str:
-        found = " ".join(f"{name} {version}" for name, version in self.machine.libraries.items())
-        return found or "not installed"
+        installed = " ".join(f"{name} {v}" for name, v in self.machine.libraries.items())
+        return "\n".join([
+            f"this machine: {self.machine}",
+            f"tensorflow: {installed or 'not installed'}",
+            "settings that can name a TPU, the first one wins:",
+            *(
+                f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}"
+                for s in self.settings
+            ),
+            f"a job would train on: {self.choice}",
+            f"because: {self.reason}",
+            *(f"worker grpc://{w}: {why or 'answers'}" for w, why in self.workers.items()),
+            *(f"hint: {hint}" for hint in self.hints),
+            *(f"problem: {problem}" for problem in self.problems),
+        ])  # fmt: skip
 
 
 def examine(
@@ -235,8 +217,8 @@ def examine(
     zone: str | None,
     environ: Mapping[str, str],
     machine: Machine | None = None,
-    probe: Callable[[str], str | None] = why_silent,
-    look_up: Callable[[Target, Wait], Addresses | LocalTpu | NoTpu] = resolve,
+    probe: Callable[[str], str | None] = endpoint.why_silent,
+    look_up: Callable[[Target, endpoint.Wait], Addresses | LocalTpu | NoTpu] = cloud_tpu.resolve,
 ) -> Environment:
     """Find out what a job started here with these arguments would train on.
 
@@ -248,8 +230,8 @@ def examine(
     target: Target = NoTpu()
     workers: Addresses | LocalTpu | NoTpu | None = None
     try:
-        target = find_target(tpu, project, zone, environ)
-        workers = choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
+        target = endpoint.find_target(tpu, project, zone, environ)
+        workers = cloud_tpu.choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
         if isinstance(workers, LocalTpu):
             check_library(environ)
     except TrainingError as error:
@@ -257,33 +239,20 @@ def examine(
     answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
     problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
     if machine.tensorflow is None:
-        problems.append(f"TensorFlow is not installed: {_install_tensorflow()}")
+        known = find_known_error(NO_TENSORFLOW)
+        problems.append(f"TensorFlow is not installed: {known.cure if known else ''}")
     choice, reason = _choice(workers, target, machine)
-    return Environment(
-        machine=machine,
-        settings=_settings(tpu, environ),
-        choice=choice,
-        reason=reason,
-        workers=answers,
-        problems=tuple(problems),
-        hints=tuple(_hints(target, machine, environ)),
-    )
+    hints = tuple(_hints(target, machine, environ))
+    settings = tuple(_settings(tpu, environ))
+    return Environment(machine, settings, choice, reason, answers, tuple(problems), hints)
 
 
-def _install_tensorflow() -> str:
-    known = find_known_error(NO_TENSORFLOW)
-    assert known
-    return known.cure
-
-
-def _settings(tpu: str | None, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in VARIABLES}}
+def _settings(tpu: str | None, environ: Mapping[str, str]) -> Iterator[Setting]:
+    given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in endpoint.VARIABLES}}
     first = next((name for name, value in given.items() if value), None)
-    settings = []
     for name, value in given.items():
         state = "taken" if name == first else f"passed over for {first}" if value else "not set"
-        settings.append(Setting(name, value, state))
-    return tuple(settings)
+        yield Setting(name, value, state)
 
 
 def _choice(
@@ -306,26 +275,26 @@ def _choice(
         return "this machine's TPU by TPUStrategy", workers.reason
     if machine.gpus:
         plural = "s" if machine.gpus > 1 else ""
-        return f"{machine.gpus} GPU{plural} by MirroredStrategy", "no setting names a TPU"
-    return "this machine's CPU by MirroredStrategy", "no setting names a TPU and there is no GPU"
+        return f"{machine.gpus} GPU{plural} by MirroredStrategy", _ANYTHING
+    return "this machine's CPU by MirroredStrategy", f"{_ANYTHING} and there is no GPU"
 
 
-def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> list[str]:
-    hints = []
-    if isinstance(target, NoTpu) and machine.tpu_chips and not machine.has_libtpu:
-        hints.append(
+def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
+    if not isinstance(target, NoTpu):
+        return
+    if machine.tpu_chips and not machine.has_libtpu:
+        yield (
             "this machine has TPU chips, but no libtpu that drives them: pip install "
             "tensorflow-tpu of the version that you train with, or take a TensorFlow runtime"
         )
-    if len(environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1 and isinstance(target, NoTpu):
-        hints.append(
+    if len(environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1:
+        yield (
             "this is one host of a slice (TPU_WORKER_HOSTNAMES): name all workers with "
             "--tpu=grpc://HOST:8470,… in their order, or the slice with --tpu=NAME"
         )
-    return hints
 
 
-# --- The commands for trained models: `export`, `predict` and `serve`.
+# --- The commands for trained models.
 
 _FORMATS = ("saved_model", "tflite", "onnx")
 _TEST_LIMIT = 2000
@@ -346,36 +315,32 @@ def add_export(modes: Any) -> None:
         "the Edge TPU (the accuracy that the integers cost is checked, the operations are not), or "
         "as ONNX.",
     )
-    parser.add_argument(
-        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
-    )
-    parser.add_argument("--output", required=True, help="directory or gs:// URL to write to")
-    parser.add_argument("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
-    parser.add_argument(
+    option = parser.add_argument
+    option("--model-dir", required=True, help="directory or gs:// URL of the training's results")
+    option("--output", required=True, help="directory or gs:// URL to write to")
+    option("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
+    option(
         "--best",
         action="store_true",
         help="export the best evaluation's checkpoint instead of the newest one",
     )
-    parser.add_argument(
-        "--batch-size", type=int, help="fixed batch size of the input (default: any number)"
-    )
-    parser.add_argument("--data", help="data set for tflite (default: the one of the training)")
-    parser.add_argument(
+    option("--batch-size", type=int, help="fixed batch size of the input (default: any number)")
+    option("--data", help="data set for tflite (default: the one of the training)")
+    option(
         "--test-examples",
         type=int,
         default=_TEST_LIMIT,
         help=f"test examples for measuring tflite's accuracy ({_TEST_LIMIT})",
     )
-    parser.add_argument("--model", help="your own model file, if it was moved")
+    option("--model", help="your own model file, if it was moved")
 
 
 def _build_export(known: argparse.Namespace) -> Command:
+    size = known.batch_size
     problems = []
-    if known.batch_size is not None and known.format == "tflite":
-        problems.append(
-            f"--batch-size={known.batch_size}: a tflite model takes one image at a time"
-        )
-    for flag, value in (("batch-size", known.batch_size), ("test-examples", known.test_examples)):
+    if size is not None and known.format == "tflite":
+        problems.append(f"--batch-size={size}: a tflite model takes one image at a time")
+    for flag, value in (("batch-size", size), ("test-examples", known.test_examples)):
         if value is not None and value < 1:
             problems.append(f"--{flag}={value}: must be at least 1")
     if problems:
@@ -385,6 +350,7 @@ def _build_export(known: argparse.Namespace) -> Command:
 
 def _export(known: argparse.Namespace) -> int:
     if known.format == "onnx":
+        # Before TensorFlow takes seconds to load.
         from tpu_training.errors import require
 
         require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
@@ -414,16 +380,15 @@ def add_predict(modes: Any) -> None:
         description="Predict a data set's test split or image files; write classes and "
         "probabilities as CSV or JSON lines.",
     )
-    parser.add_argument(
-        "--saved-model", required=True, help="directory that `tpu-training export` wrote"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
+    option(
         "--input",
         required=True,
         nargs="+",
         help="directory of a data set, or image files and folders",
     )
-    parser.add_argument("--output", required=True, help="NAME.csv or NAME.jsonl to write")
+    option("--output", required=True, help="NAME.csv or NAME.jsonl to write")
 
 
 def _build_predict(known: argparse.Namespace) -> Command:
@@ -451,16 +416,15 @@ def add_serve(modes: Any) -> None:
         description="Serve an exported SavedModel over TensorFlow Serving's REST API: POST "
         "/v1/models/NAME:predict, GET /v1/models/NAME and /v1/models/NAME/metadata.",
     )
-    parser.add_argument(
-        "--saved-model", required=True, help="directory that `tpu-training export` wrote"
+    option = parser.add_argument
+    option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
+    option("--name", default="model", help="the model's name in the URL (model)")
+    option(
+        "--host",
+        default=LOOPBACK,
+        help="address to listen on (default: reachable from this machine only)",
     )
-    parser.add_argument("--name", default="model", help="the model's name in the URL (model)")
-    parser.add_argument(
-        "--host", help="address to listen on (default: reachable from this machine only)"
-    )
-    parser.add_argument(
-        "--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})"
-    )
+    option("--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})")
 
 
 def _build_serve(known: argparse.Namespace) -> Command:
@@ -469,17 +433,16 @@ def _build_serve(known: argparse.Namespace) -> Command:
     return partial(_serve, known.saved_model, known.name, known.host, known.port)
 
 
-def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
+def _serve(saved_model: str, name: str, host: str, port: int) -> int:
     """Serve until SIGTERM or Ctrl-C."""
-    host = host or LOOPBACK
-    # Before TensorFlow takes seconds to load.
-    with _named(host, port), socket.create_server((host, port)):
+    # An address that is in use is refused before TensorFlow takes seconds to load.
+    with _address_errors(host, port), socket.create_server((host, port)):
         pass
     from tpu_training.serving.prediction import Predictor
     from tpu_training.serving.server import RestApi, create_server
 
     predictor = Predictor(saved_model)
-    with _named(host, port):
+    with _address_errors(host, port):
         server = create_server(RestApi(name, predictor), host, port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:
@@ -496,7 +459,7 @@ def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
 
 
 @contextmanager
-def _named(host: str, port: int) -> Iterator[None]:
+def _address_errors(host: str, port: int) -> Iterator[None]:
     """Turn what the system says of an address into wrong input."""
     try:
         yield

@@ -12,36 +12,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from tpu_training.commands import Command, add_command, add_task, build_model
-from tpu_training.compile.answer import Answer, Compiled, Tpu, tpus, unknown_tpu
+from tpu_training import commands
+from tpu_training.compile import session as sessions
+from tpu_training.compile import table
+from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
-from tpu_training.compile.session import (
-    Advice,
-    CompileProgram,
-    Request,
-    Session,
-    advise,
-    answers,
-    cached,
-    compile_file,
-    described,
-    described_data,
-    read_manifest,
-    request,
-    versions,
-)
-from tpu_training.compile.table import LEGEND, answer_lines, comparison_lines, misfit
+from tpu_training.compile.session import CompileProgram, Request, Session
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
 from tpu_training.models.params import Params
-from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition
+from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import ProgressBar
 from tpu_training.tasks import check_targets, identity
+
+# Changes of the JSON that a reader would notice get a new number.
+_FORMAT = 1
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+# What describes a job, and so does not go with a whole program in a file.
+_OF_A_JOB = ("model", "task", "config", "data", "shape", "classes", "vocabulary", "examples")
+
+T = TypeVar("T")
 
 
 def add(modes: Any) -> None:
     """Add the parser."""
-    parser = add_command(
+    parser = commands.add_command(
         modes,
         "compile",
         _build,
@@ -51,90 +46,26 @@ def add(modes: Any) -> None:
         "of train. Exit code 1: it does not fit.",
     )
     add_compile_arguments(parser)
-    parser.add_argument("--compare", metavar="TYPES", help="TPU types side by side, with commas")
-    parser.add_argument("--hlo", metavar="FILE", help="compile an HloModuleProto instead of a job")
-    parser.add_argument("--stablehlo", metavar="FILE", help="compile StableHLO instead of a job")
-    parser.add_argument(
-        "--quick", action="store_true", help="stop after the first answer: memory and bounds"
-    )
-    parser.add_argument(
-        "--cached", action="store_true", help="print what is known already; compile nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+    option, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
+    option("--compare", metavar="TYPES", help="TPU types side by side, with commas")
+    option("--hlo", metavar="FILE", help="compile an HloModuleProto instead of a job")
+    option("--stablehlo", metavar="FILE", help="compile StableHLO instead of a job")
+    switch("--quick", help="stop after the first answer: memory and bounds")
+    switch("--cached", help="print what is known already; compile nothing")
+    switch("--json", help="print the same as JSON")
 
 
-def _build(known: argparse.Namespace) -> Command:
-    problems = Problems()
-    kinds = find_tpus(known, problems)
-    if known.cached:
-        return build_cached(known, kinds, problems)
-    form = Form(known.quick, known.json, bool(known.compare))
-    file = known.hlo or known.stablehlo
-    if file:
-        problems.add(_file_problems(known, file))
-        language: Literal["hlo", "mlir"] = "hlo" if known.hlo else "mlir"
-        command: Command = partial(run_file, file, language, kinds, form)
-    else:
-        job = build_compile_job(known, kinds, problems)
-        command = partial(_run_job, job, kinds, form)
-    machine = lacking(quick=form.quick or form.compare, tensorflow=not file)
-    problems.end(machine)
-    return checked(machine, command)
-
-
-def _run_job(job: Job | None, kinds: Sequence[Tpu], form: Form) -> int:
-    assert job
-    return run(job, kinds, form)
-
-
-def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
-    flag = "hlo" if known.hlo else "stablehlo"
-    if known.hlo and known.stablehlo:
-        yield "--hlo and --stablehlo exclude each other; give one of them"
-    of_a_job = ("model", "task", "config", "data", "shape", "classes", "vocabulary", "examples")
-    named = [f"--{name}" for name in of_a_job if getattr(known, name) is not None]
-    if named or known.rest:
-        yield (
-            f"--{flag}={file} is a whole program, without {', '.join([*named, *known.rest])}; "
-            "leave out one or the other"
-        )
-
-
-def build_cached(known: argparse.Namespace, kinds: Sequence[Tpu], problems: Problems) -> Command:
-    """Return the command that prints what is known of the job. Raises InputError."""
-    problems.add(
-        f"--cached answers for a job, without --{name}"
-        for name in ("hlo", "stablehlo", "compare", "quick")
-        if getattr(known, name)
-    )
-    job = problems.of(partial(described, known.model, known.config, known.rest))
-    manifest = problems.of(partial(read_described, known))
-    problems.end()
-    assert job
-    assert manifest
-    model, given = job
-    given |= {"task": known.task} if known.task else {}
-    examples = known.examples or manifest.split("train").examples or None
-
-    def answer() -> int:
-        tpu = kinds[0].name
-        found = cached(tpu, model, given, manifest)
-        if found is None and not known.json:
-            unknown = f"nothing is known of this job on {tpu}: leave out --cached to compile it"
-            print(unknown, file=sys.stderr)
-            return EXIT_FAILURE
-        about = {"model": model, "params": given, "examples": examples}
-        return show([found] if found else [], about, examples, as_json=known.json)
-
-    return answer
-
-
-_FLAGS = (
-    *("tpu", "compare", "model", "task", "data", "shape", "classes", "vocabulary", "examples"),
-    *("config", "hlo", "stablehlo", "quick", "cached", "json", "debug"),
-)
-
-T = TypeVar("T")
+def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that describe a job and its TPU."""
+    option = parser.add_argument
+    option("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
+    commands.add_model(parser)
+    option("--config", help="YAML or JSON file with parameters")
+    option("--data", help="directory or gs:// URL of the data set; its manifest is read")
+    option("--shape", help="instead of --data: HEIGHTxWIDTHxCHANNELS of images or LENGTH of texts")
+    option("--classes", type=int, help="with --shape: the number of classes")
+    option("--vocabulary", type=int, help="with --shape of texts: number of tokens")
+    option("--examples", type=int, help="with --shape: examples of an epoch")
 
 
 @dataclass(frozen=True)
@@ -152,31 +83,10 @@ class Job:
     examples: int | None
 
 
-def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that describe a job and its TPU."""
-    parser.add_argument("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
-    parser.add_argument(
-        "--model",
-        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: {DEFAULT_MODEL})",
-    )
-    add_task(parser)
-    parser.add_argument("--config", help="YAML or JSON file with parameters")
-    parser.add_argument(
-        "--data", help="directory or gs:// URL of the data set; its manifest is read"
-    )
-    parser.add_argument(
-        "--shape", help="instead of --data: HEIGHTxWIDTHxCHANNELS of images or LENGTH of texts"
-    )
-    parser.add_argument("--classes", type=int, help="with --shape: the number of classes")
-    parser.add_argument("--vocabulary", type=int, help="with --shape of texts: number of tokens")
-    parser.add_argument("--examples", type=int, help="with --shape: examples of an epoch")
-
-
 class Problems:
-    """Collects what is wrong, so that all of it is said at once."""
+    """Collects what is wrong, so that one message names all of it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._found: list[str] = []
 
     def add(self, problems: Iterable[str]) -> None:
@@ -199,11 +109,36 @@ class Problems:
             raise ParamsError(list(dict.fromkeys([*self._found, *others])))
 
 
+def _build(known: argparse.Namespace) -> commands.Command:
+    problems = Problems()
+    kinds = find_tpus(known, problems)
+    if known.cached:
+        return _build_cached(known, kinds, problems)
+    file = known.hlo or known.stablehlo
+    if file:
+        problems.add(_file_problems(known, file))
+        job = None
+    else:
+        job = build_compile_job(known, kinds, problems)
+    machine = lacking(quick=known.quick or bool(known.compare), tensorflow=not file)
+    problems.end(machine)
+    if machine:
+        # Only the run needs the compiler: a command line is checked on any machine.
+        return partial(_refuse, machine)
+    if job is None:
+        return partial(_run_file, file, "hlo" if known.hlo else "mlir", kinds, known)
+    return partial(_run_job, job, kinds, known)
+
+
+def _refuse(problems: Sequence[str]) -> int:
+    raise ParamsError(problems)
+
+
 def find_tpus(known: argparse.Namespace, problems: Problems) -> list[Tpu]:
     """Return the TPU types that --tpu and --compare name."""
     named = [("tpu", known.tpu)] if known.tpu else []
-    compared = (getattr(known, "compare", None) or "").split(",")
-    named += [("compare", name.strip()) for name in compared if name.strip()]
+    named += [("compare", name.strip()) for name in (known.compare or "").split(",")]
+    named = [(flag, name) for flag, name in named if name]
     if not named:
         problems.add(["--tpu is required: a TPU type, such as --tpu=v3-8"])
     problems.add(unknown_tpu(flag, name) for flag, name in named if name not in tpus())
@@ -214,20 +149,17 @@ def build_compile_job(
     known: argparse.Namespace, kinds: Iterable[Tpu], problems: Problems
 ) -> Job | None:
     """Return the job to compile for `kinds`; adds what is wrong with its data and batches."""
-    built = problems.of(partial(build_model, known, known.rest, _FLAGS))
+    built = problems.of(partial(commands.build_model, known, known.rest))
     if built is None:
-        problems.of(partial(read_described, known))
+        problems.of(partial(_described_data, known))
         return None
     model, params, given = built
     if known.examples is not None and known.examples < 1:
         problems.add([f"--examples={known.examples}: must be at least 1"])
     for tpu in kinds:
-        for check in (
-            partial(params.part_batch_size, tpu.replicas),
-            partial(params.replica_batch_size, tpu.replicas, "evaluation_batch_size"),
-        ):
-            problems.of(partial(_named, tpu, check))
-    manifest = problems.of(lambda: read_described(known))
+        problems.of(partial(_divide, params, tpu))
+        problems.of(partial(_divide, params, tpu, evaluation=True))
+    manifest = problems.of(partial(_described_data, known))
     if manifest is None:
         return None
     spec = problems.of(partial(manifest.input_spec, params.image_size))
@@ -235,39 +167,30 @@ def build_compile_job(
         return None
     problems.of(partial(check_targets, model, spec))
     examples = known.examples or manifest.split("train").examples or None
-    asked = request(model.name, {**given, **identity(model)}, spec)
+    asked = sessions.request(model.name, {**given, **identity(model)}, spec)
     return Job(asked, model, params, manifest, examples)
 
 
-def lacking(*, quick: bool, tensorflow: bool) -> list[str]:
-    """Return what this machine lacks to compile."""
-    from tpu_training.compile.compiler import (
-        machine_problems,
-        memory_problems,
-        tensorflow_problems,
-    )
-
-    found = [*machine_problems(), *memory_problems(quick)]
-    return [*found, *tensorflow_problems()] if tensorflow else found
-
-
-def checked(machine: Sequence[str], command: Command) -> Command:
-    """Return `command` for a machine that can run it, otherwise one that says what it lacks."""
-
-    def refuse() -> int:
-        raise ParamsError(machine)
-
-    return refuse if machine else command
-
-
-def _named(tpu: Tpu, check: Callable[[], int]) -> None:
+def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
+    """Raise InputError if a batch does not divide among the TPU's replicas."""
     try:
-        check()
+        if evaluation:
+            params.replica_batch_size(tpu.replicas, "evaluation_batch_size")
+        else:
+            params.part_batch_size(tpu.replicas)
     except InputError as error:
         raise InputError(f"{tpu.name}: {error}") from error
 
 
-def read_described(known: argparse.Namespace) -> Manifest:
+def lacking(*, quick: bool, tensorflow: bool) -> list[str]:
+    """Return what this machine lacks to compile."""
+    from tpu_training.compile import compiler
+
+    found = [*compiler.machine_problems(), *compiler.memory_problems(quick)]
+    return [*found, *compiler.tensorflow_problems()] if tensorflow else found
+
+
+def _described_data(known: argparse.Namespace) -> Manifest:
     """Return what --data's manifest or --shape says of the data. Raises InputError."""
     if bool(known.data) == bool(known.shape):
         raise InputError(
@@ -275,22 +198,63 @@ def read_described(known: argparse.Namespace) -> Manifest:
             "--classes, such as --shape=224x224x3 --classes=1000"
         )
     if known.data:
-        return read_manifest(known.data)
+        return sessions.read_manifest(known.data)
     if known.classes is None:
         raise InputError(f"--shape={known.shape} needs --classes, the number of classes")
-    return described_data(known.shape, known.classes, known.vocabulary or 0)
+    return sessions.described_data(known.shape, known.classes, known.vocabulary or 0)
 
 
-# Changes of the JSON that a reader would notice get a new number.
-_FORMAT = 1
-_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
+    flag = "hlo" if known.hlo else "stablehlo"
+    if known.hlo and known.stablehlo:
+        yield "--hlo and --stablehlo exclude each other; give one of them"
+    named = [f"--{name}" for name in _OF_A_JOB if getattr(known, name) is not None]
+    if named or known.rest:
+        yield (
+            f"--{flag}={file} is a whole program, without {', '.join([*named, *known.rest])}; "
+            "leave out one or the other"
+        )
+
+
+def _build_cached(
+    known: argparse.Namespace, kinds: Sequence[Tpu], problems: Problems
+) -> commands.Command:
+    """Return the command that prints what is known of the job. Raises InputError."""
+    problems.add(
+        f"--cached answers for a job, without --{name}"
+        for name in ("hlo", "stablehlo", "compare", "quick")
+        if getattr(known, name)
+    )
+    job = problems.of(partial(sessions.described, known.model, known.config, known.rest))
+    manifest = problems.of(partial(_described_data, known))
+    problems.end()
+    assert job
+    assert manifest
+    model, given = job
+    given |= {"task": known.task} if known.task else {}
+    examples = known.examples or manifest.split("train").examples or None
+
+    def answer() -> int:
+        tpu = kinds[0].name
+        found = sessions.cached(tpu, model, given, manifest)
+        if found is None and not known.json:
+            unknown = f"nothing is known of this job on {tpu}: leave out --cached to compile it"
+            print(unknown, file=sys.stderr)
+            return EXIT_FAILURE
+        answers = [found] if found else []
+        for one in answers:
+            _follow([one], Bar(), examples, not known.json)
+        about = {"model": model, "params": given, "examples": examples}
+        _end(answers, known.json, about, examples)
+        return 0 if all(one.fits for one in answers) else EXIT_FAILURE
+
+    return answer
 
 
 class Bar:
     """Shows progress on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         self._bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
 
     def show(self, part: float, text: str) -> None:
@@ -304,81 +268,61 @@ class Bar:
             self._bar.clear()
 
 
-@dataclass(frozen=True)
-class Form:
-    """How much is compiled, and how it is printed.
-
-    Attributes:
-        quick: Stop after memory and bounds.
-        as_json: Print one document at the end.
-        compare: Print a line for each TPU type, from quick answers.
-    """
-
-    quick: bool
-    as_json: bool
-    compare: bool
-
-
-def run(job: Job, kinds: Sequence[Tpu], form: Form) -> int:
-    """Answer for each TPU type; return the exit code."""
+def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
     programs = JobPrograms(job.model, job.params, job.manifest)
     accumulation = job.params.gradient_accumulation
-    quick = form.quick or form.compare
 
-    def answer(session: Session, tpu: Tpu) -> Iterator[Answer]:
+    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
         part = job.params.part_batch_size(tpu.replicas)
-        return answers(session, tpu, programs, part, accumulation, quick=quick)
+        return sessions.answers(session, tpu, programs, part, accumulation, quick=quick)
 
-    return _answer(job.request, kinds, answer, form, _describe(job), job.examples)
+    about = {
+        "model": job.request.model,
+        "params": dataclasses.asdict(job.params),
+        "data": job.request.spec and dataclasses.asdict(job.request.spec),
+        "examples": job.examples,
+    }
+    return _answer(job.request, kinds, answer, known, about, job.examples)
 
 
-def run_file(file: str, language: Literal["hlo", "mlir"], kinds: Sequence[Tpu], form: Form) -> int:
-    """Answer for the program in `file`; return the exit code."""
+def _run_file(
+    file: str, language: Literal["hlo", "mlir"], kinds: Sequence[Tpu], known: argparse.Namespace
+) -> int:
     program = read_program(file, language)
-    quick = form.quick or form.compare
 
-    def answer(session: Session, tpu: Tpu) -> Iterator[Answer]:
-        return compile_file(session, tpu, program, quick=quick)
+    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
+        return sessions.compile_file(session, tpu, program, quick=quick)
 
     request = Request(file, program.hlo, {}, None)
-    return _answer(request, kinds, answer, form, {"file": file, "format": language}, None)
+    return _answer(request, kinds, answer, known, {"file": file, "format": language}, None)
 
 
 def _answer(
     request: Request,
     kinds: Sequence[Tpu],
-    answer: Callable[[Session, Tpu], Iterator[Answer]],
-    form: Form,
+    answer: Callable[[Session, Tpu, bool], Iterator[Answer]],
+    known: argparse.Namespace,
     about: dict[str, Any],
     examples: int | None,
 ) -> int:
+    """Answer for each TPU type and print it; return the exit code.
+
+    Of types side by side, which need not all fit, only the quick answers are compiled.
+    """
     bar = Bar()
     session = Session(request, compiler(), bar.show)
+    quick = known.quick or bool(known.compare)
     try:
-        if form.compare:
-            found = [_last(answer(session, tpu)) for tpu in kinds]
-            bar.close()
-            if not form.as_json:
-                _print(comparison_lines(found, examples))
-        else:
-            found = [
-                _follow(answer(session, tpu), bar, examples, not form.as_json) for tpu in kinds
-            ]
+        steps = (answer(session, tpu, quick) for tpu in kinds)
+        printing = not known.json and not known.compare
+        found = [_follow(each, bar, examples, printing) for each in steps]
     finally:
         bar.close()
-    _end(found, form.as_json, about, examples)
-    good = any if form.compare else all
+    if known.compare and not known.json:
+        _print(table.comparison_lines(found, examples))
+    _end(found, known.json, about, examples)
+    good = any if known.compare else all
     return 0 if good(answer.fits for answer in found) else EXIT_FAILURE
-
-
-def show(
-    found: Sequence[Answer], about: dict[str, Any], examples: int | None, *, as_json: bool
-) -> int:
-    """Print answers that are known already; return the exit code."""
-    for answer in found:
-        _follow([answer], Bar(), examples, not as_json)
-    _end(found, as_json, about, examples)
-    return 0 if all(answer.fits for answer in found) else EXIT_FAILURE
 
 
 def compiler() -> CompileProgram:
@@ -388,17 +332,12 @@ def compiler() -> CompileProgram:
     return compile_program
 
 
-def _last(steps: Iterable[Answer]) -> Answer:
-    *_, last = steps
-    return last
-
-
 def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
     """Return the last of `steps`; print what each of them adds."""
     printed: set[str] = set()
     last = None
     for last in steps:
-        lines = list(answer_lines(last, examples))
+        lines = list(table.answer_lines(last, examples))
         if printing:
             bar.close()
             _print(line for line in lines if line not in printed)
@@ -410,26 +349,18 @@ def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: b
 def _end(
     found: Sequence[Answer], as_json: bool, about: dict[str, Any], examples: int | None
 ) -> None:
+    """Print what the kinds of figures mean; or, as JSON, all that was found."""
     if not as_json:
-        _print([LEGEND])
+        _print([table.LEGEND])
         return
     content = {
         "format": _FORMAT,
-        "versions": versions(),
+        "versions": sessions.versions(),
         "job": about,
-        "legend": LEGEND,
-        "answers": [{**answer.as_json(examples), "misfit": misfit(answer)} for answer in found],
+        "legend": table.LEGEND,
+        "answers": [{**one.as_json(examples), "misfit": table.misfit(one)} for one in found],
     }
     print(json.dumps(content, indent=2), flush=True)
-
-
-def _describe(job: Job) -> dict[str, Any]:
-    return {
-        "model": job.request.model,
-        "params": dataclasses.asdict(job.params),
-        "data": job.request.spec and dataclasses.asdict(job.request.spec),
-        "examples": job.examples,
-    }
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -437,67 +368,3 @@ def _print(lines: Iterable[str]) -> None:
     for line in lines:
         wrong = "DOES NOT FIT" in line or "  NO  " in line
         print(f"{_RED}{line}{_PLAIN}" if wrong and coloured else line, flush=True)
-
-
-# --- `tpu-training tune`: propose a recipe's parameters for a TPU type, from compiled facts.
-
-
-def add_tune(modes: Any) -> None:
-    """Add the parser."""
-    parser = add_command(
-        modes,
-        "tune",
-        _build_tune,
-        help="propose batch size, accumulation and precision for a TPU, without one",
-        description="Compile the training step with Google's TPU compiler in several forms and "
-        "propose batch size, accumulation and precision, each with its reason. Takes the "
-        "parameters of train.",
-    )
-    add_compile_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
-
-
-def _build_tune(known: argparse.Namespace) -> Command:
-    problems = Problems()
-    kinds = find_tpus(known, problems)
-    job = build_compile_job(known, kinds, problems)
-    machine = lacking(quick=True, tensorflow=True)
-    problems.end(machine)
-    assert job
-    return checked(machine, partial(_tune, job, kinds[0], known.json))
-
-
-def _tune(job: Job, tpu: Tpu, as_json: bool) -> int:
-    bar = Bar()
-    session = Session(job.request, compiler(), bar.show)
-
-    def compile_as(part: int, accumulation: int, precision: str) -> Compiled:
-        bar.show(0.5, f"{part} examples a replica at a time, {accumulation} parts, {precision}")
-        params = dataclasses.replace(
-            job.params, gradient_accumulation=accumulation, precision=precision
-        )
-        changed = {"gradient_accumulation": accumulation, "precision": precision}
-        programs = JobPrograms(job.model, params, job.manifest)
-        changed_session = dataclasses.replace(session, request=job.request.changed(changed))
-        return changed_session.train(tpu, programs, part)
-
-    try:
-        found = list(advise(job.params, tpu, compile_as))
-    finally:
-        bar.close()
-    print(json.dumps(_as_json(tpu, found), indent=2) if as_json else _text(tpu, found), flush=True)
-    return 0
-
-
-def _as_json(tpu: Tpu, found: list[Advice]) -> dict[str, Any]:
-    advice = [{**dataclasses.asdict(one), "changes": one.changes} for one in found]
-    return {"format": 1, "tpu": tpu.name, "advice": advice}
-
-
-def _text(tpu: Tpu, found: list[Advice]) -> str:
-    lines = [f"{tpu.name}, from compiled facts; nothing was measured on a TPU"]
-    for one in found:
-        state = f"was {one.given}" if one.changes else "as it is"
-        lines.append(f"  --{one.name}={one.value}  ({state}) {one.reason}")
-    flags = " ".join(f"--{one.name}={one.value}" for one in found if one.changes)
-    return "\n".join([*lines, f"change: {flags or 'nothing'}"])

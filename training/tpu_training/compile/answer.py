@@ -1,15 +1,14 @@
-"""What is compiled, for which TPU, and what the compiler says about it. Loads no TensorFlow.
+"""What the TPU compiler says of a step on a TPU type, and what follows from it.
 
 Sizes are bytes and times are seconds, all of one core (one PJRT device: on v4 and v5p a core is the
-chip's two TensorCores together, "megacore").
+chip's two TensorCores together, "megacore"). Loads no TensorFlow.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -112,7 +111,7 @@ class Padding:
     Attributes:
         size: As the program has it, for example 100.
         padded: As memory has it, for example 104.
-        bytes: How many of a step's HBM bytes (`Compiled.hbm_bytes`) are padding of this kind.
+        bytes: How many of a step's HBM bytes (`Costs.hbm_bytes`) are padding of this kind.
         op: The operation that moves most of it; "" where it has no name.
         where: "FILE:LINE" of that operation, or "".
     """
@@ -130,8 +129,8 @@ class Costs:
 
     Attributes:
         flops: Floating-point operations of matrix multiplications and convolutions, a
-            multiplication and an addition counted as two, counted from the optimized program's
-            shapes. Loop bodies count as often as they run where the compiler knows.
+            multiplication and an addition counted as two. Loop bodies count as often as they run,
+            where the compiler knows.
         hbm_bytes: Operands and results of the optimized program that are in HBM, tiles included.
         padding_bytes: The part of `hbm_bytes` that is padding of tiles.
         padding: The causes of `padding_bytes`, greatest first.
@@ -146,6 +145,11 @@ class Costs:
     collective_bytes: int
     remat_instructions: int
 
+    @property
+    def padding_part(self) -> float:
+        """The part of the traffic that is padding, 0 to 1."""
+        return self.padding_bytes / self.hbm_bytes if self.hbm_bytes else 0.0
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -153,21 +157,13 @@ class Estimate:
 
     Attributes:
         cycles: The sum over all fusions of the cost model's `estimated_cycles`, loop bodies as
-            often as they run. Divided by the clock (the core's public peak by what its matrix
-            units do in a cycle) it is a time. None where the program has no such figures.
-        flops: The cost analysis' count, which has element-wise operations, too, but loop bodies
-            once only.
-        bytes_accessed: The cost analysis' count, loop bodies once only. On v5e and later it counts
-            VMEM as well as HBM.
-        optimal_seconds: The cost analysis' time.
+            often as they run. Divided by the clock it is a time. None where the program has no such
+            figures.
         needed_bytes: What the finished program needs of HBM by its own account, code left out:
             `Compiled.needed_bytes` says it before code is generated.
     """
 
     cycles: int | None
-    flops: float
-    bytes_accessed: float
-    optimal_seconds: float
     needed_bytes: int
 
 
@@ -237,11 +233,9 @@ Watch: TypeAlias = Callable[[Progress], None]
 """Called about twice a second while the compiler works."""
 
 
-# --- TPU types: sizes, public peaks and prices, and the least time and price of a step on them.
+# --- TPU types. tpus.json is written from the catalog (`make catalog`), with its sources and dates.
 
 _FILE = Path(__file__).parent / "tpus.json"
-# libtpu's topologies have three dimensions.
-_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
@@ -287,41 +281,35 @@ class Tpu:
 def tpus() -> Mapping[str, Tpu]:
     """Return all TPU types by name."""
     content = json.loads(_FILE.read_text(encoding="utf-8"))
-    return {
-        name: _tpu(name, facts, content["chips"][facts["family"]])
-        for name, facts in content["types"].items()
-    }
+    chips = content["chips"]
+    return {n: _tpu(n, facts, chips[facts["family"]]) for n, facts in content["types"].items()}
 
 
 def unknown_tpu(flag: str, name: str) -> str:
     """Return what is wrong with a type that does not exist."""
-    known = ", ".join(list(_smallest()))
+    smallest: dict[str, str] = {}
+    for tpu in tpus().values():
+        smallest.setdefault(tpu.family, tpu.name)
     hint = suggest(name, tpus()).replace("; see --help for all names", "")
+    known = ", ".join(smallest.values())
     return f"--{flag}={name}: no such TPU type{hint}; the smallest of each generation are {known}"
 
 
-def _smallest() -> dict[str, str]:
-    """Return the first type of each generation, with its generation."""
-    first: dict[str, str] = {}
-    for tpu in tpus().values():
-        first.setdefault(tpu.family, tpu.name)
-    return {name: family for family, name in first.items()}
-
-
 def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:
-    devices = chip["devices"]
-    links = chip["iciGbps"]
-    sides = facts["topology"].split("x")
-    sides += ["1"] * (_DIMENSIONS - len(sides))
+    # The catalog has rates of a chip; on v2 and v3 each of its two cores is a device.
+    devices, links, family = chip["devices"], chip["iciGbps"], facts["family"]
+    # libtpu's topologies have three dimensions, Google's of some generations two.
+    sides = [*facts["topology"].split("x"), "1"][:3]
     return Tpu(
         name=name,
-        family=facts["family"],
-        topology=f"{facts['family']}:{'x'.join(sides)}",
+        family=family,
+        topology=f"{family}:{'x'.join(sides)}",
         chips=facts["chips"],
         hosts=facts["hosts"],
         replicas=facts["chips"] * devices,
         peak_flops=chip["peakTflops"] * 1e12 / devices,
         hbm_bandwidth=chip["hbmGbps"] * 1e9 / devices,
+        # Published for both directions together.
         link_bandwidth=links and links * 1e9 / 2,
         clock=chip["clockMhz"] * 1e6,
         on_demand=facts["onDemand"] and Price(*facts["onDemand"]),
@@ -329,6 +317,8 @@ def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:
         sources=tuple(chip["sources"]),
     )
 
+
+# --- The least time of a step, and the compiler's estimate of it.
 
 COMPUTE, MEMORY, LINKS = "matrix units", "HBM bandwidth", "links between chips"
 
@@ -354,9 +344,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The least time of a number of examples, and what a TPU costs in that time."""
+    """The least time of an epoch, and what a TPU costs in that time, in US dollars."""
 
-    examples: int
     seconds: float
     on_demand: float | None
     spot: float | None
@@ -388,22 +377,21 @@ def is_below_bound(compiled: Compiled, tpu: Tpu) -> bool:
     them (copy-start and copy-done), have none: in a small program that reads its data once
     they take longest.
     """
-    seconds = estimated_seconds(compiled, tpu)
-    costs = compiled.costs
+    seconds, costs = estimated_seconds(compiled, tpu), compiled.costs
     return costs is not None and seconds is not None and seconds < bound(costs, tpu).seconds
 
 
 def epoch(step: Bound, batch_size: int, examples: int, tpu: Tpu) -> Epoch:
     """Return the least time and price of `examples` in steps of `batch_size`."""
     seconds = examples / batch_size * step.seconds
-    return Epoch(examples, seconds, _dollars(tpu.on_demand, seconds), _dollars(tpu.spot, seconds))
+    on_demand, spot = (
+        None if price is None else price.hour * seconds / 3600
+        for price in (tpu.on_demand, tpu.spot)
+    )
+    return Epoch(seconds, on_demand, spot)
 
 
-def _dollars(price: Price | None, seconds: float) -> float | None:
-    return None if price is None else price.hour * seconds / 3600
-
-
-# --- What is known of a step on one TPU type, and the JSON that other programs read.
+# --- The answer.
 
 # What stands behind a figure: arithmetic that holds for every program with these counts, the
 # compiler's word on its own program, the compiler's cost model.
@@ -452,8 +440,12 @@ class Answer:
         return part * self.accumulation * self.replicas
 
     def as_json(self, examples: int | None = None) -> dict[str, Any]:
-        """Return all figures; those of an epoch if its number of `examples` is known."""
-        costs = self.train.costs
+        """Return all figures, each with its `kind`; docs/compile.md names the fields.
+
+        Args:
+            examples: The number of an epoch's examples, if it is known.
+        """
+        costs, tpu = self.train.costs, self.facts
         return {
             "tpu": self.tpu,
             "replicas": self.replicas,
@@ -463,47 +455,63 @@ class Answer:
             "error": self.train.error or (self.evaluation and self.evaluation.error),
             "memory": _memory(self.train),
             "evaluation_memory": self.evaluation and _memory(self.evaluation),
-            "largest": self.largest and self._largest(self.largest),
-            "step": costs and _step(costs),
-            "padding": costs and _padding(costs),
-            "bound": costs and {"kind": BOUND, **dataclasses.asdict(bound(costs, self.facts))},
+            "largest": self.largest
+            and {
+                "kind": COMPILED,
+                "global_batch_size": self.whole(self.largest.fits),
+                "without_recomputation": self.whole(self.largest.plain),
+            },
+            **self._costs(costs),
             "estimate": self._estimate(),
-            "epoch": self._epoch(examples),
+            "epoch": self._epoch(costs, examples),
             "peaks": {
-                "flops_per_second": self.facts.peak_flops,
-                "hbm_bytes_per_second": self.facts.hbm_bandwidth,
-                "link_bytes_per_second": self.facts.link_bandwidth,
-                "sources": self.facts.sources,
+                "flops_per_second": tpu.peak_flops,
+                "hbm_bytes_per_second": tpu.hbm_bandwidth,
+                "link_bytes_per_second": tpu.link_bandwidth,
+                "sources": tpu.sources,
             },
         }
 
-    def _largest(self, largest: Largest) -> dict[str, Any]:
+    def _costs(self, costs: Costs | None) -> dict[str, Any]:
+        if costs is None:  # The program does not fit.
+            return {"step": None, "padding": None, "bound": None}
         return {
-            "kind": COMPILED,
-            "global_batch_size": self.whole(largest.fits),
-            "without_recomputation": self.whole(largest.plain),
+            "step": {
+                "kind": COMPILED,
+                "flops": costs.flops,
+                "hbm_bytes": costs.hbm_bytes,
+                "collective_bytes": costs.collective_bytes,
+                "recomputed_instructions": costs.remat_instructions,
+            },
+            "padding": {
+                "kind": COMPILED,
+                "bytes": costs.padding_bytes,
+                "part": costs.padding_part,
+                "causes": [asdict(cause) for cause in costs.padding],
+            },
+            "bound": {"kind": BOUND, **asdict(bound(costs, self.facts))},
         }
 
     def _estimate(self) -> dict[str, Any] | None:
         seconds = estimated_seconds(self.train, self.facts)
-        below = is_below_bound(self.train, self.facts)
         if seconds is None:
             return None
+        below = is_below_bound(self.train, self.facts)
         return {"kind": ESTIMATE, "seconds": seconds, "below_bound": below}
 
-    def _epoch(self, examples: int | None) -> dict[str, Any] | None:
-        costs = self.train.costs
+    def _epoch(self, costs: Costs | None, examples: int | None) -> dict[str, Any] | None:
         if costs is None or not examples or not self.part_batch_size:
             return None
-        found = epoch(bound(costs, self.facts), self.global_batch_size, examples, self.facts)
+        tpu = self.facts
+        found = epoch(bound(costs, tpu), self.global_batch_size, examples, tpu)
         return {
             "kind": BOUND,
             "examples": examples,
             "hours": found.seconds / 3600,
             "on_demand_usd": found.on_demand,
             "spot_usd": found.spot,
-            "on_demand_price": _price(self.facts.on_demand),
-            "spot_price": _price(self.facts.spot),
+            "on_demand_price": _price(tpu.on_demand),
+            "spot_price": _price(tpu.spot),
         }
 
 
@@ -513,27 +521,8 @@ def _memory(compiled: Compiled) -> dict[str, Any]:
         "compiler": compiled.compiler,
         "needed_bytes": compiled.needed_bytes,
         "limit_bytes": compiled.limit_bytes,
-        "usage": [dataclasses.asdict(usage) for usage in compiled.usage],
-        "buffers": [dataclasses.asdict(buffer) for buffer in compiled.buffers],
-    }
-
-
-def _step(costs: Costs) -> dict[str, Any]:
-    return {
-        "kind": COMPILED,
-        "flops": costs.flops,
-        "hbm_bytes": costs.hbm_bytes,
-        "collective_bytes": costs.collective_bytes,
-        "recomputed_instructions": costs.remat_instructions,
-    }
-
-
-def _padding(costs: Costs) -> dict[str, Any]:
-    return {
-        "kind": COMPILED,
-        "bytes": costs.padding_bytes,
-        "part": costs.padding_bytes / costs.hbm_bytes if costs.hbm_bytes else 0.0,
-        "causes": [dataclasses.asdict(cause) for cause in costs.padding],
+        "usage": [asdict(usage) for usage in compiled.usage],
+        "buffers": [asdict(buffer) for buffer in compiled.buffers],
     }
 
 

@@ -1,23 +1,21 @@
-"""A module of optimized HLO from its text: shapes, instructions, and where they come from."""
+"""A module of optimized HLO from its text: shapes, instructions, and where they come from.
+
+The grammar is that of XLA's HloModule::ToString, as far as libtpu's dumps use it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TypeAlias
-
-from tpu_training.compile.answer import Costs, Padding
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^ +(ROOT )?%?([\w.\-]+) = (.*)$")
 _OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 _OPCODE = re.compile(r" ?([\w\-]+)\(")
-_CALLED = re.compile(r"\b(?:calls|body|condition|to_apply|branch_computations|\w+_computation)=")
 _NAMES = re.compile(r"%?([\w.\-]+)")
 
 
@@ -68,10 +66,6 @@ class Instruction:
         begin = self.attributes.find("metadata={")
         found = re.compile(rf'\b{name}=(?:"([^"]*)"|(\d+))').search(self.attributes, max(begin, 0))
         return (found[1] or found[2] or "") if found and begin >= 0 else ""
-
-    def calls_others(self) -> bool:
-        """Whether it names computations."""
-        return bool(_CALLED.search(self.attributes))
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def parse_module(text: str) -> Module:
             last = body[root] if root else list(body.values())[-1]
             computations[name] = Computation(name, body, last)
         elif name and (match := _INSTRUCTION.match(line)):
-            body[match[2]] = _parse_instruction(match[2], without_comments(match[3]))
+            body[match[2]] = _parse_instruction(match[2], _INDEX_COMMENT.sub("", match[3]))
             root = match[2] if match[1] else root
     if entry not in computations:
         raise ValueError("the text has no ENTRY computation")
@@ -164,20 +158,12 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def walk_back(computation: Computation, name: str) -> Iterator[Instruction]:
-    """Yield an instruction and its first operands, as far as the computation has them."""
-    instruction = computation.instructions.get(name)
-    while instruction is not None:
-        yield instruction
-        following = instruction.operands[0].name if instruction.operands else ""
-        instruction = computation.instructions.get(following)
-
-
-# type[dimensions]{minor to major:T(tile)(tile within a tile)S(memory space)}; dynamic dimensions
-# are written <=N.
+# --- Shapes: type[dimensions]{minor to major:T(tile)(tile within a tile)S(memory space)}. Dynamic
+# dimensions are written <=N.
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([^{}]*)\})?")
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
 _SPACE = re.compile(r"S\((\d+)\)")
+# The comments that number a long tuple's elements.
 _INDEX_COMMENT = re.compile(r"/\*.*?\*/")
 
 
@@ -227,11 +213,6 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     return tuple(_parse_array(*match.group(0, 1, 2, 3)) for match in _ARRAY.finditer(text))
 
 
-def without_comments(text: str) -> str:
-    """Return HLO without the comments that number a long tuple's elements."""
-    return _INDEX_COMMENT.sub("", text)
-
-
 @lru_cache(maxsize=4096)
 def _parse_array(text: str, kind: str, dims: str, layout: str | None) -> Shape:
     sizes = tuple(int(size.strip(" <=")) for size in dims.split(",") if size.strip())
@@ -269,6 +250,8 @@ def _bits(kind: str) -> int:
     digits = re.search(r"\d+", kind)
     return int(digits[0]) if digits else 0
 
+
+# --- Origins.
 
 # A framework's own files, as TensorFlow's framework/ops.py, which its HLO names for everything.
 _OF_FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
@@ -336,7 +319,8 @@ class Origins:
 
         A fusion that does not say it comes from where its result does; at last it is a parameter.
         """
-        for instruction in walk_back(computation, name):
+        instruction = computation.instructions.get(name)
+        while instruction is not None:
             named = instruction.metadata("op_name") not in _NOT_SAID
             if named or instruction.metadata("source_file"):
                 return instruction
@@ -345,6 +329,9 @@ class Origins:
             for fused in self.module.called(instruction, "calls"):
                 if known := self._first_known(fused, fused.root.name):
                     return known
+            # Its first operand, as far as the computation has it.
+            following = instruction.operands[0].name if instruction.operands else ""
+            instruction = computation.instructions.get(following)
         return None
 
     def _line(self, instruction: Instruction) -> str:
@@ -356,7 +343,11 @@ class Origins:
 
     @cached_property
     def _tables(self) -> _Tables:
-        return _read_tables(self.module.header)
+        header = self.module.header
+        names = header.partition("\nFileNames\n")[2].partition("\n\n")[0]
+        locations = {number: (file, line) for number, file, line in _LOCATION.findall(header)}
+        frames = {number: (location, parent) for number, location, parent in _FRAME.findall(header)}
+        return dict(_FILE.findall(names)), locations, frames
 
     def _frame(self, number: str) -> tuple[str, str]:
         """Return (file, line) of the innermost frame that is not the framework's."""
@@ -371,410 +362,3 @@ class Origins:
                 return name, line
             number = parent
         return "", ""
-
-
-def _read_tables(header: str) -> _Tables:
-    """Return the header's files, locations and frames by number."""
-    names = header.partition("\nFileNames\n")[2].partition("\n\n")[0]
-    files = dict(_FILE.findall(names))
-    locations = {number: (file, line) for number, file, line in _LOCATION.findall(header)}
-    frames = {number: (location, parent) for number, location, parent in _FRAME.findall(header)}
-    return files, locations, frames
-
-
-# --- What one step costs by the optimized program: operations, traffic, padding, collectives.
-
-_COLLECTIVE = re.compile(
-    r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
-    r"(-start)?"
-)
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# Names that the compiler gives to what it computes again: rematerialization's copies.
-_REMAT = re.compile(r"\.remat\d*(?=\.|$)")
-_NO_WORK = ("get-tuple-element", "tuple", "bitcast", "parameter")
-_CAUSES = 5
-
-
-def count_costs(module: Module, origins: Origins) -> Costs:
-    """Count operations, traffic, padding and collectives of one step."""
-    flops, moved_bytes, collective = 0.0, 0, 0
-    remat = set()
-    padding = _PaddingCount()
-    for computation, instruction, times in executed(module):
-        flops += times * flops_of(module, computation, instruction)
-        shapes = moved(module, computation, instruction)
-        moved_bytes += times * sum(shape.tiled_bytes for shape in shapes)
-        padding.add(instruction, shapes, times)
-        if _COLLECTIVE.fullmatch(instruction.opcode):
-            collective += times * _operand_bytes(computation, instruction)
-        if _REMAT.search(instruction.name) and instruction.opcode not in _NO_WORK:
-            remat.add(instruction.name)
-    return Costs(
-        flops, float(moved_bytes), float(padding.bytes), padding.causes(origins), collective,
-        len(remat),
-    )  # fmt: skip
-
-
-def count_cycles(module: Module) -> int | None:
-    """Return the sum of the cycles that the compiler estimates; None if it says none.
-
-    Only the program after code generation has them.
-    """
-    found = [
-        times * int(cycles[1])
-        for _, instruction, times in executed(module)
-        if (cycles := _CYCLES.search(instruction.attributes))
-    ]
-    return sum(found) if found else None
-
-
-def count_custom_calls(module: Module) -> int:
-    """Return the number of custom calls, each of which takes 1 from the cost analysis' sums.
-
-    Those that only allocate take nothing.
-    """
-    return sum(
-        instruction.opcode == "custom-call" and "AllocateBuffer" not in instruction.attributes
-        for computation in module.computations.values()
-        for instruction in computation.instructions.values()
-    )
-
-
-def _operand_bytes(computation: Computation, instruction: Instruction) -> int:
-    shapes = (computation.shapes_of(operand) for operand in instruction.operands)
-    return sum(shape.bytes for operand in shapes for shape in operand)
-
-
-class _PaddingCount:
-    """Sums the traffic that is padding, by the dimension that grew."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._by_cause: Counter[tuple[int, int]] = Counter()
-        self._greatest: dict[tuple[int, int], tuple[float, Instruction]] = {}
-
-    def add(self, instruction: Instruction, shapes: Iterable[Shape], times: int) -> None:
-        for shape in shapes:
-            wasted = times * (shape.tiled_bytes - shape.bytes)
-            self.bytes += wasted
-            for size, padded, share in shape.padded_dims() if wasted else ():
-                self._by_cause[size, padded] += math.floor(wasted * share)
-                known = self._greatest.get((size, padded), (0.0, instruction))
-                here = (wasted * share, instruction)
-                self._greatest[size, padded] = max(known, here, key=lambda pair: pair[0])
-
-    def causes(self, origins: Origins) -> tuple[Padding, ...]:
-        return tuple(
-            Padding(*cause, wasted, *origins.of(self._greatest[cause][1].name))
-            for cause, wasted in self._by_cause.most_common(_CAUSES)
-        )
-
-
-# As far as the compiler knows and says it, which depends on its version.
-_KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-
-
-def executed(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
-    """Yield each instruction that runs, with its computation and how often it does.
-
-    Not the instructions inside fusions. A loop with an unknown count runs once, and of a
-    conditional only the shortest branch: the result is a lower bound.
-    """
-    yield from _run(module, module.entry, 1)
-
-
-def _run(
-    module: Module, computation: Computation, times: int
-) -> Iterator[tuple[Computation, Instruction, int]]:
-    for instruction in computation.instructions.values():
-        yield computation, instruction, times
-        if instruction.opcode == "while":
-            count = trip_count(module, computation, instruction) or 1
-            for called in module.called(instruction, "body"):
-                yield from _run(module, called, times * count)
-        elif instruction.opcode == "conditional":
-            if branches := _branches(module, instruction):
-                shortest = min(branches, key=lambda branch: len(branch.instructions))
-                yield from _run(module, shortest, times)
-        elif instruction.opcode in ("call", "async-start"):
-            for attribute in ("to_apply", "calls"):
-                for called in module.called(instruction, attribute):
-                    yield from _run(module, called, times)
-
-
-def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """Return how often a loop's body runs, or None.
-
-    If the compiler does not say it, the form tells it that TensorFlow's and JAX' loops have: a
-    counter that starts at a constant, grows by a constant and ends below one.
-    """
-    if known := _KNOWN.search(loop.attributes):
-        return int(known[1])
-    condition = next(iter(module.called(loop, "condition")), None)
-    body = next(iter(module.called(loop, "body")), None)
-    if condition is None or body is None or condition.root.attribute("direction") != "LT":
-        return None
-    counter, limit = (_element(condition, operand) for operand in condition.root.operands[:2])
-    end = _constant(condition, condition.root.operands[1])
-    if end is None and limit is not None:
-        end = _initial(computation, loop, limit)
-    if counter is None or end is None:
-        return None
-    begin, step = _initial(computation, loop, counter), _step(body, counter)
-    return None if begin is None or not step else max(0, -(-(end - begin) // step))
-
-
-def _branches(module: Module, instruction: Instruction) -> list[Computation]:
-    names = ("branch_computations", "true_computation", "false_computation")
-    return [called for name in names for called in module.called(instruction, name)]
-
-
-def _element(computation: Computation, operand: Operand) -> int | None:
-    """Return which element of the computation's parameter an operand is."""
-    instruction = _source(computation, operand)
-    if instruction is None:
-        return None
-    if instruction.opcode == "parameter":
-        return operand.index
-    if instruction.opcode == "get-tuple-element":
-        return int(instruction.attribute("index"))
-    return None
-
-
-def _initial(computation: Computation, loop: Instruction, element: int) -> int | None:
-    """Return the constant with which an element of a loop's state starts."""
-    state = _source(computation, loop.operands[0])
-    if state is None or state.opcode != "tuple" or element >= len(state.operands):
-        return None
-    return _constant(computation, state.operands[element])
-
-
-def _step(body: Computation, element: int) -> int | None:
-    """Return the constant by which an element of a loop's state grows in each turn."""
-    if body.root.opcode != "tuple" or element >= len(body.root.operands):
-        return None
-    grown = _source(body, body.root.operands[element])
-    if grown is None or grown.opcode not in ("add", "fusion"):
-        return None
-    steps = [_constant(body, operand) for operand in grown.operands]
-    return next((step for step in steps if step is not None), None)
-
-
-def _constant(computation: Computation, operand: Operand) -> int | None:
-    instruction = _source(computation, operand)
-    if instruction is None or instruction.opcode != "constant":
-        return None
-    return int(instruction.arguments) if re.fullmatch(r"-?\d+", instruction.arguments) else None
-
-
-def _source(computation: Computation, operand: Operand) -> Instruction | None:
-    """Return the instruction that makes an operand's value, behind copies of it."""
-    instruction = computation.instructions.get(operand.name)
-    while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
-        instruction = computation.instructions.get(instruction.operands[0].name)
-    return instruction
-
-
-# Operations of matrix multiplications and convolutions are counted from their shapes, as XLA's cost
-# analysis does (xla/service/hlo_cost_analysis.cc): a multiplication and an addition are two, and
-# positions of a window in the padding do not count.
-
-_OPCODES = ("convolution", "dot")
-
-
-def flops_of(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """Return the operations of an instruction; a fusion's are those inside it."""
-    if instruction.opcode == "fusion":
-        return sum(
-            flops_of(module, fused, inner)
-            for fused in module.called(instruction, "calls")
-            for inner in fused.instructions.values()
-            if inner.opcode in (*_OPCODES, "fusion")
-        )
-    if instruction.opcode == "convolution":
-        return _convolution(computation, instruction)
-    if instruction.opcode == "dot":
-        return _dot(computation, instruction)
-    return 0.0
-
-
-def _dot(computation: Computation, instruction: Instruction) -> float:
-    (left,) = computation.shapes_of(instruction.operands[0])
-    contracted = [int(dim) for dim in instruction.list_attribute("lhs_contracting_dims")]
-    depth = math.prod(left.dims[dim] for dim in contracted)
-    return 2.0 * instruction.shapes[0].elements * depth
-
-
-def _convolution(computation: Computation, instruction: Instruction) -> float:
-    (left,), (right,) = (computation.shapes_of(operand) for operand in instruction.operands[:2])
-    image, _, rest = instruction.attribute("dim_labels").partition("_")
-    kernel, _, output = rest.partition("->")
-    positions = 1
-    for number, window in enumerate(_windows(instruction)):
-        digit = str(number)
-        size = left.dims[image.index(digit)]
-        results = instruction.shapes[0].dims[output.index(digit)]
-        positions *= window.positions(size, results)
-    batch = left.dims[image.index("b")] // int(instruction.attribute("batch_group_count") or 1)
-    features = right.dims[kernel.index("i")] * right.dims[kernel.index("o")]
-    return 2.0 * batch * features * positions
-
-
-class _Window:
-    """A convolution's window in one dimension."""
-
-    def __init__(self, fields: dict[str, str], number: int) -> None:
-        def field(name: str, default: str) -> str:
-            values = fields.get(name, "").split("x")
-            return values[number] if values != [""] else default
-
-        self._size = int(field("size", "1"))
-        self._stride = int(field("stride", "1"))
-        self._low = int(field("pad", "0_0").split("_")[0])
-        self._image_dilation = int(field("lhs_dilate", "1"))
-        self._dilation = int(field("rhs_dilate", "1"))
-
-    def positions(self, size: int, results: int) -> int:
-        """Return how many pairs of a window's element and a result meet an element of the image."""
-        starts = range(-self._low, results * self._stride - self._low, self._stride)
-        last = (size - 1) * self._image_dilation
-        return sum(
-            _multiples(start, last, self._size, self._dilation, self._image_dilation)
-            for start in starts
-        )
-
-
-def _multiples(start: int, last: int, size: int, dilation: int, image_dilation: int) -> int:
-    """Count the window's elements that meet elements of the image, which dilation sets apart.
-
-    Element k lies at start + k * dilation, elements of the image at multiples of their dilation up
-    to `last`. A matrix product for each example has windows as long as the batch.
-    """
-    common = math.gcd(dilation, image_dilation)
-    if start % common:
-        return 0
-    period = image_dilation // common
-    meeting = -start // common * pow(dilation // common, -1, period)
-    least = max(0, -(start // dilation))
-    first = least + (meeting - least) % period
-    most = min(size - 1, (last - start) // dilation)
-    return max(0, (most - first) // period + 1)
-
-
-def _windows(instruction: Instruction) -> list[_Window]:
-    found = re.search(r"\bwindow=\{([^{}]*)\}", instruction.attributes)
-    fields = dict(part.split("=") for part in found[1].split()) if found else {}
-    dimensions = len(fields["size"].split("x")) if "size" in fields else 0
-    return [_Window(fields, number) for number in range(dimensions)]
-
-
-# Traffic is what instructions read from HBM, memory space 0, and write to it, in the tiles of the
-# TPU's memory. Of slices it is the part that they take, also inside fusions, as XLA counts it.
-HBM = 0
-# These move no data, or what they run is counted itself.
-_FREE = re.compile(
-    "parameter|constant|tuple|get-tuple-element|bitcast|after-all|opt-barrier|add-dependency|"
-    "partition-id|replica-id|domain|while|conditional|call|async-(start|update|done)"
-)
-_NAMES_MEMORY = ("AllocateBuffer", "ConcatBitcast")
-_SLICES = ("slice", "dynamic-slice", "gather")
-
-
-def moved(module: Module, computation: Computation, instruction: Instruction) -> list[Shape]:
-    """Return the arrays in HBM that an instruction reads or writes, each time that it does."""
-    if _FREE.fullmatch(instruction.opcode) or _moves_nothing(instruction):
-        return []
-    shapes = [*_reads(module, computation, instruction), *_writes(module, computation, instruction)]
-    return [shape for shape in shapes if shape.space == HBM]
-
-
-def _moves_nothing(instruction: Instruction) -> bool:
-    """Whether it only gives memory a name."""
-    return instruction.attribute("custom_call_target").strip('"') in _NAMES_MEMORY
-
-
-def _reads(module: Module, computation: Computation, instruction: Instruction) -> Iterator[Shape]:
-    if instruction.opcode.endswith("-done"):
-        return
-    fused = next(iter(module.called(instruction, "calls")), None)
-    for number, operand in enumerate(instruction.operands):
-        whole = computation.shapes_of(operand)
-        if instruction.opcode == "fusion" and fused is not None:
-            yield from _read_inside(module, fused, number, whole)
-        elif number == 0 and instruction.opcode in _SLICES:
-            yield from _in_space(instruction.shapes, whole)
-        elif number or instruction.opcode != "dynamic-update-slice":
-            yield from whole
-
-
-def _writes(module: Module, computation: Computation, instruction: Instruction) -> Iterator[Shape]:
-    if instruction.opcode.endswith("-start"):
-        return
-    within, root = computation, instruction
-    if fused := module.called(instruction, "calls"):
-        within, root = fused[0], _behind_bitcasts(fused[0], fused[0].root)
-    if root.opcode == "dynamic-update-slice":
-        yield from _in_space(within.shapes_of(root.operands[1]), instruction.shapes)
-    else:
-        yield from instruction.shapes
-
-
-def _read_inside(
-    module: Module, fused: Computation, number: int, whole: tuple[Shape, ...]
-) -> Iterator[Shape]:
-    """Return what a fusion reads of an operand: the slices, if it takes nothing but slices."""
-    parts = _parts(module, fused, number)
-    yield from whole if parts is None else _in_space(parts, whole)
-
-
-def _parts(module: Module, fused: Computation, number: int) -> tuple[Shape, ...] | None:
-    """Return the slices that a fusion takes of a parameter, in fusions inside it, too.
-
-    None if anything takes the whole.
-    """
-    parameter = fused.parameters.get(number)
-    users = list(_users(fused, parameter.name)) if parameter else []
-    found: list[Shape] = []
-    for user, name in users:
-        for inner in module.called(user, "calls") if user.opcode == "fusion" else ():
-            for place in (n for n, operand in enumerate(user.operands) if operand.name == name):
-                parts = _parts(module, inner, place)
-                if parts is None:
-                    return None
-                found += parts
-        if user.opcode != "fusion" and not _takes_part(user, name):
-            return None
-        found += user.shapes if user.opcode in _SLICES else ()
-    return tuple(found) if users else None
-
-
-def _takes_part(user: Instruction, name: str) -> bool:
-    """Whether an instruction takes only a part of the operand `name`, its first."""
-    parts = (*_SLICES, "dynamic-update-slice")
-    rest = [operand.name for operand in user.operands[1:]]
-    return user.opcode in parts and user.operands[0].name == name and name not in rest
-
-
-def _users(computation: Computation, name: str) -> Iterator[tuple[Instruction, str]]:
-    """Yield the instructions that take a value, behind bitcasts, each with its operand's name."""
-    for user in computation.instructions.values():
-        if Operand(name, None) in user.operands:
-            if user.opcode == "bitcast":
-                yield from _users(computation, user.name)
-            else:
-                yield user, name
-
-
-def _behind_bitcasts(computation: Computation, instruction: Instruction) -> Instruction:
-    while instruction.opcode == "bitcast":
-        source = computation.instructions.get(instruction.operands[0].name)
-        if source is None:
-            break
-        instruction = source
-    return instruction
-
-
-def _in_space(parts: tuple[Shape, ...], whole: tuple[Shape, ...]) -> Iterator[Shape]:
-    """Yield the parts if what they are part of lies in HBM."""
-    if any(shape.space == HBM for shape in whole):
-        yield from (dataclasses.replace(part, space=HBM) for part in parts)

@@ -46,8 +46,7 @@ def _compile(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         executable = compiler.compile(code, request["format"], options)
     except PjrtError as error:
         return {"error": str(error)}
-    needed = compiler.memory_needed(executable)
-    return {"costs": compiler.cost_analysis(executable), "needed_bytes": needed}
+    return {"needed_bytes": compiler.memory_needed(executable)}
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
@@ -127,7 +126,6 @@ _PLACES = {
     "Error_Message": 1,
     "Plugin_Initialize": 3,
     "DeviceDescription_Attributes": 25,
-    "Executable_GetCostAnalysis": 46,
     "TopologyDescription_Create": 82,
     "TopologyDescription_GetDeviceDescriptions": 86,
     "Compile": 89,
@@ -232,19 +230,6 @@ class Compiler:
             compile_options_size=len(options),
         )
         return int(compiled.executable)
-
-    def cost_analysis(self, executable: int) -> dict[str, str | int | float]:
-        """Return XLA's cost analysis: flops, "bytes accessed", optimal_seconds and more."""
-        found = self._call(
-            "Executable_GetCostAnalysis",
-            [
-                ("executable", c_void_p),
-                ("num_properties", c_size_t),
-                ("properties", POINTER(_NamedValue)),
-            ],
-            executable=executable,
-        )
-        return _read(found.properties, found.num_properties)
 
     def memory_needed(self, executable: int) -> int:
         """Return the bytes of HBM that a finished program needs, without those of its code."""

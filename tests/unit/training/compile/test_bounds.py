@@ -41,7 +41,7 @@ def compiled(
         (),
         (),
         costs(remat=remat) if fits else None,
-        None if cycles is None else Estimate(cycles, 0, 0, 0, 0),
+        None if cycles is None else Estimate(cycles, 0),
         None if fits else "out of memory",
     )
 

@@ -80,7 +80,7 @@ class Compiler:
             None if needed <= limit else "Ran out of memory in memory space hbm",
         )
         progress(Progress(1.0, known))
-        estimate = Estimate(self.cycles, 0, 0, 0, needed) if full else None
+        estimate = Estimate(self.cycles, needed) if full else None
         return dataclasses.replace(known, estimate=estimate)
 
 
@@ -91,10 +91,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(compile_command, "compiler", lambda: compiler)
     monkeypatch.setattr(compile_command, "JobPrograms", Programs)
-    for module in (compile_command, compile_command):
-        monkeypatch.setattr(module, "lacking", lambda **_: [])
-    monkeypatch.setattr(compile_command, "compiler", lambda: compiler)
-    monkeypatch.setattr(compile_command, "JobPrograms", Programs)
+    monkeypatch.setattr(compile_command, "lacking", lambda **_: [])
     return compiler
 
 
@@ -160,7 +157,7 @@ def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFix
     assert answer["bound"]["kind"] == answer["epoch"]["kind"] == "bound"
     assert answer["memory"]["kind"] == answer["largest"]["kind"] == "compiled"
     assert answer["estimate"]["kind"] == "estimate"
-    # 15 GiB hold 508 examples of 30 MiB beside 100 MiB, 12 GiB hold 406.
+    # 15 GiB hold 508 examples of 30 MiB next to 100 MiB, 12 GiB hold 406.
     assert 0.99 * 508 * 8 <= answer["largest"]["global_batch_size"] <= 508 * 8
     assert 0.99 * 406 * 8 <= answer["largest"]["without_recomputation"] <= 406 * 8
     assert answer["memory"]["buffers"][0]["where"] == "own.py:7"
@@ -443,23 +440,6 @@ def test_the_manifest_of_a_data_set_is_enough(
     code, _, err = run(capsys, *job)
     assert code == 2
     assert "--image_size=0: the images of the data set photos have different sizes" in err
-
-
-def test_tune_proposes_what_compiled_facts_ask_for(
-    capsys: pytest.CaptureFixture[str], compiler: Compiler
-) -> None:
-    sizes = ("--global_batch_size=8192", "--evaluation_batch_size=1024")
-    arguments = ("tune", *RESNET[1:], "--tpu=v3-8", *sizes)
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    assert "change: --gradient_accumulation=4" in out
-    asked = len(compiler.asked)
-    code, out, _ = run(capsys, *arguments, "--json")
-    document = json.loads(out)
-    assert [one["name"] for one in document["advice"] if one["changes"]] == [
-        "gradient_accumulation"
-    ]
-    assert len(compiler.asked) == asked
 
 
 def test_what_the_machine_lacks_comes_with_all_that_is_wrong(

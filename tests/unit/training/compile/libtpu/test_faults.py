@@ -40,7 +40,7 @@ def test_a_nightly_libtpu_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(session, "version", version)
+    monkeypatch.setattr(session.metadata, "version", version)
     assert find_libtpu() == Libtpu(tmp_path / "libtpu.so", "0.1.dev20261101")
 
 

@@ -116,11 +116,8 @@ def test_what_is_computed_again_is_counted(tmp_path: Path, dump: Dump, step: Pro
     assert costs_of(report).remat_instructions
 
 
-ANALYSIS = {"flops": 53160964.0, "bytes accessed": 4743168.0, "optimal_seconds": 1.1e-05}
-
-
 def test_the_compilers_estimate_has_the_cycles_of_loops_as_often_as_they_run(dump: Dump) -> None:
-    estimate = read_estimate(dump, ANALYSIS, 8 << 20)
+    estimate = read_estimate(dump, 8 << 20)
     assert estimate.cycles is not None
     once = sum(
         int(part.partition('"')[0]) for part in dump.generated().split('"estimated_cycles":"')[1:]
@@ -131,19 +128,7 @@ def test_the_compilers_estimate_has_the_cycles_of_loops_as_often_as_they_run(dum
 def test_without_code_there_are_no_cycles(tmp_path: Path) -> None:
     text = (RECORDED / "0.0.52" / "step.after_optimizations.txt").read_text()
     (tmp_path / "m.after_optimizations.txt").write_text(text)
-    assert read_estimate(Dump(tmp_path), ANALYSIS, 8 << 20).cycles is None
-
-
-def test_what_custom_calls_take_from_the_cost_analysis_is_given_back(tmp_path: Path) -> None:
-    calls = "".join(
-        f'  %c{n} = u32[] custom-call(%a), custom_call_target="X64Split"\n' for n in range(2)
-    )
-    memory = '  %m = f32[8] custom-call(), custom_call_target="AllocateBuffer"\n'
-    text = f"HloModule m\n\nENTRY %main () -> f32[] {{\n{calls}{memory}}}\n"
-    (tmp_path / "m.after_codegen.txt").write_text(text)
-    costs = {"flops": 98.0, "bytes accessed": 7.0, "optimal_seconds": -1.75}
-    estimate = read_estimate(Dump(tmp_path), costs, 0)
-    assert (estimate.flops, estimate.optimal_seconds) == (100.0, 0.25)
+    assert read_estimate(Dump(tmp_path), 8 << 20).cycles is None
 
 
 # The texts of libtpu 0.0.52 and 0.0.21 for ResNet-50 with 2,048 images a core.
