@@ -34,18 +34,11 @@ _ESCAPED = re.compile(r"\.(.)")
 # The key of the tf.train.Checkpoint's object `record`.
 _TENSOR = "record/.ATTRIBUTES/py_state"
 # Parameters that may change between two starts of the same training.
-_HARMLESS = (
-    "connect_tries",
-    "connect_interval",
-    "local_devices",
-    "hang_timeout",
-    "evaluation_batch_size",
-    "evaluation_interval",
-    "patience",
-    "keep_checkpoints",
-    "checkpoint_interval",
+_HARMLESS = {
+    *("connect_tries", "connect_interval", "local_devices", "hang_timeout", "patience"),
+    *("evaluation_batch_size", "evaluation_interval", "keep_checkpoints", "checkpoint_interval"),
     "steps_per_loop",
-)
+}
 # step, loss and metrics of the best evaluation
 Best = dict[str, float]
 

@@ -45,8 +45,6 @@ class Program:
         replicas: The number of cores that run it together, each with its own data.
         arguments: In the order of the entry computation's parameters. Empty where they are not
             known: then all of them are "other".
-        sources: "FILE:LINE" by operation name (HLO's op_name). TensorFlow's HLO needs it: there
-            each operation comes from TensorFlow's own framework/ops.py.
         partitions: The number of cores among which each replica is divided, as JAX does; the
             program then runs on replicas times partitions cores.
     """
@@ -56,7 +54,6 @@ class Program:
     format: Literal["hlo", "mlir"]
     replicas: int = 1
     arguments: tuple[Argument, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 1
 
 

@@ -447,7 +447,7 @@ def read_report(
     module = hlo.parse_module(dump.optimized())
     names = [argument.name for argument in program.arguments]
     file = program.name if program.format == "mlir" else ""
-    origins = hlo.Origins(module, program.sources, names, file)
+    origins = hlo.Origins(module, names, file)
     allocations = parse_allocations(dump.buffers())
     if not allocations:
         raise ValueError("no buffer assignment")

@@ -73,8 +73,8 @@ class _PaddingCount:
             for size, padded, share in shape.padded_dims() if wasted else ():
                 self._by_cause[size, padded] += math.floor(wasted * share)
                 known = self._greatest.get((size, padded), (0.0, instruction))
-                here = (wasted * share, instruction)
-                self._greatest[size, padded] = max(known, here, key=lambda pair: pair[0])
+                part = (wasted * share, instruction)
+                self._greatest[size, padded] = max(known, part, key=lambda pair: pair[0])
 
     def causes(self, origins: Origins) -> tuple[Padding, ...]:
         return tuple(

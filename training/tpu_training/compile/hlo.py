@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
@@ -272,13 +272,11 @@ class Origins:
     """Finds where instructions come from.
 
     Attributes:
-        sources: "FILE:LINE" by operation name, for HLO that names none of the user's files.
         arguments: The names of the entry computation's parameters.
         file: The name of the program's own file, to whose lines "-" belongs.
     """
 
     module: Module
-    sources: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] = ()
     file: str = ""
 
@@ -298,7 +296,7 @@ class Origins:
         if op in _NOT_SAID and known.opcode == "parameter":
             number = int(known.arguments)
             return (self.arguments[number] if number < len(self.arguments) else ""), ""
-        return op, self._line(known) or self.sources.get(op, "")
+        return op, self._line(known)
 
     @cached_property
     def _homes(self) -> Mapping[str, Computation]:

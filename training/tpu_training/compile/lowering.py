@@ -613,16 +613,18 @@ def _innermost(frames: Sequence[tuple[str, int]]) -> str:
     tracing = [index for index, (file, _) in enumerate(frames) if file.startswith(_HERE)]
     # What called the tracing is not part of the step.
     inner = [frame for frame in frames[min(tracing, default=0) :] if _HERE not in frame[0]]
-    ours = [frame for frame in inner if frame[0].startswith(f"{_PACKAGE}/")]
+    package = [frame for frame in inner if frame[0].startswith(f"{_PACKAGE}/")]
     users = [
         frame
         for frame in inner
-        if frame not in ours and not frame[0].startswith(_NOT_USERS) and _GENERATED not in frame[0]
+        if frame not in package
+        and not frame[0].startswith(_NOT_USERS)
+        and _GENERATED not in frame[0]
     ]
-    networks = [frame for frame in ours if frame[0] == _NETWORKS]
-    if not users and any(file == _ADAPTER for file, _ in ours):
+    networks = [frame for frame in package if frame[0] == _NETWORKS]
+    if not users and any(file == _ADAPTER for file, _ in package):
         return ""  # A Keras layer, whose name says more than the line that calls all of them.
-    for found in (users, networks, ours):
+    for found in (users, networks, package):
         if found:
             return f"{_shown(found[-1][0])}:{found[-1][1]}"
     return ""

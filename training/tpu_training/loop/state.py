@@ -18,27 +18,12 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError
+from tpu_training.loop import optimizers
 from tpu_training.loop.graph import with_autograph
-from tpu_training.loop.optimizers import (
-    Optimizer,
-    choose_variables,
-    compiled_optimizer,
-    create_optimizer,
-    create_schedule,
-    creations,
-)
+from tpu_training.loop.optimizers import Optimizer
+from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.keras_task import compiled_task
-from tpu_training.models.model import (
-    check_model,
-    check_sums,
-    check_value,
-    checked_forward,
-    checked_losses,
-    checked_metrics,
-    create_model,
-    variable_paths,
-)
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
@@ -90,19 +75,21 @@ def create_train_state(
     steps: int,
 ) -> TrainState:
     """Initialise the state on the cluster's devices, for a run of `steps` steps."""
-    schedule = create_schedule(params, steps)
+    schedule = optimizers.create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     data_spec = manifest.input_spec(params.image_size)
     task = task_of(definition, data_spec)
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
-        with creations() as order:
-            model = create_model(definition, resolved, spec, derive_seed(params.seed, "weights"))
-        check_model(model, definition.create_model)
-        chosen = choose_variables(params, model, order)
-        optimizer = compiled_optimizer(params, model, chosen.trained) or create_optimizer(
-            params, chosen, schedule
-        )
+        with optimizers.creations() as order:
+            model = models.create_model(
+                definition, resolved, spec, derive_seed(params.seed, "weights")
+            )
+        models.check_model(model, definition.create_model)
+        chosen = optimizers.choose_variables(params, model, order)
+        optimizer = optimizers.compiled_optimizer(
+            params, model, chosen.trained
+        ) or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
@@ -118,9 +105,9 @@ def create_train_state(
     losses = definition.losses or task.losses
     forward = model
     if definition.own and not isinstance(model, KerasModule):
-        forward = checked_forward(with_autograph(model), model, spec)
+        forward = models.checked_forward(with_autograph(model), model, spec)
     if (definition.losses and definition.own) or task.own:
-        losses = checked_losses(with_autograph(losses), losses)
+        losses = models.checked_losses(with_autograph(losses), losses)
     return TrainState(
         model,
         optimizer,
@@ -235,16 +222,16 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
         return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
     metrics = [
         dataclasses.replace(metric, sums=with_autograph(metric.sums))
-        for metric in checked_metrics(task, model_spec)
+        for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
     few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
     originals = {metric.name: metric for metric in task.metrics(model_spec)}
     for metric, sums, others in zip(metrics, few, more, strict=True):
-        check_sums(originals[metric.name], sums, others)
+        models.check_sums(originals[metric.name], sums, others)
         if metric.value:
             ones = [np.ones(each.shape, each.dtype.as_numpy_dtype) for each in sums]
-            check_value(metric, metric.value(ones[0] if len(ones) == 1 else tuple(ones)))
+            models.check_value(metric, metric.value(ones[0] if len(ones) == 1 else tuple(ones)))
     return Tally(metrics, [_specs(sums) for sums in few])
 
 
@@ -292,7 +279,7 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
         self._decay, self._strategy = decay, tf.distribute.get_strategy()
         followed = {
             path: variable
-            for path, variable in variable_paths(model)
+            for path, variable in models.variable_paths(model)
             if variable.dtype.is_floating and id(variable) not in frozen
         }
         self._followed = list(followed.values())

@@ -287,7 +287,6 @@ def test_the_frameworks_own_lines_are_nobodys(parsed: Callable[..., Module]) -> 
     )
     module = parsed(body)
     assert Origins(module).of("a") == ("dense/Add", "")
-    assert Origins(module, {"dense/Add": "own.py:3"}).of("a") == ("dense/Add", "own.py:3")
 
 
 def test_a_copy_comes_from_where_its_operand_does(parsed: Callable[..., Module]) -> None:
