@@ -84,7 +84,7 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     """Return what of `model`, whose variables were created in `order`, `params` lets train.
 
     Raises:
-        InputError: A pattern models.matches nothing, a factor is no number, or nothing is left to train.
+        InputError: A pattern matches nothing, a factor is no number, or nothing is left to train.
     """
     trainable = list(zip(models.variable_names(model), model.trainable_variables, strict=True))
     every = list(models.variable_paths(model)) if isinstance(model, tf.Module) else trainable
@@ -92,7 +92,8 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     trained = [(path, variable) for path, variable in trainable if path not in frozen]
     if not trained:
         raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
-    factors = _rate_factors(params.rate_factors, [path for path, _ in trained])
+    paths = [path for path, _ in trained]
+    factors = _rate_factors(params.rate_factors, paths)
     places = {id(variable): place for place, variable in enumerate(order)}
     depths = _depths(trainable, places)
     matrices = [
@@ -102,17 +103,15 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     ]
     return Choice(
         [variable for _, variable in trained],
-        [
-            factors[path] * params.layer_decay ** depths[models.layer_of(path)]
-            for path, _ in trained
-        ],
+        [factors[path] * params.layer_decay ** depths[models.layer_of(path)] for path in paths],
         frozenset(id(variable) for path, variable in every if path in frozen),
-        [path for path, _ in trained],
+        paths,
         max(matrices, default=(0, ""))[1],
     )
 
 
 def _frozen(text: str, paths: Sequence[str]) -> set[str]:
+    """Return the paths that the patterns freeze, taken in turn; one with ! thaws them again."""
     frozen: set[str] = set()
     for pattern in models.split_patterns(text):
         meant = pattern.removeprefix("!")
@@ -224,7 +223,10 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         self._rate_factors = tuple(rate_factors)
         self.rate = schedule
         self.slots = [
-            [_zeros_like(variable, name) for name in self.names_of(path, variable)]
+            [
+                tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
+                for name in self.names_of(path, variable)
+            ]
             for path, variable in zip(paths, variables, strict=True)
         ]
 
@@ -271,10 +273,6 @@ class Optimizer(tf.Module):  # type: ignore[misc]
 def is_weight(path: str, variable: tf.Variable) -> bool:
     """Return whether the variable at `path` is neither a bias nor of a normalisation."""
     return len(variable.shape) > 1 and path.rpartition("/")[2] not in _OFFSETS_AND_SCALES
-
-
-def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:
-    return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
 
 
 class Sgd(Optimizer):

@@ -82,14 +82,12 @@ def create_train_state(
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
         with optimizers.creations() as order:
-            model = models.create_model(
-                definition, resolved, spec, derive_seed(params.seed, "weights")
-            )
+            seed = derive_seed(params.seed, "weights")
+            model = models.create_model(definition, resolved, spec, seed)
         models.check_model(model, definition.create_model)
         chosen = optimizers.choose_variables(params, model, order)
-        optimizer = optimizers.compiled_optimizer(
-            params, model, chosen.trained
-        ) or optimizers.create_optimizer(params, chosen, schedule)
+        optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
+        optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
@@ -115,7 +113,9 @@ def create_train_state(
         losses,
         forward,
         task,
-        task.prepare(data_spec) if task.prepare else _unchanged,
+        task.prepare(data_spec)
+        if task.prepare
+        else lambda features, targets, _: (features, targets),
         create_tally(task, data_spec, spec, training=True),
         create_tally(task, data_spec, spec, training=False),
         chosen.trained,
@@ -124,12 +124,6 @@ def create_train_state(
         average,
         create_mix(params, data_spec),
     )
-
-
-def _unchanged(
-    features: tf.Tensor, targets: tf.Tensor, training: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-    return features, targets
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:
@@ -283,7 +277,10 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
             if variable.dtype.is_floating and id(variable) not in frozen
         }
         self._followed = list(followed.values())
-        self.shadows = {path: _copy(variable) for path, variable in followed.items()}
+        self.shadows = {
+            path: tf.Variable(tf.convert_to_tensor(variable), trainable=False, name="average")
+            for path, variable in followed.items()
+        }
 
     def update(self, step: tf.Tensor) -> None:
         """Follow the weights after `step`, counted from 0; call in replica context."""
@@ -329,11 +326,6 @@ def averaged(cluster: Cluster, average: WeightAverage | None) -> Iterator[None]:
     finally:
         with cluster.on_loop_device():
             average.swap()
-
-
-def _copy(variable: tf.Variable) -> tf.Variable:
-    value = tf.convert_to_tensor(variable)
-    return tf.Variable(value, trainable=False, name="average")
 
 
 def _approach(shadow: tf.Variable, variable: tf.Variable, share: tf.Tensor) -> None:
