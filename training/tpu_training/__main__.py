@@ -3,8 +3,6 @@
 Parsing loads no TensorFlow, except for a user's own model file that does.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -5,8 +5,6 @@ arguments, what prints the results and returns the exit code. No command loads T
 runs. argparse, since the wheel runs on machines whose locks have nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import ipaddress

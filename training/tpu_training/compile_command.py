@@ -1,7 +1,5 @@
 """`tpu-training compile`: what a job needs and takes on a TPU, from Google's own compiler."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -4,8 +4,6 @@ Sizes are bytes and times are seconds, all of one core (one PJRT device: on v4 a
 chip's two TensorCores together, "megacore"). Loads no TensorFlow.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@ Counted as XLA's own cost analysis does, but for the tiles of a TPU's memory, wh
 longer, and for loops, whose bodies count as often as they run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

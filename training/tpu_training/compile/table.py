@@ -1,7 +1,5 @@
 """Answers as text: one TPU type in full, or several side by side."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +16,7 @@ from tpu_training.compile.answer import (
     is_below_bound,
 )
 
+# Of the first column, which says what a line is about; lines that explain it leave it empty.
 _WIDTH = 12
 _HEADS = (
     *("TPU", "replicas", "needs", "of", "fits", "step ≥", "by", "an hour", "epoch ≥", "in dollars"),
@@ -34,7 +33,8 @@ def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     """Yield all that is known of a step, and of an epoch if its number of `examples` is known."""
     yield from _memory_lines(answer)
     yield from _step_lines(answer, examples)
-    yield from _evaluation_lines(answer)
+    if answer.evaluation is not None:
+        yield from _need("evaluation", answer.evaluation)
     yield from _largest_lines(answer)
     yield from _estimate_lines(answer)
 
@@ -77,12 +77,6 @@ def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     yield from _padding(costs)
     if examples and answer.part_batch_size:
         yield from _epoch(answer, least, examples)
-
-
-def _evaluation_lines(answer: Answer) -> Iterator[str]:
-    """Yield whether the evaluation fits."""
-    if answer.evaluation is not None:
-        yield from _need("evaluation", answer.evaluation)
 
 
 def _largest_lines(answer: Answer) -> Iterator[str]:
@@ -133,7 +127,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """Return a price, or that Google lists none."""
+    """Return a price, or a dash where Google lists none; of cents two digits."""
     if amount is None:
         return "–"
     return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.2g}"
@@ -152,7 +146,7 @@ def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
         milliseconds(least.seconds) if least else "–",
         least.limit if least else "–",
         dollars(tpu.on_demand.hour if tpu.on_demand else None),
-        duration(whole.seconds) if whole else "–",
+        _duration(whole.seconds) if whole else "–",
         dollars(whole.on_demand if whole else None),
         dollars(whole.spot if whole else None),
     )
@@ -169,10 +163,10 @@ def _need(title: str, compiled: Compiled) -> Iterator[str]:
 
 
 def _padding(costs: Costs) -> Iterator[str]:
-    part = costs.padding_bytes / costs.hbm_bytes if costs.hbm_bytes else 0.0
-    if part < 0.005:
+    # Less would be shown as 0 %.
+    if costs.padding_part < 0.005:
         return
-    yield _row("padding", f"{part:.0%} of the traffic is padding of memory tiles")
+    yield _row("padding", f"{costs.padding_part:.0%} of the traffic is padding of memory tiles")
     for cause in costs.padding[:3]:
         where = " ".join(text for text in (cause.op, cause.where) if text)
         yield _row(
@@ -195,11 +189,11 @@ def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
     ]
     cost = ", ".join(prices) or "Google lists no price"
     yield _row(
-        "epoch", f"{examples:,} examples take at least {duration(found.seconds)} (bound): {cost}"
+        "epoch", f"{examples:,} examples take at least {_duration(found.seconds)} (bound): {cost}"
     )
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Return seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.3g} s"

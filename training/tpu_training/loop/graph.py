@@ -4,8 +4,6 @@ AutoGraph compiles Python's control flow over tensors, function by function. Thi
 a user's own model may.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -126,14 +124,11 @@ def _own(operation: tf.Operation) -> float:
     return 2.0 * count(operation, inputs, tuple(operation.outputs[0].shape))
 
 
-def _matmul(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
-    return math.prod(output) * inputs[0][-2 if op.get_attr("transpose_a") else -1]
-
-
-def _batch_matmul(
-    op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]
-) -> float:
-    return math.prod(output) * inputs[0][-2 if op.get_attr("adj_x") else -1]
+def _product(transposed: str) -> _Count:
+    """Return the count of a matrix product; `transposed` names the attribute of its left side."""
+    return lambda op, inputs, output: (
+        math.prod(output) * inputs[0][-2 if op.get_attr(transposed) else -1]
+    )
 
 
 def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
@@ -148,9 +143,9 @@ def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[i
 
 # A kernel is (height, width, inputs, outputs); each position of the result takes one output's part.
 _COUNTS: dict[str, _Count] = {
-    "MatMul": _matmul,
-    "BatchMatMulV2": _batch_matmul,
-    "BatchMatMulV3": _batch_matmul,
+    "MatMul": _product("transpose_a"),
+    "BatchMatMulV2": _product("adj_x"),
+    "BatchMatMulV3": _product("adj_x"),
     "Einsum": _einsum,
     "Conv2D": lambda _, inputs, output: math.prod(output) * math.prod(inputs[1][:3]),
     "Conv2DBackpropInput": lambda _, i, output: math.prod(i[2]) * math.prod(i[1][:3]),

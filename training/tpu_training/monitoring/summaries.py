@@ -1,6 +1,7 @@
-"""Summaries for TensorBoard, written and read without it: TensorFlow 2.21 does not include it."""
+"""What a training shows of itself: TensorBoard's event files, pictures, weights, trackers.
 
-from __future__ import annotations
+The event files are written and read without TensorBoard, which TensorFlow 2.21 does not include.
+"""
 
 import dataclasses
 import io
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -305,18 +306,6 @@ def draw_grid(
 _FILE_NAME, _FORMAT = "tracker.json", 1
 
 
-class Run(Protocol):
-    """A run of a tracker."""
-
-    id: str
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send values."""
-
-    def finish(self, whole: bool) -> None:
-        """End the run; `whole` says that the training came to its end."""
-
-
 class Wandb:
     """A run of Weights & Biases: WANDB_PROJECT, WANDB_API_KEY, WANDB_MODE and the like count."""
 
@@ -352,10 +341,7 @@ class Mlflow:
         self._library.end_run("FINISHED" if whole else "KILLED")
 
 
-_RUNS: Mapping[str, Callable[[str | None, str, Mapping[str, Any]], Run]] = {
-    "wandb": Wandb,
-    "mlflow": Mlflow,
-}
+_RUNS: Mapping[str, type[Wandb] | type[Mlflow]] = {"wandb": Wandb, "mlflow": Mlflow}
 
 
 class Tracker(Callback):
@@ -368,47 +354,40 @@ class Tracker(Callback):
     def __init__(self, kind: str, model_dir: str, params: Mapping[str, Any]) -> None:
         self._kind, self._name, self._params = kind, model_dir, params
         self._path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
-        self._run: Run | None = None
+        self._run: Wandb | Mlflow | None = None
 
     def start(self, step: int) -> None:
         """Start or continue the run. Raises TrainingError if the tracker does not answer."""
         known = files.read_json(self._path).get(self._kind)
         try:
-            self._run = _RUNS[self._kind](known, self._name, self._params)
+            self._run = run = _RUNS[self._kind](known, self._name, self._params)
         except TrainingError:
             raise
         except Exception as error:  # Each library has its own errors.
             raise TrainingError(f"--tracker={self._kind}: no run was started ({error})") from error
-        files.write_text(
-            self._path, json.dumps({"format": _FORMAT, self._kind: self._run.id}) + "\n"
-        )
+        files.write_text(self._path, json.dumps({"format": _FORMAT, self._kind: run.id}) + "\n")
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Send the loop's figures."""
-        self._send(
-            step,
-            {
-                "train/loss": report.loss,
-                **{f"train/{name}": value for name, value in report.metrics.items()},
-                "train/learning_rate": report.learning_rate,
-                "train/gradient_norm": report.gradient_norm,
-                "train/steps_per_second": report.count / report.seconds,
-            },
-        )
+        figures = {
+            "train/loss": report.loss,
+            **{f"train/{name}": value for name, value in report.metrics.items()},
+            "train/learning_rate": report.learning_rate,
+            "train/gradient_norm": report.gradient_norm,
+            "train/steps_per_second": report.count / report.seconds,
+        }
+        self._send(lambda run: run.log(step, figures))
 
     def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """Send the figures of an evaluation."""
-        self._send(step, figures)
+        self._send(lambda run: run.log(step, figures))
 
     def close(self) -> None:
         """End the run; as a whole one unless an exception ends the training."""
         whole = sys.exc_info()[0] is None
-        self._try(lambda run: run.finish(whole))
+        self._send(lambda run: run.finish(whole))
 
-    def _send(self, step: int, scalars: Mapping[str, float]) -> None:
-        self._try(lambda run: run.log(step, scalars))
-
-    def _try(self, send: Callable[[Run], None]) -> None:
+    def _send(self, send: Callable[[Wandb | Mlflow], None]) -> None:
         if not self._run:
             return
         try:
