@@ -3,18 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from tpu_training.compile.answer import (
-    Answer,
-    Bound,
-    Buffer,
-    Compiled,
-    Costs,
-    Epoch,
-    bound,
-    epoch,
-    estimated_seconds,
-    is_below_bound,
-)
+from tpu_training.compile import answer as facts
+from tpu_training.compile.answer import Answer, Bound, Buffer, Compiled, Costs
 
 # Of the first column, which says what a line is about; lines that explain it leave it empty.
 _WIDTH = 12
@@ -63,7 +53,7 @@ def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     costs = answer.train.costs
     if costs is None:
         return
-    least = bound(costs, answer.facts)
+    least = facts.bound(costs, answer.facts)
     yield _row("step", f"at least {milliseconds(least.seconds)} (bound, by {least.limit})")
     yield _row(
         "",
@@ -93,13 +83,13 @@ def _largest_lines(answer: Answer) -> Iterator[str]:
 
 def _estimate_lines(answer: Answer) -> Iterator[str]:
     """Yield the compiler's estimate."""
-    seconds = estimated_seconds(answer.train, answer.facts)
+    seconds = facts.estimated_seconds(answer.train, answer.facts)
     if seconds is not None:
         rate = ""
         if answer.part_batch_size:
             rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
         yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
-    if is_below_bound(answer.train, answer.facts):
+    if facts.is_below_bound(answer.train, answer.facts):
         yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
 
@@ -135,8 +125,8 @@ def dollars(amount: float | None) -> str:
 
 def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
     costs, tpu = answer.train.costs, answer.facts
-    least = costs and bound(costs, tpu)
-    whole = least and examples and epoch(least, answer.global_batch_size, examples, tpu)
+    least = costs and facts.bound(costs, tpu)
+    whole = least and examples and facts.epoch(least, answer.global_batch_size, examples, tpu)
     return (
         answer.tpu,
         str(answer.replicas),
@@ -178,7 +168,7 @@ def _padding(costs: Costs) -> Iterator[str]:
 
 def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
     tpu = answer.facts
-    found: Epoch = epoch(least, answer.global_batch_size, examples, tpu)
+    found = facts.epoch(least, answer.global_batch_size, examples, tpu)
     prices = [
         f"{dollars(amount)} {name} ({price.region}, {dollars(price.hour)}/h)"
         for name, amount, price in (
