@@ -100,7 +100,7 @@ def test_synchronised_batch_normalisation_is_that_of_the_whole_batch_in_values_a
 
 
 @pytest.mark.parametrize("size", [8, 10])
-def test_the_stem_on_blocks_of_pixels_is_the_stem(one_device: Cluster, size: int) -> None:
+def test_the_space_to_depth_stem_matches_the_plain_stem(one_device: Cluster, size: int) -> None:
     stem = ConvNorm(7, 3, 5, seed=1, stride=2)
     images = tf.random.stateless_normal((2, size, size + 2, 3), (1, 2))
     on_blocks = stem.on_blocks(images, training=False).numpy()
@@ -117,6 +117,6 @@ def test_the_stem_on_blocks_of_pixels_is_the_stem(one_device: Cluster, size: int
         ),
     ],
 )
-def test_what_excludes_each_other_is_refused(given: dict[str, Any], words: str) -> None:
+def test_flags_that_exclude_each_other_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         step("resnet", IMAGES, **given)

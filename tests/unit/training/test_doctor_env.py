@@ -60,7 +60,7 @@ def look(
         ),
     ],
 )
-def test_it_says_what_a_job_would_train_on_and_why(
+def test_doctor_env_names_what_a_job_would_train_on_and_why(
     environ: dict[str, str], machine: Machine, choice: str, reason: str
 ) -> None:
     found = look(environ, machine)
@@ -106,7 +106,7 @@ def test_hints_name_what_is_missing() -> None:
     )
 
 
-def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
+def test_tpu_chips_are_counted_and_gvnic_is_not(
     tmp_path: Path,
 ) -> None:
     def plug_in(slot: str, vendor: str, device: str) -> None:
@@ -132,7 +132,7 @@ def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
     assert not find_machine(tmp_path, elsewhere, NoMetadata()).has_usable_tpu
 
 
-def test_the_own_tpu_is_taken_only_when_nothing_else_is_asked_for() -> None:
+def test_the_local_tpu_is_used_only_when_no_other_is_named() -> None:
     named = Addresses(("a.b:1",), "--tpu")
     assert choose_local(named, TPU_VM, split_cpu=False) == named
     assert choose_local(NoTpu(), TPU_VM, split_cpu=True) == NoTpu()

@@ -108,7 +108,7 @@ def lease(bucket: Bucket, name: str, clock: Time | None = None) -> BucketLease:
     return BucketLease(DIRECTORY, bucket, holder(name), clock or bucket.time)
 
 
-def test_the_second_trainer_is_told_who_trains_there(bucket: Bucket, time: Time) -> None:
+def test_the_second_trainer_learns_who_holds_the_directory(bucket: Bucket, time: Time) -> None:
     first = lease(bucket, "a")
     first.acquire()
     time.meanwhile = first.renew
@@ -125,7 +125,7 @@ def test_the_lease_of_a_dead_holder_is_taken_after_a_minute(bucket: Bucket, time
     assert 60 < time.now() - begun < 65
 
 
-def test_a_lease_that_was_given_back_is_free_at_once(bucket: Bucket, time: Time) -> None:
+def test_a_released_lease_is_free_at_once(bucket: Bucket, time: Time) -> None:
     first = lease(bucket, "a")
     first.acquire()
     first.release()
@@ -171,7 +171,7 @@ def test_the_loser_stops_before_its_next_write_and_says_who_holds_it(
     assert "vm-b" in bucket.object.text
 
 
-def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
+def test_a_writer_is_refused_at_once_after_the_release(
     bucket: Bucket, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, renewals = lease(bucket, "a"), list[float]()
@@ -191,7 +191,7 @@ def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
             ask()
 
 
-def test_a_writer_that_is_left_after_the_release_of_a_local_folder_is_refused(
+def test_a_writer_is_refused_after_the_release_of_a_local_folder(
     tmp_path: Path,
 ) -> None:
     with hold(str(tmp_path)) as mine:
@@ -230,7 +230,7 @@ def test_a_bucket_that_does_not_come_back_ends_the_job(bucket: Bucket, time: Tim
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"run": 1}', "\0\x01", OTHER_FORMAT])
-def test_garbage_is_taken_over_once_nobody_renews_it(bucket: Bucket, garbage: str) -> None:
+def test_a_damaged_lease_is_taken_over_when_it_is_not_renewed(bucket: Bucket, garbage: str) -> None:
     bucket.put(garbage)
     lease(bucket, "b").acquire()
     assert bucket.object
@@ -256,7 +256,7 @@ def test_a_deleted_lease_stops_its_holder(bucket: Bucket, time: Time) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
+def test_in_random_schedules_two_trainers_never_write_at_once(seed: int) -> None:
     """Ten trainers whose clocks are hours apart pause, lose their network and die by chance."""
     chance, time = random.Random(seed), Time()
     bucket = Bucket(time)
@@ -329,7 +329,7 @@ def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
+def test_a_lock_on_a_removed_lease_file_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = LocalLease(str(tmp_path), holder("a"))
@@ -348,7 +348,7 @@ def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
     assert parse_holder((tmp_path / "lease.json").read_text()) == holder("b")
 
 
-def test_evaluating_beside_a_training_is_allowed(tmp_path: Path) -> None:
+def test_evaluating_during_a_training_is_allowed(tmp_path: Path) -> None:
     with hold(str(tmp_path)), hold(str(tmp_path), trains=False) as lease:
         lease.confirm()
         lease.check()

@@ -92,7 +92,7 @@ def test_shares_are_distributed_as_beta_says(alpha: float, variance: float) -> N
         DataSpec("image", (8, 8, 1), "uint8", 2, targets="mask"),
     ],
 )
-def test_what_has_no_label_as_a_whole_is_not_mixed(spec: DataSpec) -> None:
+def test_examples_without_one_label_are_not_mixed(spec: DataSpec) -> None:
     with pytest.raises(InputError, match=r"--mixup=0\.2 --cutmix=0: is for images that have"):
         create_mix(Params(mixup=0.2), spec)
 

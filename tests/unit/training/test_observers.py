@@ -193,7 +193,7 @@ CURVES = {
         ),
     ],
 )
-def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_goes_on_with_its_run(
+def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_continues_its_run(
     kind: str, first: Any, second: Any, killed: Any, whole: Any, library: Library, tmp_path: Path
 ) -> None:
     def tracker() -> Tracker:
@@ -216,7 +216,7 @@ def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_goes_on_with_i
     assert library.calls == [*second(str(tmp_path)), *curves, whole]
 
 
-def test_a_tracker_that_fails_later_ends_no_training_one_that_never_answers_does(
+def test_only_a_tracker_that_never_answers_ends_the_training(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = Tracker("mlflow", str(tmp_path), {"seed": 1})
@@ -247,9 +247,7 @@ def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
     assert flops_of(graph) == 2 * (einsum + matmul + flat + depthwise + inner)
 
 
-def test_the_share_of_the_peak_is_that_of_all_loops_but_the_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mfu_leaves_out_the_first_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     summaries = Summaries(str(tmp_path))
     speed = Utilisation(summaries, peak=1e11)
     with caplog.at_level(logging.INFO):

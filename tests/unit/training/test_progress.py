@@ -32,7 +32,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
     assert caplog.text == ""
 
 
-def test_anything_else_gets_a_line_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_terminal_each_loop_logs_a_line(caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     progress = Progress(64, stream)
     with caplog.at_level(logging.INFO, "tpu_training"):

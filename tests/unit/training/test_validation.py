@@ -81,7 +81,7 @@ def test_each_class_is_held_out_though_the_source_has_them_in_turn(numbered: Dat
     assert {number % 10 for number in held} == set(range(10))
 
 
-def test_records_that_are_skipped_move_no_other_from_one_part_to_the_other(
+def test_skipped_records_do_not_move_others_between_splits(
     numbered: DataSet, tmp_path: Path
 ) -> None:
     shutil.copytree(numbered.directory, tmp_path / "data")
@@ -103,7 +103,7 @@ def test_records_that_are_skipped_move_no_other_from_one_part_to_the_other(
     assert not seen & set(CHOSEN)
 
 
-def test_a_tenth_is_held_out_where_evaluations_between_the_loops_have_no_other_set(
+def test_a_tenth_is_held_out_if_evaluations_have_no_other_split(
     numbered: DataSet,
 ) -> None:
     manifest = numbered.manifest
@@ -122,7 +122,7 @@ def test_a_tenth_is_held_out_where_evaluations_between_the_loops_have_no_other_s
         ("--patience=3", "--patience=3: .*--evaluation_interval=STEPS"),
     ],
 )
-def test_what_can_not_be_validated_with_is_refused_before_tensorflow_loads(
+def test_an_unusable_validation_split_is_refused_before_tensorflow_loads(
     numbered: DataSet, tmp_path: Path, given: str, message: str
 ) -> None:
     job = parse(["train", f"--data={numbered.directory}", f"--model-dir={tmp_path}", given])
@@ -130,7 +130,7 @@ def test_what_can_not_be_validated_with_is_refused_before_tensorflow_loads(
         check_local_files(job)  # type: ignore[arg-type]
 
 
-def test_a_fraction_beside_a_split_of_the_data_set_is_refused(numbered: DataSet) -> None:
+def test_a_validation_fraction_is_refused_if_the_data_set_has_a_split(numbered: DataSet) -> None:
     held = hold_out(numbered, PARAMS)
     with pytest.raises(InputError, match="has a split validation of 21 examples; omit it"):
         with_fraction(PARAMS, held.manifest)
@@ -165,7 +165,7 @@ def test_the_best_is_chosen_on_the_validation_set_and_the_test_set_looked_at_onc
     assert (stopped / "best" / f"ckpt-{metrics['best_step']}.index").exists()
 
 
-def test_training_ends_when_so_many_evaluations_brought_nothing_better(
+def test_training_ends_after_patience_evaluations_without_improvement(
     stopped: Path, bars: Path, run_here: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = json.loads((stopped / "metrics.json").read_text())

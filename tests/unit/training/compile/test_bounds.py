@@ -136,7 +136,7 @@ def test_nothing_is_compiled_twice_and_little_at_all() -> None:
 
 
 @pytest.mark.parametrize(("needed", "most"), [(4567, 15851), (12, 15851), (40000, 15851)])
-def test_what_grows_with_the_batch_takes_few_compilations(needed: int, most: int) -> None:
+def test_memory_linear_in_the_batch_takes_few_compilations(needed: int, most: int) -> None:
     asked: list[int] = []
 
     def compile_at(examples: int) -> Compiled:
@@ -176,7 +176,7 @@ def test_a_size_that_fits_beyond_one_that_does_not_is_found() -> None:
     assert search(compile_at, 128).fits == 1080
 
 
-def test_a_larger_batch_that_needs_less_memory_ends_no_search() -> None:
+def test_a_larger_batch_that_needs_less_memory_does_not_end_the_search() -> None:
     def compile_at(examples: int) -> Compiled:
         needed = {512: 14, 544: 13}.get(examples, examples // 40)
         return compiled(needed, 15)

@@ -221,7 +221,7 @@ def test_a_program_that_leaves_code_generation_no_room_does_not_fit(
     assert answer["largest"]["global_batch_size"] == 127 * 8
 
 
-def test_what_a_tpu_lacks_is_named_for_step_and_evaluation_at_once(
+def test_unsupported_operations_of_step_and_evaluation_are_named_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> Program:
@@ -253,7 +253,7 @@ def test_types_are_compared_side_by_side_with_their_prices(
     assert not any(full for _, _, full in compiler.asked)
 
 
-def test_what_was_compiled_is_not_compiled_again(
+def test_compiled_programs_are_read_from_the_cache(
     capsys: pytest.CaptureFixture[str], compiler: Compiler
 ) -> None:
     _, first, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
@@ -442,7 +442,7 @@ def test_the_manifest_of_a_data_set_is_enough(
     assert "--image_size=0: the images of the data set photos have different sizes" in err
 
 
-def test_what_the_machine_lacks_comes_with_all_that_is_wrong(
+def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_command, "lacking", lambda **_: ["libtpu is not installed"])

@@ -112,7 +112,7 @@ def test_a_shape_that_depends_on_the_data_is_named_with_its_line(refused: Refuse
     assert "give it a size that does not depend on the data" in message
 
 
-def test_such_a_shape_and_an_operation_without_a_kernel_in_a_loop_are_both_named(
+def test_a_dynamic_shape_and_a_missing_kernel_in_a_loop_are_both_named(
     refused: Refused,
 ) -> None:
     message = refused(
@@ -153,7 +153,7 @@ def test_a_lookup_table_is_named_with_its_line(refused: Refused) -> None:
     assert f"own.py:{FIRST_LINE + 3}: LookupTableFindV2" in message
 
 
-def test_a_keras_layer_is_told_by_its_name_and_not_by_the_line_that_calls_all() -> None:
+def test_a_keras_layer_is_named_rather_than_the_line_that_calls_all_layers() -> None:
     package = Path(tpu_training.__file__).parent
     frames = [
         SimpleNamespace(filename=str(package / "loop" / "replica_step.py"), lineno=80),

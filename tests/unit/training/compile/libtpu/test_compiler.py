@@ -259,6 +259,6 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
     assert lock.exists()
 
 
-def test_what_is_known_of_a_program_names_its_arguments(step: Program) -> None:
+def test_the_usage_of_a_program_names_its_arguments(step: Program) -> None:
     answer = compile_program(step, V3)
     assert ("weights", WEIGHTS.bytes) in [(usage.kind, usage.bytes) for usage in answer.usage]

@@ -91,7 +91,7 @@ def test_a_killed_compiler_says_that_memory_may_be_short() -> None:
         ({"error": "UNIMPLEMENTED: Fft\nof complex"}, "refuses 'train' .*: UNIMPLEMENTED: Fft of"),
     ],
 )
-def test_what_the_compiler_refuses_is_the_users_to_change(
+def test_programs_that_the_compiler_refuses_are_wrong_input(
     answer: dict[str, object], said: str
 ) -> None:
     error = compiler.refused(answer, PROGRAM, V3)

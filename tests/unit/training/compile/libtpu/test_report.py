@@ -30,14 +30,14 @@ def test_memory_needed_is_that_of_all_allocations_in_hbm(report: Compiled, dump:
     assert report.fits
 
 
-def test_memory_is_told_by_what_uses_it(report: Compiled) -> None:
+def test_memory_is_listed_by_what_uses_it(report: Compiled) -> None:
     used = {usage.kind: usage.bytes for usage in report.usage}
     # 100 examples take the tiles of 104.
     assert (used["weights"], used["input"]) == (WEIGHTS.bytes, 104 * 256 * 4)
     assert sum(used.values()) == report.needed_bytes
 
 
-def test_arguments_that_nobody_describes_are_other(dump: Dump, step: Program) -> None:
+def test_arguments_without_a_description_are_other(dump: Dump, step: Program) -> None:
     unnamed = dataclasses.replace(step, arguments=())
     report = read_report(dump, unnamed, V3, "libtpu", LIMIT)
     assert {usage.kind for usage in report.usage} == {"other", "activations and temporaries"}
@@ -56,7 +56,7 @@ def test_the_largest_buffers_have_names_sizes_and_lines(report: Compiled) -> Non
     )
 
 
-def test_buffers_on_the_chip_are_no_memory_needed() -> None:
+def test_buffers_on_the_chip_do_not_count_as_needed_memory() -> None:
     text = (
         "BufferAssignment:\n"
         "allocation 0: size 1024, color 1, page 0, preallocated-temp:\n"
@@ -69,7 +69,7 @@ def test_buffers_on_the_chip_are_no_memory_needed() -> None:
     assert [value.name for value in allocation.values] == ["b"]
 
 
-def test_what_a_called_computation_is_given_is_memory_of_its_caller_alone() -> None:
+def test_arguments_of_a_called_computation_count_once() -> None:
     text = (
         "BufferAssignment:\n"
         "allocation 5: size 4194304, page 0, thread-local:\n"
@@ -105,7 +105,7 @@ def test_nothing_is_computed_again_where_memory_suffices(report: Compiled) -> No
     assert costs_of(report).remat_instructions == 0
 
 
-def test_what_is_computed_again_is_counted(tmp_path: Path, dump: Dump, step: Program) -> None:
+def test_recomputed_instructions_are_counted(tmp_path: Path, dump: Dump, step: Program) -> None:
     text = dump.optimized().replace("%convert.1 ", "%convert.1.remat2 ")
     text = text.replace("convolution_tanh_fusion =", "tanh.remat =")
     text = text.replace("%get-tuple-element", "%get-tuple-element.remat")
