@@ -28,6 +28,7 @@ from tpu_training.models.params import describe_params
 from tpu_training.models.registry import DEFAULT_MODEL, load_model
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
+# What runs as a whole job: with a lease of the model directory, supervision and an outcome.
 _MODES = {
     "train": "train, starting from the last checkpoint",
     "evaluate": "evaluate the last checkpoint",
@@ -45,13 +46,18 @@ _EXIT_CODES = (
 )
 # The shell's code for a program that SIGINT ended: 128 + 2.
 _EXIT_CTRL_C = 130
+# Of a sweep or a trial: fewer tell nothing about a loss that is as noisy as a batch's.
 _FEWEST_STEPS = 20
 # The trust ratio of lars divides its rates by about 1000.
 _HIGHEST, _LARS_HIGHEST = 10.0, 100.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code.
+
+    The agent and pipelines read how it ended: one line on standard error, the exit code, and the
+    outcome that a supervised process writes.
+    """
     begun = time.monotonic()
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
@@ -109,7 +115,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def prepare(arguments: Sequence[str]) -> None:
-    """Set what TensorFlow needs before `parse`, which may import it with an own model."""
+    """Set what TensorFlow needs before `parse`, which may import it with an own model.
+
+    TensorFlow reads its environment once, when it is imported: which TPU library to load, which
+    devices to see, what to log.
+    """
     parser = _Parser(prog="tpu-training", add_help=False, allow_abbrev=False)
     parser.add_argument("mode", nargs="?")
     parser.add_argument("--tpu")
@@ -121,6 +131,9 @@ def prepare(arguments: Sequence[str]) -> None:
 
 def parse(arguments: Sequence[str]) -> Job | Command:
     """Parse `arguments`; --help exits.
+
+    Parameters (--NAME=VALUE) depend on the model, so argparse leaves them in the rest, which goes
+    to `build_params`. A command that takes no parameters has no --config either.
 
     Raises:
         InputError: With every problem at once.
@@ -138,7 +151,7 @@ def parse(arguments: Sequence[str]) -> Job | Command:
 
 
 def _help_model(arguments: Sequence[str]) -> str:
-    """Return the model whose parameters --help lists."""
+    """Return the model whose parameters --help lists: --help exits before the model is known."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", default=DEFAULT_MODEL)
     name: str = parser.parse_known_args(arguments)[0].model
@@ -241,6 +254,7 @@ def _add_data(modes: Any) -> None:
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
+    """Check all that can be checked before a source of many GB is read."""
     from tpu_training.data.convert.conversion import Storage
     from tpu_training.data.convert.source import Options
 
@@ -331,6 +345,7 @@ def _add_lr_range_test(modes: Any) -> None:
 
 
 def _build_lr_range_test(known: argparse.Namespace) -> Command:
+    """Check the sweep's own flags first: building the job may run a user's model file."""
     problems = []
     highest = _HIGHEST if known.max_rate is None else known.max_rate
     if not 0 < known.min_rate < highest <= _LARS_HIGHEST:

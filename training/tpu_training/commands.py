@@ -56,7 +56,10 @@ def add_debug(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a job."""
+    """Add the flags of a job: where it trains, what, with which data, and where it writes.
+
+    All else is a parameter (--NAME=VALUE, or a line of --config), since it depends on the model.
+    """
     option = parser.add_argument
     option(
         "--tpu",
@@ -106,6 +109,7 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
         InputError: With every problem at once.
     """
     model, params, _ = build_model(known, rest)
+    # Which TPU is meant is found when the job starts: the environment and the API may name it.
     where = {name: getattr(known, name) for name in ("tpu", "tpu_project", "tpu_zone")}
     return Job(
         mode=mode, data=known.data, model_dir=known.model_dir, model=model, params=params, **where
@@ -116,6 +120,9 @@ def build_model(
     known: argparse.Namespace, rest: Sequence[str]
 ) -> tuple[ModelDefinition, Params, dict[str, Any]]:
     """Return the model, its parameters, and those that were given.
+
+    The command line wins over --config, and --config over the model's defaults. A model file of
+    the user's runs here, since it defines its parameters.
 
     Raises:
         InputError: With every problem at once; a misspelt flag with the nearest one.
@@ -234,6 +241,7 @@ def examine(
             check_library(environ)
     except TrainingError as error:
         problems.append(str(error))
+    # A worker that is silent now would keep a job waiting, perhaps in vain.
     answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
     problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
     if machine.tensorflow is None:
@@ -246,6 +254,7 @@ def examine(
 
 
 def _settings(tpu: str | None, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield all settings that can name a TPU, in the order in which they are asked."""
     given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in endpoint.VARIABLES}}
     first = next((name for name, value in given.items() if value), None)
     for name, value in given.items():
@@ -278,6 +287,7 @@ def _choice(
 
 
 def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a job would do without complaint, though it is hardly what is wanted."""
     if not isinstance(target, NoTpu):
         return
     if machine.tpu_chips and not machine.has_libtpu:
@@ -295,6 +305,7 @@ def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iter
 # --- The commands for trained models.
 
 _FORMATS = ("saved_model", "tflite", "onnx")
+# Enough to see a loss of a few percent; TFLite takes them one at a time, on a CPU.
 _TEST_LIMIT = 2000
 _ENDINGS = (".csv", ".jsonl")
 # TensorFlow Serving's REST port.
@@ -334,6 +345,7 @@ def add_export(modes: Any) -> None:
 
 
 def _build_export(known: argparse.Namespace) -> Command:
+    """Check the flags; the checkpoint and the model are read when the command runs."""
     size = known.batch_size
     problems = []
     if size is not None and known.format == "tflite":
@@ -442,6 +454,7 @@ def _serve(saved_model: str, name: str, host: str, port: int) -> int:
     predictor = Predictor(saved_model)
     with _address_errors(host, port):
         server = create_server(RestApi(name, predictor), host, port)
+    # systemd and containers end a server by SIGTERM, which then does what Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:
         print(

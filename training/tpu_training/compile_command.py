@@ -1,4 +1,8 @@
-"""`tpu-training compile`: what a job needs and takes on a TPU, from Google's own compiler."""
+"""`tpu-training compile`: what a job needs and takes on a TPU, from Google's own compiler.
+
+Here are its arguments and what it prints; what is asked of the compiler is in compile/session.py.
+Wrong arguments, data that does not fit the model and what the machine lacks are one message.
+"""
 
 import argparse
 import dataclasses
@@ -133,7 +137,7 @@ def _refuse(problems: Sequence[str]) -> int:
 
 
 def find_tpus(known: argparse.Namespace, problems: Problems) -> list[Tpu]:
-    """Return the TPU types that --tpu and --compare name."""
+    """Return the TPU types that --tpu and --compare name, each once, in the order given."""
     named = [("tpu", known.tpu)] if known.tpu else []
     named += [("compare", name.strip()) for name in (known.compare or "").split(",")]
     named = [(flag, name) for flag, name in named if name]
@@ -146,7 +150,11 @@ def find_tpus(known: argparse.Namespace, problems: Problems) -> list[Tpu]:
 def build_compile_job(
     known: argparse.Namespace, kinds: Iterable[Tpu], problems: Problems
 ) -> Job | None:
-    """Return the job to compile for `kinds`; adds what is wrong with its data and batches."""
+    """Return the job to compile for `kinds`; adds what is wrong with its data and batches.
+
+    None if the model, the parameters or the data are not known: then there is nothing to check a
+    batch against. The data is described even so, to name all problems at once.
+    """
     built = problems.of(partial(commands.build_model, known, known.rest))
     if built is None:
         problems.of(partial(_described_data, known))
@@ -203,6 +211,7 @@ def _described_data(known: argparse.Namespace) -> Manifest:
 
 
 def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
+    """Yield which flags have no meaning for a program in a file."""
     flag = "hlo" if known.hlo else "stablehlo"
     if known.hlo and known.stablehlo:
         yield "--hlo and --stablehlo exclude each other; give one of them"
@@ -324,14 +333,17 @@ def _answer(
 
 
 def compiler() -> CompileProgram:
-    """Return Google's TPU compiler."""
+    """Return Google's TPU compiler. Tests put another one in its place."""
     from tpu_training.compile.compiler import compile_program
 
     return compile_program
 
 
 def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
-    """Return the last of `steps`; print what each of them adds."""
+    """Return the last of `steps`; print what each of them adds.
+
+    A later answer repeats the lines of the one before, so only new ones are printed.
+    """
     printed: set[str] = set()
     last = None
     for last in steps:
@@ -347,7 +359,10 @@ def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: b
 def _end(
     found: Sequence[Answer], as_json: bool, about: dict[str, Any], examples: int | None
 ) -> None:
-    """Print what the kinds of figures mean; or, as JSON, all that was found."""
+    """Print what the kinds of figures mean; or, as JSON, all that was found.
+
+    docs/compile.md names each field; a test compares them.
+    """
     if not as_json:
         _print([table.LEGEND])
         return

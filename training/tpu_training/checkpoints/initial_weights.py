@@ -1,4 +1,8 @@
-"""Start a training with weights from elsewhere: read them, map their names, assign them."""
+"""Start a training with weights from elsewhere: read them, map their names, assign them.
+
+Files come from the internet, so nothing in them is executed: no pickles, no HDF5 links to other
+files, no archives that unpack to many times their size.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +115,7 @@ def _loaded_by_keras(cluster: Cluster, path: str, model: tf.Module) -> Loaded:
 
 
 def _log(path: str, loaded: Loaded) -> None:
+    """Say what did not match: a misspelt map would train a head on random weights unnoticed."""
     count = len(loaded.matched) + len(loaded.fresh)
     logger.info("init: %d of %d variables from %s", len(loaded.matched), count, path)
     if loaded.fresh:
@@ -169,6 +174,7 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return (theirs, ours) of each rule of --init_map, or of the file that it names."""
     if text.endswith(_FILES):
         content: Mapping[str, object] = read_mapping(text, "--init_map")
         return [(str(theirs), str(ours or "")) for theirs, ours in content.items()]

@@ -88,7 +88,10 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str =
 
 
 def _why_not_whole(path: str) -> str | None:
-    """Read every tensor, which verifies their checksums; return the first problem."""
+    """Read every tensor, which verifies their checksums; return the first problem.
+
+    Errors of the network are raised: skipping a checkpoint for them would lose its progress.
+    """
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():
@@ -130,7 +133,10 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The model's name, its parameters, the best evaluation so far, and the job's history."""
+    """The model's name, its parameters, the best evaluation so far, and the job's history.
+
+    It is part of the checkpoint, and so as whole as the weights that it describes.
+    """
 
     def __init__(self, model: str, params: Params) -> None:
         super().__init__()

@@ -57,7 +57,11 @@ def count_cycles(module: Module) -> int | None:
 
 
 class _PaddingCount:
-    """Sums the traffic that is padding, by the dimension that grew."""
+    """Sums the traffic that is padding, by the dimension that grew.
+
+    A cause is a pair of sizes, such as 100 padded to 104: one change of the model, such as another
+    batch size, mends it wherever it occurs.
+    """
 
     def __init__(self) -> None:
         self.bytes = 0

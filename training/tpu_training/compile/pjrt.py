@@ -22,7 +22,10 @@ from typing import Any, TypeAlias
 
 
 def main(folder: Path) -> None:
-    """Do what `request.json` asks."""
+    """Do what `request.json` asks.
+
+    Each file that is written is an answer in itself: the parent may end this process after any.
+    """
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     _write(folder / "answer.json", _compile(folder, request))
@@ -168,7 +171,7 @@ class _Program(ctypes.Structure):
 
 
 class PjrtError(Exception):
-    """What the library says went wrong."""
+    """What the library says went wrong: a status with a text, unlike a crash, which ends us."""
 
 
 class Compiler:

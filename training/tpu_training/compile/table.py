@@ -1,4 +1,7 @@
-"""Answers as text: one TPU type in full, or several side by side."""
+"""Answers as text: one TPU type in full, or several side by side.
+
+Each figure says what stands behind it (bound, compiled, estimate), as no TPU has confirmed it.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +23,10 @@ LEGEND = (
 
 
 def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
-    """Yield all that is known of a step, and of an epoch if its number of `examples` is known."""
+    """Yield all that is known of a step, and of an epoch if its number of `examples` is known.
+
+    Lines that an earlier answer had are the same here, so that they are not printed twice.
+    """
     yield from _memory_lines(answer)
     yield from _step_lines(answer, examples)
     if answer.evaluation is not None:
@@ -102,7 +108,10 @@ def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterato
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in GiB, MiB or KiB."""
+    """Return a number of bytes in GiB, MiB or KiB, as TPUs' memory is counted.
+
+    From 1000 MiB on it is GiB: a column of sizes is easier to compare.
+    """
     gib, mib = count / 2**30, count / 2**20
     if mib >= 1000:
         return f"{gib:.2f} GiB"
@@ -124,6 +133,7 @@ def dollars(amount: float | None) -> str:
 
 
 def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
+    """Return a row of `_HEADS`; a dash stands where a step does not fit or no price is listed."""
     costs, tpu = answer.train.costs, answer.facts
     least = costs and facts.bound(costs, tpu)
     whole = least and examples and facts.epoch(least, answer.global_batch_size, examples, tpu)
@@ -208,7 +218,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def misfit(answer: Answer) -> str | None:
-    """Return one sentence on what does not fit and the cure; None if everything fits."""
+    """Return one sentence on what does not fit and the cure; None if everything fits.
+
+    `pulumi preview` and `tpustack check` warn with it before anything is created.
+    """
     if answer.fits:
         return None
     train = not answer.train.fits

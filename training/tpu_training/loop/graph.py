@@ -23,7 +23,11 @@ def repeat(
     start: Values,
     step: Callable[[tf.Tensor, Values], Values],
 ) -> Values:
-    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device.
+
+    One call for many steps: a TPU that is reached over the network would wait for this machine
+    before each of them.
+    """
 
     def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
         return number + 1, step(number, values)
@@ -34,7 +38,10 @@ def repeat(
 
 
 def with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with AutoGraph enabled in it, whatever calls it."""
+    """Return `function` with AutoGraph enabled in it, whatever calls it.
+
+    The package's own functions are traced without, and AutoGraph would stay off in what they call.
+    """
     convert: Callable[..., Any] = tf.autograph.to_graph(_call)
 
     def converted(*arguments: Any, **options: Any) -> Any:
@@ -118,6 +125,7 @@ def _own(operation: tf.Operation) -> float:
     if count is None:
         return 0.0
     shapes = [tensor.shape for tensor in (*operation.inputs, *operation.outputs)]
+    # A dynamic shape is known to the run alone; TPUs take none.
     if not all(shape.is_fully_defined() for shape in shapes):
         return 0.0
     inputs = [tuple(tensor.shape) for tensor in operation.inputs]
@@ -132,6 +140,7 @@ def _product(transposed: str) -> _Count:
 
 
 def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
+    # Each combination of all letters' values is one multiplication.
     letters = op.get_attr("equation").decode().partition("->")[0].split(",")
     sizes = {
         letter: size

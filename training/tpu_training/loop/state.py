@@ -33,6 +33,7 @@ from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
+# Steps of the table of Beta's quantiles, and halvings that find each to double precision.
 _QUANTILES = 1024
 _BISECTIONS = 50
 # images -> images, and the share of each one's own label
@@ -74,7 +75,14 @@ def create_train_state(
     manifest: Manifest,
     steps: int,
 ) -> TrainState:
-    """Initialise the state on the cluster's devices, for a run of `steps` steps."""
+    """Initialise the state on the cluster's devices, for a run of `steps` steps.
+
+    Variables are created in the strategy's scope, so that each replica has its own copy. What is
+    the user's (model, losses, metrics) is checked once and traced with AutoGraph.
+
+    Raises:
+        InputError: The model, its task or its optimizer do not fit the data or the parameters.
+    """
     schedule = optimizers.create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     data_spec = manifest.input_spec(params.image_size)
@@ -219,6 +227,7 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
         for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
+    # Two sizes of a batch show whether a metric gives sums, or something for each example.
     few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
     originals = {metric.name: metric for metric in task.metrics(model_spec)}
     for metric, sums, others in zip(metrics, few, more, strict=True):
@@ -232,7 +241,10 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
 def _trace(
     task: Task, metrics: Sequence[Metric], spec: DataSpec, model_spec: DataSpec, examples: int
 ) -> list[tuple[Any, ...]]:
-    """Return the symbolic sums of each metric for a batch of `examples`."""
+    """Return the symbolic sums of each metric for a batch of `examples`.
+
+    In a graph of its own, without a device: only shapes and types are wanted.
+    """
     with tf.Graph().as_default():
         features, targets, outputs, weights = (
             tf.compat.v1.placeholder(dtype, (examples, *shape))

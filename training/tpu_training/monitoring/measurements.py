@@ -1,4 +1,8 @@
-"""What measures a training: curves, where the time goes, speed, the ledger, the report."""
+"""What measures a training: curves, where the time goes, speed, the ledger, the report.
+
+All of it works on the host between two loops, with figures that the loops have returned: nothing
+here makes a device wait.
+"""
 
 from __future__ import annotations
 
@@ -381,7 +385,10 @@ def write_report(model_dir: str) -> str:
 
 
 def _seconds(series: Mapping[str, Series]) -> dict[str, float]:
-    """Return the seconds of each part, from the seconds per step at the end of each loop."""
+    """Return the seconds of each part, from the seconds per step at the end of each loop.
+
+    The events have steps and no counts: a loop's steps are those since the one before.
+    """
     seconds = dict.fromkeys(STEP_PARTS, 0.0)
     steps = sorted(series.get("train/loss", {}))
     counts = {step: step - before for before, step in zip([0, *steps], steps, strict=False)}

@@ -152,7 +152,10 @@ def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
 
 
 def quiet_libraries() -> None:
-    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on."""
+    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on.
+
+    TensorFlow's C++ reads its variable when it is loaded, so this comes before its import.
+    """
     os.environ.setdefault(_LEVEL, "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"google\.")
