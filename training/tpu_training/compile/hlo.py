@@ -140,11 +140,7 @@ def _parse_instruction(name: str, text: str) -> Instruction:
         raise ValueError(f"no instruction: {text[:80]}")
     close = _closing(text, opcode.end() - 1)
     return Instruction(
-        name,
-        opcode[1],
-        parse_shapes(text[:end]),
-        text[opcode.end() : close - 1],
-        text[close:],
+        name, opcode[1], parse_shapes(text[:end]), text[opcode.end() : close - 1], text[close:]
     )
 
 

@@ -19,9 +19,7 @@ _Count = Callable[[tf.Operation, Sequence[tuple[int, ...]], tuple[int, ...]], fl
 
 
 def repeat(
-    count: int | tf.Tensor,
-    start: Values,
-    step: Callable[[tf.Tensor, Values], Values],
+    count: int | tf.Tensor, start: Values, step: Callable[[tf.Tensor, Values], Values]
 ) -> Values:
     """Apply `step(number, values)` to `start` `count` times, in one loop on the device.
 

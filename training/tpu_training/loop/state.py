@@ -69,11 +69,7 @@ class TrainState:
 
 
 def create_train_state(
-    cluster: Cluster,
-    definition: ModelDefinition,
-    params: Params,
-    manifest: Manifest,
-    steps: int,
+    cluster: Cluster, definition: ModelDefinition, params: Params, manifest: Manifest, steps: int
 ) -> TrainState:
     """Initialise the state on the cluster's devices, for a run of `steps` steps.
 

@@ -116,11 +116,7 @@ class StepTimes(Callback):
     separate parts.
     """
 
-    def __init__(
-        self,
-        summaries: Summaries,
-        beginning: Beginning,
-    ) -> None:
+    def __init__(self, summaries: Summaries, beginning: Beginning) -> None:
         """Write to `summaries` what comes after `beginning`, by the same clock."""
         self._summaries = summaries
         self._clock = beginning.clock
