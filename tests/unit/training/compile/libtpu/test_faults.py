@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpu_training.compile import compiler, session
+from tpu_training.compile import compiler
 from tpu_training.compile.answer import Program, Topology
 from tpu_training.compile.compiler import Libtpu, find_libtpu
 from tpu_training.errors import EXIT_WRONG_INPUT, InputError
@@ -40,7 +40,7 @@ def test_a_nightly_libtpu_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(session.metadata, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     assert find_libtpu() == Libtpu(tmp_path / "libtpu.so", "0.1.dev20261101")
 
 
