@@ -53,3 +53,7 @@ def test_a_log_line_takes_the_place_of_the_bar() -> None:
     assert lines[0].endswith("a quarter\r\x1b[Kcheckpoint: saved")
     assert lines[1].startswith("\r\x1b[K")
     assert lines[1].endswith("a half")
+
+
+def test_log_lines_need_no_python_newer_than_3_10() -> None:
+    assert not hasattr(TerminalHandler, "__orig_bases__"), "StreamHandler[TextIO] is of 3.11"

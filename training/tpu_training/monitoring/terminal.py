@@ -21,7 +21,8 @@ _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 logger = logging.getLogger(__name__)
 
 
-class TerminalHandler(logging.StreamHandler[TextIO]):
+# Python 3.10 has no StreamHandler[TextIO].
+class TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes log lines over the bar, which reappears at its next update."""
 
     def emit(self, record: logging.LogRecord) -> None:
