@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+import tpu_training.job.start as start
 from tpu_training import __version__, commands, compile_command
 from tpu_training.cluster.endpoint import Addresses, find_target
 from tpu_training.commands import Command, add_command, add_job_arguments, build_job
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require_plots
-from tpu_training.job import start
 from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params

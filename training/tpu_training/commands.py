@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tpu_training.cluster import cloud_tpu, endpoint
+import tpu_training.cluster.cloud_tpu as cloud_tpu
+import tpu_training.cluster.endpoint as endpoint
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target
 from tpu_training.cluster.machine import Machine, check_library, find_machine
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError

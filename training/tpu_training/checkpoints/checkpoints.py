@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.checkpoints import reader
+import tpu_training.checkpoints.reader as reader
 from tpu_training.checkpoints.lease import Lease, NoLease
 from tpu_training.checkpoints.reader import Best, JobRecord
 from tpu_training.cluster.cluster import Cluster

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+import tpu_training.loop.optimizers as optimizers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError
-from tpu_training.loop import optimizers
 from tpu_training.loop.graph import with_autograph
 from tpu_training.loop.optimizers import Optimizer
 from tpu_training.models import model as models
