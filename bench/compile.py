@@ -16,8 +16,8 @@ import psutil
 
 from bench.measure import Result
 from tests import published, steps
-from tpu_training.compile.search import search
-from tpu_training.compile.tpus import tpus
+from tpu_training.compile.answer import tpus
+from tpu_training.compile.session import search
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tpu_training.compile import session
-from tpu_training.compile.answer import Answer
-from tpu_training.compile.request import described_data, request
-from tpu_training.compile.result import Compiled, Costs, Largest, Topology
-from tpu_training.compile.session import answer_key
+from tpu_training.compile.answer import Answer, Compiled, Costs, Largest, Topology
+from tpu_training.compile.session import answer_key, described_data, request
 from tpu_training.data.manifest import DataFile, Split
 
 GIB = 1 << 30

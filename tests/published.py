@@ -18,17 +18,16 @@ from typing import Any
 
 import yaml
 
-from tpu_training.commands.compile import (
+from tpu_training.compile.answer import Compiled, Costs, Tpu, bound, tpus
+from tpu_training.compile.programs import JobPrograms
+from tpu_training.compile.session import Session
+from tpu_training.compile_command import (
     Job,
     Problems,
     add_compile_arguments,
     build_compile_job,
     compiler,
 )
-from tpu_training.compile.programs import JobPrograms
-from tpu_training.compile.result import Compiled, Costs
-from tpu_training.compile.session import Session
-from tpu_training.compile.tpus import Tpu, bound, tpus
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"

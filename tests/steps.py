@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tpu_training.compile.answer import Compiled, Tpu, tpus
 from tpu_training.compile.compiler import compile_program
-from tpu_training.compile.request import described_data, versions
-from tpu_training.compile.result import Compiled
-from tpu_training.compile.session import topology_of
-from tpu_training.compile.tpus import Tpu, tpus
+from tpu_training.compile.session import described_data, topology_of, versions
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import TrainingError
 from tpu_training.models.params import Params, build_params
@@ -27,7 +25,7 @@ from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.tasks import with_task
 
 if TYPE_CHECKING:
-    from tpu_training.compile.result import Program
+    from tpu_training.compile.answer import Program
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -216,7 +216,7 @@ def epoch_cost(
     answer = answer_of(settings, manifest)
     if manifest is None or answer is None or answer.train.costs is None:
         return None
-    from tpu_training.compile.tpus import bound, epoch
+    from tpu_training.compile.answer import bound, epoch
 
     least = bound(answer.train.costs, answer.facts)
     examples = manifest.split("train").examples

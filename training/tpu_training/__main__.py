@@ -1,26 +1,63 @@
-"""`tpu-training MODE …`: parse the command line, run it, and report how it ended."""
+"""`tpu-training MODE …`: parse the command line, run it, and report how it ended.
 
+Parsing loads no TensorFlow, except for a user's own model file that does.
+"""
+
+import argparse
+import json
 import logging
 import os
 import sys
+import textwrap
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
 
-from tpu_training.commands.cli import parse, prepare
+import tpu_training.job.start as start
+from tpu_training import __version__, commands, compile_command
+from tpu_training.cluster.endpoint import Addresses, find_target
+from tpu_training.commands import Command, add_command, add_job_arguments, build_job
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.errors import Interrupted, TrainingError
+from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require_plots
 from tpu_training.job.job import Job
-from tpu_training.job.start import run_job
 from tpu_training.job.supervision import supervised, write_outcome
+from tpu_training.models.params import describe_params
+from tpu_training.models.registry import DEFAULT_MODEL, load_model
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
+# What runs as a whole job: with a lease of the model directory, supervision and an outcome.
+_MODES = {
+    "train": "train, starting from the last checkpoint",
+    "evaluate": "evaluate the last checkpoint",
+    "train-and-evaluate": "train, then evaluate",
+}
+# Commands that load TensorFlow, next to the modes: the first one trains, the others need no TPU.
+_TRAINING = "lr-range-test"
+_NO_TRAINING = ("compile", "data", "export", "predict", "profile", "serve")
+# They take the parameters of train.
+_LIKE_JOBS = ("lr-range-test", "compile")
+_HELP_WIDTH = 80
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
+    "saved (start it again)"
+)
+# The shell's code for a program that SIGINT ended: 128 + 2.
 _EXIT_CTRL_C = 130
+# Of a sweep or a trial: fewer tell nothing about a loss that is as noisy as a batch's.
+_FEWEST_STEPS = 20
+# The trust ratio of lars divides its rates by about 1000.
+_HIGHEST, _LARS_HIGHEST = 10.0, 100.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code.
+
+    The agent and pipelines read how it ended: one line on standard error, the exit code, and the
+    outcome that a supervised process writes.
+    """
     begun = time.monotonic()
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
@@ -32,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parse(given)
         if not isinstance(command, Job):
             return command()
-        print(f"training finished {_run(command, begun)}", flush=True)
+        with supervised(own_process=True) as (shutdown, hang_timer):
+            result = start.run_job(command, shutdown, hang_timer, begun, own_process=True)
+        print(f"training finished {result.summary}", flush=True)
         write_outcome(0, "done", "")
     except KeyboardInterrupt:
         print("training interrupted: Ctrl-C", file=sys.stderr)
@@ -51,11 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(job: Job, begun: float) -> str:
-    with supervised(own_process=True) as (shutdown, hang_timer):
-        return run_job(job, shutdown, hang_timer, begun, own_process=True).summary
-
-
 def _translate(error: Exception) -> TrainingError:
     from tpu_training.errors.catalog import translate
 
@@ -71,6 +105,333 @@ def _set_up_logging(debug: bool) -> None:
     if not debug:
         quiet_libraries()
         warnings.simplefilter("ignore")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises this package's errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see `{self.prog} --help`")
+
+
+def prepare(arguments: Sequence[str]) -> None:
+    """Set what TensorFlow needs before `parse`, which may import it with an own model.
+
+    TensorFlow reads its environment once, when it is imported: which TPU library to load, which
+    devices to see, what to log.
+    """
+    parser = _Parser(prog="tpu-training", add_help=False, allow_abbrev=False)
+    parser.add_argument("mode", nargs="?")
+    parser.add_argument("--tpu")
+    known = parser.parse_known_args(arguments)[0]
+    trains = known.mode in _MODES or known.mode == _TRAINING
+    if trains or known.mode in _NO_TRAINING:
+        start.prepare_tensorflow(known.tpu, trains)
+
+
+def parse(arguments: Sequence[str]) -> Job | Command:
+    """Parse `arguments`; --help exits.
+
+    Parameters (--NAME=VALUE) depend on the model, so argparse leaves them in the rest, which goes
+    to `build_params`. A command that takes no parameters has no --config either.
+
+    Raises:
+        InputError: With every problem at once.
+    """
+    parser = _build_parser(_help_model(arguments))
+    known, rest = parser.parse_known_args(arguments)
+    if rest and "config" not in known:
+        raise InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
+    if "build" not in known:
+        job = build_job(known.mode, known, rest)
+        return (lambda: 0) if known.check else job
+    known.rest = rest
+    command: Command = known.build(known)
+    return command
+
+
+def _help_model(arguments: Sequence[str]) -> str:
+    """Return the model whose parameters --help lists: --help exits before the model is known."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    name: str = parser.parse_known_args(arguments)[0].model
+    return name
+
+
+def _build_parser(help_model: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tpu-training",
+        description="TensorFlow training on Cloud TPUs, GPUs and CPUs.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    for mode, description in _MODES.items():
+        job = modes.add_parser(mode, help=description, description=description, allow_abbrev=False)
+        add_job_arguments(job)
+        commands.add_debug(job)
+    _add_data(modes)
+    compile_command.add(modes)
+    _add_lr_range_test(modes)
+    _add_profile(modes)
+    _add_report(modes)
+    commands.add_export(modes)
+    commands.add_predict(modes)
+    commands.add_serve(modes)
+    commands.add_doctor(modes)
+    params = describe_params(load_model(help_model).params)
+    for mode in (*_MODES, *_LIKE_JOBS):
+        # The parameters come at the end of --help, a line each.
+        listing = modes.choices[mode]
+        listing.epilog = f"{params}\n\n{_EXIT_CODES}"
+        listing.formatter_class = argparse.RawDescriptionHelpFormatter
+        listing.description = textwrap.fill(listing.description or "", _HELP_WIDTH)
+    return parser
+
+
+def _add_data(modes: Any) -> None:
+    data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    convert = add_command(
+        actions,
+        "convert",
+        _build_convert,
+        help="write a data set as TFRecord files with a manifest",
+    )
+    option = convert.add_argument
+    option(
+        "--source",
+        required=True,
+        help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
+        "with images/ and masks/, CSV file, .txt file, .conll file, folder written by Hugging "
+        "Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar files, a "
+        "Python file with a function dataset(split, context), tfds:NAME, or the word digits",
+    )
+    option("--output", required=True, help="local directory to write to")
+    option("--name", help="name of the data set (default: from the source)")
+    option("--feature", metavar="COLUMN", help="column of the images or texts")
+    option("--label", metavar="COLUMN", help="column of the labels")
+    option(
+        "--target", metavar="COLUMNS", help="of a CSV file: numbers to learn, instead of a label"
+    )
+    option("--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1")
+    option(
+        "--test-fraction",
+        metavar="PART",
+        default="0.1",
+        help="part for testing if the source has no test split (default: 0.1)",
+    )
+    option(
+        "--validation-fraction",
+        metavar="PART",
+        help="part of the training examples for a split validation (default: none, or the "
+        "source's own)",
+    )
+    option("--seed", default="0", help="seed of those splits and of the order (default: 0)")
+    option(
+        "--encoding",
+        choices=("raw", "encoded"),
+        help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
+    )
+    option("--text-length", default="128", help="token ids per text (default: 128)")
+    option("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
+    option(
+        "--vocabulary-size",
+        default="8192",
+        help="size of a vocabulary made from the texts (default: 8192)",
+    )
+    inspect = add_command(
+        actions,
+        "inspect",
+        lambda known: partial(_inspect_data, known.data, known.json, known.grid),
+        help="show counts, shapes and classes of a data set; verify its checksums",
+    )
+    option = inspect.add_argument
+    option("--data", required=True, help="directory or gs:// URL of the data set")
+    option("--json", action="store_true", help="print the same as JSON")
+    option("--grid", metavar="FILE.png", help="also draw the first images of each class")
+
+
+def _build_convert(known: argparse.Namespace) -> Command:
+    """Check all that can be checked before a source of many GB is read."""
+    from tpu_training.data.convert.conversion import Storage
+    from tpu_training.data.convert.source import Options
+
+    if known.output.startswith("gs://"):
+        raise InputError(
+            f"--output={known.output}: data sets are written locally; give a directory, then copy "
+            f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+        )
+    fraction = _fraction("--test-fraction", known.test_fraction)
+    length = _whole("--text-length", known.text_length, 2)
+    if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
+        raise InputError("--label, --target and --labels exclude each other; give one of them")
+    held_out = known.validation_fraction
+    options = Options(
+        known.name,
+        known.feature,
+        known.label,
+        fraction,
+        _whole("--seed", known.seed, 0),
+        target=_names(known.target),
+        labels=_names(known.labels),
+        length=length,
+        validation_fraction=0.0
+        if held_out is None
+        else _fraction("--validation-fraction", held_out),
+    )
+    size = _whole("--vocabulary-size", known.vocabulary_size, 8)
+    storage = Storage(known.encoding, length, known.vocabulary, size)
+
+    def run() -> int:
+        from tpu_training.data.convert.conversion import convert
+
+        manifest = convert(known.source, known.output, options, storage)
+        print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
+        return 0
+
+    return run
+
+
+def _inspect_data(data: str, as_json: bool, grid: str | None) -> int:
+    """Print what is in it; DataError when a file is not what its checksum says."""
+    from tpu_training.data.inspection import inspect
+
+    found = inspect(data, grid)
+    print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
+    return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _fraction(flag: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not 0.0 < number < 1.0:
+        raise InputError(f"{flag}={text}: expected a number between 0 and 1")
+    return number
+
+
+def _whole(flag: str, text: str, low: int) -> int:
+    if not text.isdecimal() or int(text) < low:
+        raise InputError(f"{flag}={text}: expected a whole number, at least {low}")
+    return int(text)
+
+
+def _add_lr_range_test(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "lr-range-test",
+        _build_lr_range_test,
+        help="find a good learning rate (Leslie Smith's test)",
+        description="Train a new model, raising the learning rate with each step until the loss "
+        "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
+        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
+        "same for TensorBoard. Takes the parameters of train.",
+    )
+    add_job_arguments(parser)
+    option = parser.add_argument
+    option("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
+    option("--max-rate", type=float, help="last rate (10, with lars 100)")
+    option("--sweep-steps", type=int, default=150, help="number of steps (150)")
+    option("--trial-steps", type=int, default=100, help="steps of each training after that (100)")
+    option("--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)")
+    option("--no-plot", action="store_true", help="don't draw the PNG")
+
+
+def _build_lr_range_test(known: argparse.Namespace) -> Command:
+    """Check the sweep's own flags first: building the job may run a user's model file."""
+    problems = []
+    highest = _HIGHEST if known.max_rate is None else known.max_rate
+    if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
+        problems.append(
+            f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
+            f"the first one lower, the second at most {_LARS_HIGHEST:g}"
+        )
+    for flag, steps in (("sweep", known.sweep_steps), ("trial", known.trial_steps)):
+        if steps < _FEWEST_STEPS:
+            problems.append(f"--{flag}-steps={steps}: must be at least {_FEWEST_STEPS}")
+    if not 0 <= known.smoothing < 1:
+        problems.append(f"--smoothing={known.smoothing:g}: must be at least 0 and below 1")
+    if problems:
+        raise InputError("; ".join(problems))
+    job = build_job("lr-range-test", known, known.rest)
+    return partial(_run_lr_range_test, job, known)
+
+
+def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
+    """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
+    if not known.no_plot:
+        require_plots("the plot", ", or leave the plot out with --no-plot")
+    job = start.with_converted_data(job)
+    workers, wait = start.find_workers(job)
+    from tpu_training.job.lr_range_test import Sweep, connect_and_run
+
+    highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
+    sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)
+    verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
+    return EXIT_FAILURE if verdict.suggestion is None else 0
+
+
+def _add_profile(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "profile",
+        _build_profile,
+        help="capture a profile of TPU workers or other gRPC workers while they compute",
+        description="Have workers profile themselves for some seconds while a training runs on "
+        "them, and write the profile for TensorBoard.",
+    )
+    option = parser.add_argument
+    option("--worker", required=True, help="grpc://HOST:PORT, several separated by commas")
+    option("--output", required=True, help="gs:// URL, or a directory on the worker's own machine")
+    option("--seconds", type=float, default=2.0, help="duration of the profile (2)")
+
+
+def _build_profile(known: argparse.Namespace) -> Command:
+    target = find_target(known.worker, None, None, {})
+    problems = []
+    if not isinstance(target, Addresses):
+        problems.append(f"--worker={known.worker}: expected grpc://HOST:PORT")
+    if not 0 < known.seconds <= 600:
+        problems.append(f"--seconds={known.seconds:g}: must be above 0 and at most 600")
+    if problems or not isinstance(target, Addresses):
+        raise InputError("; ".join(problems))
+    return partial(_capture, target.addresses, known.output, known.seconds)
+
+
+def _capture(workers: Sequence[str], output: str, seconds: float) -> int:
+    from tpu_training.monitoring.profiler import trace_workers
+
+    trace_workers(workers, output, seconds)
+    print(f"profile finished logdir={output}", flush=True)
+    return 0
+
+
+def _add_report(modes: Any) -> None:
+    parser = add_command(
+        modes,
+        "report",
+        lambda known: partial(_report, known.model_dir),
+        help="write a training's report as JSON",
+        description="Write report.json to the model directory from what the "
+        "training has written so far. Every training does so at its end.",
+    )
+    parser.add_argument(
+        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
+    )
+
+
+def _report(model_dir: str) -> int:
+    from tpu_training.monitoring.measurements import write_report
+
+    print(f"report finished report={write_report(model_dir)}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":

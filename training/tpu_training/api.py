@@ -16,13 +16,9 @@ from tpu_training.job.job import MODES, Job, Result
 from tpu_training.job.start import prepare_tensorflow, run_job
 from tpu_training.job.supervision import supervised
 from tpu_training.loop.callbacks import Callback
+from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
-from tpu_training.models.registry import (
-    DEFAULT_MODEL,
-    ModelDefinition,
-    load_model,
-    with_all_arguments,
-)
+from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
 from tpu_training.models.task import Task
 from tpu_training.monitoring.terminal import quiet_libraries
 from tpu_training.tasks import with_task
@@ -192,7 +188,7 @@ def _definition(
     model: str | CreateModel, task: str | Task | None, params: Params | Mapping[str, Any] | None
 ) -> ModelDefinition:
     if isinstance(model, str):
-        definition = load_model(model)
+        definition = registry.load_model(model)
     elif hasattr(model, "trainable_variables"):
         raise InputError(
             f"model is a {type(model).__name__} that is there already, but its variables must be "
@@ -201,7 +197,7 @@ def _definition(
     elif callable(model):
         kind = type(params) if isinstance(params, Params) else KerasParams
         name = str(getattr(model, "__name__", type(model).__name__))
-        definition = ModelDefinition(name, kind, with_all_arguments(name, model), own=True)
+        definition = ModelDefinition(name, kind, registry.with_all_arguments(name, model), own=True)
     else:
         raise InputError(
             f"model={model!r}: expected a model's name, the path of a .py file, or a function "

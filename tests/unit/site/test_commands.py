@@ -12,7 +12,7 @@ import click
 import pytest
 
 from localcloud import cli as localcloud
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.errors import InputError
 from tpustack.__main__ import cli
 

@@ -159,8 +159,8 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def run_here(one_device: Cluster) -> Callable[..., None]:
     """Runs a command in this process; a job on one replica, without the hang timer."""
+    from tpu_training.__main__ import parse
     from tpu_training.cluster.endpoint import NoTpu, Wait
-    from tpu_training.commands.cli import parse
     from tpu_training.job.job import Job
     from tpu_training.job.run import run_on
     from tpu_training.job.supervision import HangTimer

@@ -97,7 +97,7 @@ def saved_in(folder: Path, state: TrainState, params: Params, cluster: Cluster) 
     return Checkpoints(str(folder), state, JobRecord("probe", params), 3, cluster)
 
 
-def test_a_checkpoint_holds_the_average_beside_the_weights(
+def test_a_checkpoint_holds_the_averaged_weights_next_to_the_weights(
     one_device: Cluster, create: Callable[[Params], TrainState], tmp_path: Path
 ) -> None:
     state, other = create(PARAMS), create(PARAMS)

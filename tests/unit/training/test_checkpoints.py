@@ -102,7 +102,7 @@ def learn(
     return losses.by_step, [variable.numpy() for variable in variables]
 
 
-def test_a_resumed_job_goes_on_with_the_same_bits_on_one_device(
+def test_a_resumed_job_is_bit_exact_on_one_device(
     one_device: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     losses, weights = learn(one_device, data, tmp_path / "whole")
@@ -113,7 +113,7 @@ def test_a_resumed_job_goes_on_with_the_same_bits_on_one_device(
     assert all(np.array_equal(a, b) for a, b in zip(weights, resumed, strict=True))
 
 
-def test_a_job_goes_on_along_the_same_curve_with_another_number_of_replicas(
+def test_a_job_continues_on_the_same_curve_with_another_number_of_replicas(
     cluster: Cluster, one_device: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     losses, weights = learn(one_device, data, tmp_path / "whole")
@@ -125,7 +125,7 @@ def test_a_job_goes_on_along_the_same_curve_with_another_number_of_replicas(
     assert all(a == pytest.approx(b, abs=1e-4) for a, b in zip(weights, resumed, strict=True))
 
 
-def test_what_is_saved_is_the_state_of_its_step_though_training_goes_on(
+def test_a_checkpoint_holds_the_state_of_its_step_while_training_continues(
     cluster: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = new_state(cluster, data)
@@ -196,7 +196,7 @@ def test_only_the_last_ones_are_kept_also_after_a_restart(
     assert kept == {"ckpt-3", "ckpt-4"}
 
 
-def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
+def test_a_checkpoint_that_was_cut_off_while_copying_is_ignored(
     cluster: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = checkpoint_folder._copy
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
     assert checkpoints.restore_latest() == f"{tmp_path}/checkpoints/ckpt-2"
 
 
-def test_what_a_killed_trainer_left_half_written_or_half_deleted_is_deleted_later(
+def test_partial_checkpoints_of_a_killed_trainer_are_deleted(
     one_device: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     state = new_state(one_device, data)
@@ -238,7 +238,7 @@ def test_what_a_killed_trainer_left_half_written_or_half_deleted_is_deleted_late
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
-def test_a_full_disk_is_told_as_such_and_nothing_of_the_checkpoint_stays(
+def test_a_full_disk_is_reported_and_leaves_no_part_of_the_checkpoint(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
@@ -254,7 +254,7 @@ def test_a_full_disk_is_told_as_such_and_nothing_of_the_checkpoint_stays(
     assert checkpoints.restore_latest() == f"{folder}/ckpt-1"
 
 
-def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_alone(
+def test_a_bucket_gets_whole_files_under_their_final_names_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a bucket each look costs a call and a rename is a copy."""
@@ -276,7 +276,7 @@ def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_
         assert float(checkpoint.variable) == steps[-1]
 
 
-def test_a_job_that_lost_its_lease_neither_writes_nor_removes_anything_more(
+def test_a_job_that_lost_its_lease_neither_writes_nor_removes_files(
     tmp_path: Path,
 ) -> None:
     files = ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
@@ -312,7 +312,7 @@ class Notice(Callback):
             self.shutdown.request_save()
 
 
-def test_a_notice_of_maintenance_saves_at_the_end_of_the_loop_and_training_goes_on(
+def test_a_maintenance_notice_saves_at_the_end_of_the_loop_and_training_continues(
     one_device: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     state, shutdown = new_state(one_device, data), ShutdownRequest()
@@ -352,9 +352,7 @@ def test_loops_of_slow_steps_end_early_enough_to_hear_a_notice(
     assert notice.loops == [10, 10, *[1] * 40]
 
 
-def test_weights_that_are_no_numbers_are_not_saved(
-    cluster: Cluster, data: DataSet, tmp_path: Path
-) -> None:
+def test_weights_with_nan_are_not_saved(cluster: Cluster, data: DataSet, tmp_path: Path) -> None:
     state = new_state(cluster, data)
     with checkpoints_of(cluster, state, tmp_path) as checkpoints:
         checkpoints.save(1)
@@ -403,7 +401,7 @@ def test_a_half_written_checkpoint_is_skipped(
     assert int(state.step.numpy()) == 1
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_what_was_otherwise(
+def test_a_checkpoint_of_another_model_is_refused_with_the_differences(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     with checkpoints_of(cluster, new_state(cluster, data), tmp_path) as checkpoints:
@@ -449,7 +447,7 @@ def test_the_record_of_a_job_that_is_damaged_or_of_another_release_is_refused(
         checkpoints_of(cluster, state, tmp_path).restore_latest()
 
 
-def test_parameters_that_changed_since_the_checkpoint_are_told(
+def test_parameters_that_changed_since_the_checkpoint_are_logged(
     cluster: Cluster, data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = new_state(cluster, data)
@@ -463,7 +461,7 @@ def test_parameters_that_changed_since_the_checkpoint_are_told(
     )
 
 
-def test_the_checkpoint_is_one_that_tensorflow_reads_by_itself(
+def test_the_checkpoint_is_readable_by_plain_tensorflow(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
     model = load_model("mnist_cnn")

@@ -106,7 +106,7 @@ import os, signal, sys
 from types import SimpleNamespace
 from tpu_training import __main__ as program
 well = SimpleNamespace(summary="well")
-program.run_job = lambda *_, **__: os.kill(os.getpid(), signal.SIGUSR1) or well
+program.start.run_job = lambda *_, **__: os.kill(os.getpid(), signal.SIGUSR1) or well
 sys.exit(program.main(["train", "--data=d", "--model-dir=m"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

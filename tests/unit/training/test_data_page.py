@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tpu_training.__main__ import main
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import main, parse
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.models.params import Params, build_params
 

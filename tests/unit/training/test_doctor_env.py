@@ -11,7 +11,7 @@ import pytest
 from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Wait
 from tpu_training.cluster.machine import Machine, find_machine
-from tpu_training.commands.doctor import Environment, examine
+from tpu_training.commands import Environment, examine
 from tpu_training.errors import TpuStateError
 
 PLAIN = Machine(cpus=4, libraries={"tensorflow": "2.19.1"})
@@ -58,7 +58,7 @@ def look(
         ),
     ],
 )
-def test_it_says_what_a_job_would_train_on_and_why(
+def test_doctor_env_names_what_a_job_would_train_on_and_why(
     environ: dict[str, str], machine: Machine, choice: str, reason: str
 ) -> None:
     found = look(environ, machine)
@@ -104,7 +104,7 @@ def test_hints_name_what_is_missing() -> None:
     )
 
 
-def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
+def test_tpu_chips_are_counted_and_gvnic_is_not(
     tmp_path: Path,
 ) -> None:
     def plug_in(slot: str, vendor: str, device: str) -> None:
@@ -130,7 +130,7 @@ def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
     assert not find_machine(tmp_path, elsewhere, no_metadata).has_usable_tpu
 
 
-def test_the_own_tpu_is_taken_only_when_nothing_else_is_asked_for() -> None:
+def test_the_local_tpu_is_used_only_when_no_other_is_named() -> None:
     named = Addresses(("a.b:1",), "--tpu")
     assert choose_local(named, TPU_VM, split_cpu=False) == named
     assert choose_local(NoTpu(), TPU_VM, split_cpu=True) == NoTpu()

@@ -177,7 +177,7 @@ def test_a_file_that_keras_cannot_load_leaves_the_model_as_it_was(
         assert np.array_equal(variable.numpy(), before[name])
 
 
-def test_what_did_not_match_is_listed_on_both_sides(
+def test_unmatched_weights_are_listed_on_both_sides(
     one_device: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = _write_h5(tmp_path, {"a/kernel": np.ones((4, 7)), "a/bias": np.ones(3), "b": np.ones(1)})
@@ -199,7 +199,7 @@ def test_a_file_of_which_nothing_fits_is_refused_with_the_names_of_both_sides(
         load_initial_weights(one_device, Params(init_from=path), Net())
 
 
-def test_what_is_no_weights_is_refused(one_device: Cluster, tmp_path: Path) -> None:
+def test_files_without_weights_are_refused(one_device: Cluster, tmp_path: Path) -> None:
     (tmp_path / "broken.h5").write_text("no")
     for name, words in (("broken.h5", "can't be read"), ("", "is no checkpoint; expected a model")):
         with pytest.raises(InputError, match=words):
@@ -359,10 +359,10 @@ def test_frozen_batch_normalisation_normalises_by_its_averages(
     assert not context.averages
 
 
-def test_first_weights_that_are_not_there_are_told_at_once_unless_the_job_resumes(
+def test_missing_initial_weights_are_reported_at_once_unless_the_job_resumes(
     bars: Path, tmp_path: Path
 ) -> None:
-    from tpu_training.commands.cli import parse
+    from tpu_training.__main__ import parse
     from tpu_training.job.job import Job, check_local_files
 
     where = (f"--data={bars}", f"--model-dir={tmp_path}", "--init-from=no/such")

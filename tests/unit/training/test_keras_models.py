@@ -17,7 +17,7 @@ from tensorflow import keras
 
 from tests.unit.training.fake_tpu import bytes_that_leave, on_tpu
 from tests.unit.training.test_tpu_models import CLOCK, OF_HOST, OF_TPUS, PRODUCTS, body
-from tpu_training.compile.refusals import accepts
+from tpu_training.compile.lowering import accepts
 from tpu_training.data.data_set import open_data
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
 from tpu_training.data.pipeline import training_batches

@@ -154,7 +154,7 @@ def test_evaluation_counts_every_image_exactly_once(
         assert result.loss == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-4)
 
 
-def test_a_number_of_examples_that_float32_does_not_know_is_counted_exactly(
+def test_example_counts_beyond_float32_precision_are_exact(
     one_device: Cluster, data: DataSet, alone: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights stand for examples: 64 times 2 ** 20 in one batch, and a single one in the next."""
@@ -299,7 +299,7 @@ class Host(Callback):
         assert self.began.acquire(timeout=0.2 if alone else 60.0) != alone
 
 
-def test_the_hosts_work_is_done_beside_the_next_loop_but_for_evaluations_and_the_end(
+def test_host_work_overlaps_the_next_loop_except_for_evaluations_and_the_end(
     one_device: Cluster,
     data: DataSet,
     alone: TrainState,

@@ -126,7 +126,7 @@ def lease(bucket: Bucket, name: str, clock: Time | None = None) -> BucketLease:
     return BucketLease(DIRECTORY, bucket, holder(name), time.now, time.sleep)
 
 
-def test_the_second_trainer_is_told_who_trains_there(bucket: Bucket, time: Time) -> None:
+def test_the_second_trainer_learns_who_holds_the_directory(bucket: Bucket, time: Time) -> None:
     first = lease(bucket, "a")
     first.acquire()
     time.meanwhile = first.renew
@@ -143,7 +143,7 @@ def test_the_lease_of_a_dead_holder_is_taken_after_a_minute(bucket: Bucket, time
     assert 60 < time.now() - begun < 65
 
 
-def test_a_lease_that_was_given_back_is_free_at_once(bucket: Bucket, time: Time) -> None:
+def test_a_released_lease_is_free_at_once(bucket: Bucket, time: Time) -> None:
     first = lease(bucket, "a")
     first.acquire()
     first.release()
@@ -192,7 +192,7 @@ def test_the_loser_stops_before_its_next_write_and_says_who_holds_it(
     assert "vm-b" in bucket.object.summary["name"]
 
 
-def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
+def test_a_writer_is_refused_at_once_after_the_release(
     bucket: Bucket, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, renewals = lease(bucket, "a"), list[float]()
@@ -212,7 +212,7 @@ def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
             ask()
 
 
-def test_a_writer_that_is_left_after_the_release_of_a_local_folder_is_refused(
+def test_a_writer_is_refused_after_the_release_of_a_local_folder(
     tmp_path: Path,
 ) -> None:
     with hold(str(tmp_path)) as mine:
@@ -287,7 +287,7 @@ def test_a_deleted_lease_stops_its_holder(bucket: Bucket, time: Time) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
+def test_in_random_schedules_two_trainers_never_write_at_once(seed: int) -> None:
     """Ten trainers whose clocks are hours apart pause, lose their network and die by chance."""
     chance, time = random.Random(seed), Time()
     bucket = Bucket(time)
@@ -360,7 +360,7 @@ def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
+def test_a_lock_on_a_removed_lease_file_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = LocalLease(str(tmp_path), holder("a"))

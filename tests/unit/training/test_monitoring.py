@@ -28,9 +28,8 @@ from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import StepTimes
-from tpu_training.monitoring.model_summaries import ModelSummaries, draw_grid
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.summaries import ModelSummaries, Summaries, draw_grid
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -118,7 +117,7 @@ def test_the_loop_counts_how_long_it_waits_for_its_input(cluster: Cluster) -> No
     assert 0.0 < waited(source(None), 4) < 0.2
 
 
-def test_summaries_need_no_operation_which_would_run_on_the_worker_of_a_connected_job(
+def test_summaries_are_written_by_this_process_not_the_worker(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     operations: list[str] = []
@@ -144,7 +143,7 @@ def test_summaries_need_no_operation_which_would_run_on_the_worker_of_a_connecte
     assert values["weights"][0].metadata.plugin_data.plugin_name == "histograms"
 
 
-def test_summaries_reach_the_file_every_half_minute_as_a_bucket_is_slow(tmp_path: Path) -> None:
+def test_summaries_are_flushed_every_half_minute(tmp_path: Path) -> None:
     now = 0.0
     summaries = Summaries(str(tmp_path), clock=lambda: now)
     for step in range(2):
@@ -189,7 +188,7 @@ def test_a_profile_of_this_process_is_a_file_for_tensorboard(
     assert len(list((tmp_path / "plugins" / "profile").glob("*/*.xplane.pb"))) == 1
 
 
-def test_a_worker_that_can_not_be_profiled_does_not_end_the_training(
+def test_a_failed_profile_does_not_end_the_training(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def silent(*_: object) -> None:

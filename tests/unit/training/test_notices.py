@@ -68,7 +68,7 @@ class Looks:
         ((0, None, 2), True),
     ],
 )
-def test_a_notice_of_the_tpus_machine_saves_and_never_ends(
+def test_a_notice_of_the_tpus_machine_saves_and_does_not_end_the_job(
     found: tuple[int | None, ...], saves: bool
 ) -> None:
     looks: Any = Looks(*found)
@@ -137,7 +137,7 @@ def test_checkpoints_follow_youngs_formula_from_measured_cost() -> None:
     assert third == pytest.approx(second, rel=0.01)
 
 
-def test_the_interval_is_told_with_the_unit_of_a_number_in_its_place(
+def test_the_checkpoint_interval_is_logged_with_its_unit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

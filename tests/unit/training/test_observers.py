@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.test_monitoring import read_events
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.job.job import Job, check_local_files
 from tpu_training.job.run import create_observers, peak_flops
@@ -23,8 +23,7 @@ from tpu_training.loop.callbacks import Callback, LoopReport, started
 from tpu_training.loop.graph import flops_of, repeat
 from tpu_training.models.params import Params
 from tpu_training.monitoring.measurements import Utilisation
-from tpu_training.monitoring.summaries import Summaries
-from tpu_training.monitoring.trackers import Tracker
+from tpu_training.monitoring.summaries import Summaries, Tracker
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -194,7 +193,7 @@ CURVES = {
         ),
     ],
 )
-def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_goes_on_with_its_run(
+def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_continues_its_run(
     kind: str, first: Any, second: Any, killed: Any, whole: Any, library: Library, tmp_path: Path
 ) -> None:
     def tracker() -> Tracker:
@@ -217,7 +216,7 @@ def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_goes_on_with_i
     assert library.calls == [*second(str(tmp_path)), *curves, whole]
 
 
-def test_a_tracker_that_fails_later_ends_no_training_one_that_never_answers_does(
+def test_only_a_tracker_that_never_answers_ends_the_training(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = Tracker("mlflow", str(tmp_path), {"seed": 1})
@@ -248,9 +247,7 @@ def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
     assert flops_of(graph) == 2 * (einsum + matmul + flat + depthwise + inner)
 
 
-def test_the_share_of_the_peak_is_that_of_all_loops_but_the_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mfu_leaves_out_the_first_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     summaries = Summaries(str(tmp_path))
     speed = Utilisation(summaries, peak=1e11)
     with caplog.at_level(logging.INFO):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "training" / "docs").glob("*.md"))

@@ -32,7 +32,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
     assert caplog.text == ""
 
 
-def test_anything_else_gets_a_line_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_terminal_each_loop_logs_a_line(caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     progress = Progress(64, stream)
     with caplog.at_level(logging.INFO, "tpu_training"):
@@ -53,3 +53,7 @@ def test_a_log_line_takes_the_place_of_the_bar() -> None:
     assert lines[0].endswith("a quarter\r\x1b[Kcheckpoint: saved")
     assert lines[1].startswith("\r\x1b[K")
     assert lines[1].endswith("a half")
+
+
+def test_log_lines_need_no_python_newer_than_3_10() -> None:
+    assert not hasattr(TerminalHandler, "__orig_bases__"), "StreamHandler[TextIO] is of 3.11"

@@ -62,7 +62,7 @@ assert not {"tensorflow", "numpy"} & set(sys.modules), "loaded"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_every_name_is_found_where_it_is_said_to_be_and_has_its_type_in_the_stub() -> None:
+def test_every_public_name_exists_and_has_its_type_in_the_stub() -> None:
     stub = Path(tpu_training.__file__).with_suffix(".pyi").read_text()
     for name in dir(tpu_training):
         assert getattr(tpu_training, name) is not None
@@ -85,7 +85,7 @@ def test_the_pages_example_has_at_most_forty_lines_and_learns(
     assert (tmp_path / "results" / "report.json").is_file()
 
 
-def test_a_second_call_goes_on_and_hands_back_course_and_figures(
+def test_a_second_fit_call_resumes_and_returns_history_and_metrics(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     arrays = ARRAYS | {"validation": (IMAGES[30:40], CLASSES[30:40])}
@@ -102,7 +102,7 @@ def test_a_second_call_goes_on_and_hands_back_course_and_figures(
     assert np.mean(said == CLASSES[40:]) == pytest.approx(second.metrics["test_accuracy"])
 
 
-def test_what_is_predicted_is_what_the_reported_model_says_batch_by_batch(
+def test_predictions_match_the_reported_model_batch_by_batch(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     import tensorflow as tf
@@ -132,7 +132,7 @@ def test_what_is_predicted_is_what_the_reported_model_says_batch_by_batch(
         result.predict(IMAGES / 255.0)
 
 
-def test_a_task_that_makes_its_input_predicts_from_features_as_they_are_in_the_data(
+def test_a_task_that_makes_its_input_predicts_from_raw_features(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     texts = RANDOM.integers(1, 9, (60, 6))
@@ -143,7 +143,7 @@ def test_a_task_that_makes_its_input_predicts_from_features_as_they_are_in_the_d
     assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
 
 
-def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
+def test_a_process_connects_to_a_target_once_and_again_after_its_worker_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tpu_training.cluster import cluster
@@ -170,7 +170,7 @@ def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
     assert len(made) == 4
 
 
-def test_the_job_is_the_command_lines_to_the_bit(
+def test_fit_matches_the_command_line_bit_for_bit(
     fit: Callable[..., tpu_training.Result], run_here: Callable[..., None], tmp_path: Path
 ) -> None:
     data = str(tmp_path / "data")
@@ -228,7 +228,7 @@ def test_callbacks_are_called_between_loops(
         ),
     ],
 )
-def test_what_is_wrong_is_said_before_the_job_begins(
+def test_problems_are_reported_before_the_job_begins(
     tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     given: dict[str, Any] = {
@@ -243,7 +243,7 @@ def test_what_is_wrong_is_said_before_the_job_begins(
     assert not (tmp_path / "m" / "tensorboard").exists()
 
 
-def test_a_model_that_does_not_fit_is_told_with_its_line(
+def test_a_notebook_model_of_wrong_shapes_is_reported_with_its_line(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     def wrong(params: Any, spec: Any, seed: int) -> Any:

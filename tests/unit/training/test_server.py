@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from tpu_training.commands.serving import LOOPBACK
+from tpu_training.commands import LOOPBACK
 from tpu_training.serving import server
 from tpu_training.serving.server import RestApi
 

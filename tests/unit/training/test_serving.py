@@ -13,7 +13,7 @@ import requests
 import tensorflow as tf
 
 from tpu_training.__main__ import main
-from tpu_training.commands.serving import LOOPBACK
+from tpu_training.commands import LOOPBACK
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.data.text import Tokenizer
 from tpu_training.serving.export import export_saved_model

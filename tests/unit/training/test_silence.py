@@ -98,7 +98,7 @@ print(os.environ["TF_CPP_MIN_LOG_LEVEL"], logging.getLogger("tensorflow").level,
 """
 
 
-def test_fit_prints_each_line_once_and_nothing_of_libraries() -> None:
+def test_fit_prints_each_line_once_and_no_library_output() -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CPP")}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

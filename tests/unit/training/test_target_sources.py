@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.preprocessing import parse_examples

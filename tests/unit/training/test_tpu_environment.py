@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.__main__ import main
+from tpu_training import commands
+from tpu_training.__main__ import main, prepare
 from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.machine import (
@@ -21,8 +22,6 @@ from tpu_training.cluster.machine import (
     find_slice,
     installed_library,
 )
-from tpu_training.commands import doctor
-from tpu_training.commands.cli import prepare
 from tpu_training.errors import InputError
 from tpu_training.job import start
 
@@ -110,7 +109,7 @@ def test_before_tensorflow_is_imported_it_is_told_of_the_plug_in_or_kept_from_it
     assert seen_by_own_model(tmp_path, monkeypatch, machine, library, *arguments) == expected
 
 
-@pytest.mark.parametrize("command", ["compile", "data", "export", "predict", "serve", "tune"])
+@pytest.mark.parametrize("command", ["compile", "data", "export", "predict", "serve"])
 def test_a_command_that_does_not_train_leaves_the_tpu_to_the_training(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -138,7 +137,7 @@ def test_settings_that_keep_tensorflow_from_the_tpu_are_named_with_their_cure() 
         check_library({"TPU_LOAD_LIBRARY": "0"})
     with pytest.raises(InputError, match=r"^TF_PLUG.*='/lib/none.so' does not exist: unset it"):
         check_library({PLUG_IN_LIBRARY: "/lib/none.so"})
-    found = doctor.examine(None, None, None, {"TPU_LOAD_LIBRARY": "0"}, TPU_VM)
+    found = commands.examine(None, None, None, {"TPU_LOAD_LIBRARY": "0"}, TPU_VM)
     assert "TPU_LOAD_LIBRARY=0 keeps TensorFlow" in found.problems[0]
 
 
@@ -176,7 +175,7 @@ def test_another_worker_of_a_slice_does_not_train_and_says_which_does() -> None:
 def test_local_on_a_slice_is_refused_instead_of_waiting_for_the_other_hosts() -> None:
     with pytest.raises(InputError, match=r"^--tpu=local: this is worker 0 of a slice of 2 hosts"):
         choose_local(LocalTpu("--tpu", "--tpu says local"), HOST, split_cpu=False)
-    found = doctor.examine("local", None, None, {}, HOST)
+    found = commands.examine("local", None, None, {}, HOST)
     assert "--tpu=local: this is worker 0" in found.problems[0]
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, on_tpu
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
-from tpu_training.compile.refusals import accepts
+from tpu_training.compile.lowering import accepts
 from tpu_training.data.arrays import source_of_arrays
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data

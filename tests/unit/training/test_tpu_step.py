@@ -47,7 +47,7 @@ def step(loop: tf.Graph) -> tf.Graph:
     return body
 
 
-def test_no_byte_leaves_eight_cores_in_a_step(step: tf.Graph) -> None:
+def test_no_value_leaves_eight_cores_during_a_step(step: tf.Graph) -> None:
     assert bytes_that_leave(step) == 0
 
 
@@ -67,7 +67,7 @@ def test_loss_norm_accuracy_and_step_leave_the_cores_once_at_the_end_of_the_loop
     assert bytes_that_leave(loop) == 8 * (norms + loss + counts) + step + clock
 
 
-def test_all_that_the_host_wants_of_a_loop_is_one_tensor_as_each_is_a_round_trip(
+def test_a_loop_returns_one_tensor_to_save_round_trips(
     loop: tf.Graph,
 ) -> None:
     right_and_counted = 2

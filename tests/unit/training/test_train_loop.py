@@ -105,7 +105,7 @@ def test_a_batch_that_does_not_divide_into_parts_is_refused_with_sizes_that_woul
         params.part_batch_size(8)
 
 
-def test_a_moving_average_sees_all_replicas_and_parts_and_is_alike_on_all(
+def test_a_moving_average_covers_all_replicas_and_parts_and_is_equal_on_each(
     cluster: Cluster, data: DataSet
 ) -> None:
     model = learn(cluster, data, PROBE, 1, gradient_accumulation=2)
@@ -113,7 +113,7 @@ def test_a_moving_average_sees_all_replicas_and_parts_and_is_alike_on_all(
     assert len({float(copy) for copy in model.random.values}) == 1
 
 
-def test_random_numbers_are_others_each_step_and_the_same_when_a_step_is_done_again(
+def test_random_numbers_differ_by_step_and_repeat_when_a_step_is_repeated(
     one_device: Cluster, data: DataSet
 ) -> None:
     first, again, other_step, other_seed = (
@@ -131,9 +131,7 @@ def test_the_same_seed_gives_the_same_bits_on_one_device(
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_python_over_tensors_is_compiled_in_users_own_models_only_as_it_takes_its_time(
-    one_device: Cluster, data: DataSet
-) -> None:
+def test_autograph_runs_for_user_models_only(one_device: Cluster, data: DataSet) -> None:
     built_in = dataclasses.replace(PROBE, create_model=lambda *_: Branches(10))
     own = dataclasses.replace(built_in, own=True)
     assert learn(one_device, data, own, 1).mean.numpy() == pytest.approx(3 / 28, rel=0.05)

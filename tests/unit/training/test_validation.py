@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.commands.cli import parse
+from tpu_training.__main__ import parse
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.inspection import without_corrupt_records
 from tpu_training.data.manifest import VALIDATION
@@ -103,7 +103,7 @@ def test_skipped_records_do_not_change_which_others_are_held_out(
     assert not seen & set(CHOSEN)
 
 
-def test_a_tenth_is_held_out_where_evaluations_between_the_loops_have_no_other_set(
+def test_a_tenth_is_held_out_if_evaluations_have_no_other_split(
     numbered: DataSet,
 ) -> None:
     manifest = numbered.manifest

@@ -9,29 +9,20 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import tensorflow as tf
 
+import tpu_training.checkpoints.reader as reader
 from tpu_training.checkpoints.lease import Lease, NoLease
-from tpu_training.checkpoints.reader import (
-    ANOTHER_DIRECTORY,
-    Best,
-    JobRecord,
-    best_of,
-    checkpoint_paths,
-    has_averages,
-    newest_whole,
-    restore,
-)
+from tpu_training.checkpoints.reader import Best, JobRecord
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import CheckpointError, DivergedError, LeaseError
 from tpu_training.models.params import Params
-from tpu_training.models.task import Task
 
 # A checkpoint that differs in one of these would fit only by accident: an optimizer's moments are
 # those of the variables that are trained.
@@ -44,25 +35,6 @@ _CHUNK_BYTES = 8 << 20
 logger = logging.getLogger(__name__)
 
 
-class _Average(Protocol):
-    def reset(self) -> None: ...
-
-
-class _State(Protocol):
-    """What is saved of a TrainState. `average` are the averaged weights, if there are any."""
-
-    @property
-    def model(self) -> tf.Module: ...
-    @property
-    def optimizer(self) -> tf.Module: ...
-    @property
-    def average(self) -> _Average | None: ...
-    @property
-    def step(self) -> tf.Variable: ...
-    @property
-    def task(self) -> Task: ...
-
-
 class Checkpoints:
     """The checkpoints of one job.
 
@@ -73,13 +45,16 @@ class Checkpoints:
     def __init__(
         self,
         model_dir: str,
-        state: _State,
+        state: Any,
         record: JobRecord,
         keep: int,
         cluster: Cluster,
         lease: Lease | None = None,
     ) -> None:
-        """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`."""
+        """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`.
+
+        `state` is a TrainState, of a floor above this one: model, optimizer, step, task, average.
+        """
         self._lease = lease or NoLease()
         folder = model_dir.rstrip("/")
         self.directory = f"{folder}/checkpoints"
@@ -112,11 +87,12 @@ class Checkpoints:
 
     def save(self, step: int) -> None:
         """Save the state of `step` in the background; see CheckpointWriter.save."""
-        self._writer.save(self.directory, step, self._note)
 
-    def _note(self, step: int) -> None:
-        self.saved_step = step
-        self.copied(step, self._writer.copy.model)
+        def done(step: int) -> None:
+            self.saved_step = step
+            self.copied(step, self._writer.copy.model)
+
+        self._writer.save(self.directory, step, done)
 
     def keep_best(self, step: int, figures: Mapping[str, float]) -> Best:
         """Save the state of `step` when its `figures` are the best yet; return the best ones."""
@@ -144,56 +120,57 @@ class Checkpoints:
         Raises:
             CheckpointError: The checkpoint belongs to another model.
         """
-        path = newest_whole(self.directory)
+        path = reader.newest_whole(self.directory)
         if path:
             self.saved_step = int(path.rpartition("-")[2])
             self._refuse_another_identity(path)
-            self._restore(path)
-            if had := self._had(path):
+            differences = self.record.differences(path)
+            # Of the model's own parameters, on which shapes depend, an error names the old values.
+            own = [d for d in differences if d.partition("=")[0] not in Params.__dataclass_fields__]
+            self._restore(path, _trained_with(own))
+            if differences:
                 logger.warning(
-                    "checkpoint: %s %s; training continues with the new values", path, had
+                    "checkpoint: %s %s; training continues with the new values",
+                    path,
+                    _trained_with(differences),
                 )
             # The best checkpoint may be newer than the last regular one.
             best = tf.train.latest_checkpoint(self._best_directory)
-            self.record.best = best_of(best) if best else None
+            self.record.best = reader.best_of(best) if best else None
         return path
 
-    def _restore(self, path: str) -> None:
-        """Restore `path`; an average that is not there starts with the restored weights."""
-        begins = self._average is not None and not has_averages(path)
+    def _restore(self, path: str, hint: str) -> None:
+        """Restore `path`; an average that it lacks starts with the restored weights."""
+        begins = self._average is not None and not reader.has_averages(path)
         checkpoint = self._without_average if begins else self._checkpoint
-        restore(checkpoint, path, self._cluster.this_process, self._shaped(path))
+        reader.restore(checkpoint, path, self._cluster.this_process, hint)
         if self._average is not None and begins:
             self._average.reset()
 
     def describe_latest(self) -> str:
         """Describe the checkpoint from which a restart would continue."""
-        paths = checkpoint_paths(self.directory)
+        paths = reader.checkpoint_paths(self.directory)
         if not paths:
             return "no checkpoint was saved yet"
         return f"the last checkpoint, {paths[0]}, stays as it is"
 
-    def _had(self, path: str) -> str:
-        differences = self.record.differences(path)
-        return f"was trained with {', '.join(differences)}" if differences else ""
-
-    def _shaped(self, path: str) -> str:
-        """Say which of the model's own parameters, on which shapes depend, have changed."""
-        changed = (had.partition("=") for had in self.record.differences(path))
-        own = ["".join(had) for had in changed if had[0] not in Params.__dataclass_fields__]
-        return f"was trained with {', '.join(own)}" if own else ""
-
     def _refuse_another_identity(self, path: str) -> None:
-        if any(had.startswith(_IDENTITY) for had in self.record.differences(path)):
+        differences = self.record.differences(path)
+        if any(had.startswith(_IDENTITY) for had in differences):
             raise CheckpointError(
-                f"{path} belongs to another model: it {self._had(path)}; {ANOTHER_DIRECTORY}"
+                f"{path} belongs to another model: it {_trained_with(differences)}; "
+                f"{reader.ANOTHER_DIRECTORY}"
             )
         if had := self.record.has_seen_more(path):
             fraction = self.record.params["validation_fraction"]
             raise CheckpointError(
                 f"--validation_fraction={fraction:g}: {path} {had}, so it has learned from what "
-                f"would now be held out; give the same values, or {ANOTHER_DIRECTORY}"
+                f"would now be held out; give the same values, or {reader.ANOTHER_DIRECTORY}"
             )
+
+
+def _trained_with(differences: Sequence[str]) -> str:
+    return f"was trained with {', '.join(differences)}" if differences else ""
 
 
 class CheckpointWriter:
@@ -350,21 +327,23 @@ class CheckpointFolder:
         """Write `checkpoint` as the one of `step`; return its path. Raises TensorFlow's errors."""
         if self._kept is None:
             tf.io.gfile.makedirs(self._directory)
-            self._kept = [os.path.basename(path) for path in checkpoint_paths(self._directory)]
-            self._kept.reverse()
+            paths = reader.checkpoint_paths(self._directory)
+            self._kept = [os.path.basename(path) for path in reversed(paths)]
             self._delete_halves(self._kept)
-        with tempfile.TemporaryDirectory(prefix="checkpoint-") as here:
-            local = tf.train.CheckpointManager(checkpoint, here, max_to_keep=1)
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
+            local = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
             name = os.path.basename(local.save(checkpoint_number=step, options=options))
-            files = [file for file in os.listdir(here) if file.startswith(f"{name}.")]
-            self._take_in(here, sorted(files, key=lambda file: file.endswith(".index")))
+            files = [file for file in os.listdir(folder) if file.startswith(f"{name}.")]
+            self._take_in(folder, sorted(files, key=lambda file: file.endswith(".index")))
         kept = [*(other for other in self._kept if other != name), name]
         outdated, self._kept = kept[: -self._keep], kept[-self._keep :]
         self._confirm()
         self._write_state(self._kept)
         for old in outdated:
             self._confirm()
-            self._delete(old)
+            # The index first, so that an interrupted deletion leaves no valid checkpoint.
+            for file in sorted(tf.io.gfile.glob(f"{self._directory}/{old}.*"), reverse=True):
+                self._remove(os.path.basename(file))
         return f"{self._directory}/{name}"
 
     def _take_in(self, source: str, files: list[str]) -> None:
@@ -401,11 +380,6 @@ class CheckpointFolder:
             if data and data[1] not in whole:
                 self._confirm()
                 self._remove(file)
-
-    def _delete(self, name: str) -> None:
-        """Delete the index first, so that an interrupted deletion leaves no valid checkpoint."""
-        for file in sorted(tf.io.gfile.glob(f"{self._directory}/{name}.*"), reverse=True):
-            self._remove(os.path.basename(file))
 
     def _remove(self, file: str) -> None:
         with suppress(tf.errors.NotFoundError):

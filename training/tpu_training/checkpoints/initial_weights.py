@@ -1,4 +1,8 @@
-"""Start a training with weights from elsewhere: read them, map their names, assign them."""
+"""Start a training with weights from elsewhere: read them, map their names, assign them.
+
+Files come from the internet, so nothing in them is executed: no pickles, no HDF5 links to other
+files, no archives that unpack to many times their size.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ Array = npt.NDArray[Any]
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 # What checkpoints hold next to weights: an optimizer's moments, and TensorFlow's own notes.
 _NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
-_OURS = "model/"
+_MODEL = "model/"
 _ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
 _WEIGHTS = "model.weights.h5"
 # Compression hardly makes weights smaller. Small files may announce what they like.
@@ -69,11 +73,12 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
     """
     if not params.init_from:
         return None
-    if is_for_keras(params.init_from, model) and not params.init_map:
+    keras = isinstance(model, KerasModule) and params.init_from.endswith(_ENDINGS)
+    if keras and not params.init_map:
         return _loaded_by_keras(cluster, params.init_from, model)
     stored = read_weights(params.init_from)
-    ours = map_names(params.init_map, stored)
-    weights = {name: stored[theirs] for theirs, name in ours.items()}
+    mapped = map_names(params.init_map, stored)
+    weights = {name: stored[theirs] for theirs, name in mapped.items()}
     variables = dict(_named(model))
     misfits = {name: _misfit(name, variable, weights) for name, variable in variables.items()}
     fresh = {name: reason for name, reason in misfits.items() if reason}
@@ -86,8 +91,10 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
         )
     with cluster.on_loop_device():
         for name in matched:
-            variables[name].assign(_value(name, variables[name], weights[name]))
-    unused = sorted(theirs for theirs in stored if ours.get(theirs) not in variables)
+            value, order = weights[name].read(), _order(name, weights[name])
+            value = np.transpose(value, order) if order else value
+            variables[name].assign(value.astype(variables[name].dtype.as_numpy_dtype))
+    unused = sorted(theirs for theirs in stored if mapped.get(theirs) not in variables)
     loaded = Loaded(matched, fresh, unused)
     _log(params.init_from, loaded)
     return loaded
@@ -101,14 +108,14 @@ def _loaded_by_keras(cluster: Cluster, path: str, model: tf.Module) -> Loaded:
             f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
             f"{some(names)}"
         )
-    reason = "not there, or of another shape"
-    fresh = {name: reason for name in names if name not in found}
+    fresh = {name: "not there, or of another shape" for name in names if name not in found}
     loaded = Loaded([name for name in names if name in found], fresh, [])
     _log(path, loaded)
     return loaded
 
 
 def _log(path: str, loaded: Loaded) -> None:
+    """Say what did not match: a misspelt map would train a head on random weights unnoticed."""
     count = len(loaded.matched) + len(loaded.fresh)
     logger.info("init: %d of %d variables from %s", len(loaded.matched), count, path)
     if loaded.fresh:
@@ -128,19 +135,10 @@ def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> 
     """Return why the variable `name` can't have a weight of the file; "" where it can."""
     if name not in weights:
         return "not there"
-    there, here = _shape(name, weights[name]), tuple(variable.shape)
-    return "" if there == here else f"here {here}, there {there}"
-
-
-def _shape(name: str, stored: Stored) -> tuple[int, ...]:
-    order = _order(name, stored)
-    return tuple(stored.shape[axis] for axis in order) if order else tuple(stored.shape)
-
-
-def _value(name: str, variable: tf.Variable, stored: Stored) -> Array:
-    value, order = stored.read(), _order(name, stored)
-    value = np.transpose(value, order) if order else value
-    return value.astype(variable.dtype.as_numpy_dtype)
+    stored, shape = weights[name], tuple(variable.shape)
+    order = _order(name, stored) or range(len(stored.shape))
+    found = tuple(stored.shape[axis] for axis in order)
+    return "" if found == shape else f"here {shape}, there {found}"
 
 
 def _order(name: str, stored: Stored) -> tuple[int, ...] | None:
@@ -176,6 +174,7 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return (theirs, ours) of each rule of --init_map, or of the file that it names."""
     if text.endswith(_FILES):
         content: Mapping[str, object] = read_mapping(text, "--init_map")
         return [(str(theirs), str(ours or "")) for theirs, ours in content.items()]
@@ -220,13 +219,13 @@ def read_weights(path: str) -> Mapping[str, Stored]:
     Raises:
         InputError: There is nothing of a form that can be read.
     """
-    endings = {
+    readers: dict[str, Callable[[bytes], dict[str, Stored]]] = {
         ".safetensors": _safetensors,
         ".h5": _keras_weights,
         ".hdf5": _keras_weights,
-        ".keras": _keras_model,
+        ".keras": lambda content: _keras_weights(unpack_keras(content)),
     }
-    for ending, read in endings.items():
+    for ending, read in readers.items():
         if path.endswith(ending):
             return _read_file(path, read)
     prefix = _checkpoint_in(path.rstrip("/"))
@@ -264,10 +263,6 @@ def _safetensors(content: bytes) -> dict[str, Stored]:
     return {name.replace(".", "/"): _in_memory(value, torch) for name, value in values.items()}
 
 
-def _keras_model(content: bytes) -> dict[str, Stored]:
-    return _keras_weights(unpack_keras(content))
-
-
 def _keras_weights(content: bytes) -> dict[str, Stored]:
     library = require("h5py", "h5py", "cpu", "--init_from=….h5")
     found: dict[str, Stored] = {}
@@ -302,19 +297,15 @@ def _checkpoint(prefix: str) -> dict[str, Stored]:
         for key, shape in shapes.items()
         if not key.startswith(_NO_WEIGHTS) and ".OPTIMIZER_SLOT" not in key
     }
-    ours = {key.removeprefix(_OURS): found[key] for key in found if key.startswith(_OURS)}
+    # Of a checkpoint of this trainer the model alone, with averaged weights where it has them.
+    model = {key.removeprefix(_MODEL): found[key] for key in found if key.startswith(_MODEL)}
     for name, key in averaged_keys(shapes).items():
-        ours[name] = found[key.removesuffix(_VALUE)]
-    return ours or found
+        model[name] = found[key.removesuffix(_VALUE)]
+    return model or found
 
 
 def _in_memory(value: Array, torch: bool = False) -> Stored:
     return Stored(value.shape, lambda: value, torch)
-
-
-def is_for_keras(path: str, model: tf.Module) -> bool:
-    """Return whether `path` is a file of Keras and `model` a model of Keras."""
-    return isinstance(model, KerasModule) and path.endswith(_ENDINGS)
 
 
 def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
@@ -325,7 +316,7 @@ def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
     """
     variables = {name: each for name, each in variable_paths(model) if each.dtype.is_floating}
     first = {name: variable.numpy() for name, variable in variables.items()}
-    # Keras does not say what it left alone: that still is no number afterwards.
+    # Keras does not say what it left alone: that is still NaN afterwards.
     for variable in variables.values():
         variable.assign(tf.fill(variable.shape, tf.constant(np.nan, variable.dtype)))
     loaded: set[str] = set()
@@ -345,8 +336,8 @@ def _load(path: str, model: Any) -> None:
     options = {"by_name": True} if ending in (".h5", ".hdf5") else {}
     if files.size(path) is None:
         raise InputError(f"--init_from={path}: there is no such file")
-    with tempfile.TemporaryDirectory(prefix="weights-") as here, warnings.catch_warnings():
-        local = Path(here, f"given{ending}")
+    with tempfile.TemporaryDirectory(prefix="weights-") as folder, warnings.catch_warnings():
+        local = Path(folder, f"given{ending}")
         content = files.read_bytes(path)
         local.write_bytes(content)
         try:

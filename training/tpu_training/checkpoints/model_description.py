@@ -1,4 +1,8 @@
-"""`model.json`: the description from which a model directory's model can be rebuilt."""
+"""`model.json`: the description from which a model directory's model can be rebuilt.
+
+A checkpoint has weights by name and no code. `export` takes the model, its parameters and its task
+from here, and a training that is started again compares its data and task with those of before.
+"""
 
 import dataclasses
 import json
@@ -92,7 +96,10 @@ def describe_model(
     data: str,
     class_names: tuple[str, ...] = (),
 ) -> ModelDescription:
-    """Describe the model that is about to be trained, with its changed parameters only."""
+    """Describe the model that is about to be trained, with its changed parameters only.
+
+    A later release may have other defaults, which then count: only what was asked for is kept.
+    """
     usual = dataclasses.asdict(build_params({"optimizer": params.optimizer}, (), kind=type(params)))
     given = dataclasses.asdict(params)
     changed = {name: value for name, value in given.items() if value != usual[name]}

@@ -37,18 +37,11 @@ _ESCAPED = re.compile(r"\.(.)")
 # The key of the tf.train.Checkpoint's object `record`.
 _TENSOR = "record/.ATTRIBUTES/py_state"
 # Parameters that may change between two starts of the same training.
-_HARMLESS = (
-    "connect_tries",
-    "connect_interval",
-    "local_devices",
-    "hang_timeout",
-    "evaluation_batch_size",
-    "evaluation_interval",
-    "patience",
-    "keep_checkpoints",
-    "checkpoint_interval",
+_HARMLESS = {
+    *("connect_tries", "connect_interval", "local_devices", "hang_timeout", "patience"),
+    *("evaluation_batch_size", "evaluation_interval", "keep_checkpoints", "checkpoint_interval"),
     "steps_per_loop",
-)
+}
 # step, loss and metrics of the best evaluation
 Best = dict[str, float]
 Value = bool | int | float | str | None
@@ -99,7 +92,10 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str =
 
 
 def _why_not_whole(path: str) -> str | None:
-    """Read every tensor, which verifies their checksums; return the first problem."""
+    """Read every tensor, which verifies their checksums; return the first problem.
+
+    Errors of the network are raised: skipping a checkpoint for them would lose its progress.
+    """
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():
@@ -141,7 +137,10 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The model's name, its parameters, the best evaluation so far, and the job's history."""
+    """The model's name, its parameters, the best evaluation so far, and the job's history.
+
+    It is part of the checkpoint, and so as whole as the weights that it describes.
+    """
 
     def __init__(self, model: str, params: Params) -> None:
         super().__init__()

@@ -4,8 +4,7 @@ Other programs read what was found by `cached`, which neither compiles nor loads
 """
 
 from tpu_training.compile.answer import Answer
-from tpu_training.compile.request import read_manifest
-from tpu_training.compile.session import cached, cached_job
+from tpu_training.compile.session import cached, cached_job, read_manifest
 from tpu_training.compile.table import largest_batch, misfit
 from tpu_training.data.manifest import Manifest
 

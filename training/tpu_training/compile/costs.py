@@ -1,15 +1,17 @@
-"""What one step costs by the optimized program: operations, traffic, padding, collectives."""
+"""What one step costs by the optimized program: operations, traffic, padding, collectives.
 
-from __future__ import annotations
+Counted as XLA's own cost analysis does, but for the tiles of a TPU's memory, which make arrays
+longer, and for loops, whose bodies count as often as they run.
+"""
 
 import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from tpu_training.compile.answer import Costs, Padding
 from tpu_training.compile.hlo import Computation, Instruction, Module, Operand, Origins, Shape
-from tpu_training.compile.result import Costs, Padding
 
 _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
@@ -33,13 +35,12 @@ def count_costs(module: Module, origins: Origins) -> Costs:
         moved_bytes += times * sum(shape.tiled_bytes for shape in shapes)
         padding.add(instruction, shapes, times)
         if _COLLECTIVE.fullmatch(instruction.opcode):
-            collective += times * _operand_bytes(computation, instruction)
+            for operand in instruction.operands:
+                collective += times * sum(one.bytes for one in computation.shapes_of(operand))
         if _REMAT.search(instruction.name) and instruction.opcode not in _NO_WORK:
             remat.add(instruction.name)
-    return Costs(
-        flops, float(moved_bytes), float(padding.bytes), padding.causes(origins), collective,
-        len(remat),
-    )  # fmt: skip
+    causes = padding.causes(origins)
+    return Costs(flops, float(moved_bytes), float(padding.bytes), causes, collective, len(remat))
 
 
 def count_cycles(module: Module) -> int | None:
@@ -55,25 +56,12 @@ def count_cycles(module: Module) -> int | None:
     return sum(found) if found else None
 
 
-def count_custom_calls(module: Module) -> int:
-    """Return the number of custom calls, each of which takes 1 from the cost analysis' sums.
-
-    Those that only allocate take nothing.
-    """
-    return sum(
-        instruction.opcode == "custom-call" and "AllocateBuffer" not in instruction.attributes
-        for computation in module.computations.values()
-        for instruction in computation.instructions.values()
-    )
-
-
-def _operand_bytes(computation: Computation, instruction: Instruction) -> int:
-    shapes = (computation.shapes_of(operand) for operand in instruction.operands)
-    return sum(shape.bytes for operand in shapes for shape in operand)
-
-
 class _PaddingCount:
-    """Sums the traffic that is padding, by the dimension that grew."""
+    """Sums the traffic that is padding, by the dimension that grew.
+
+    A cause is a pair of sizes, such as 100 padded to 104: one change of the model, such as another
+    batch size, mends it wherever it occurs.
+    """
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -87,8 +75,8 @@ class _PaddingCount:
             for size, padded, share in shape.padded_dims() if wasted else ():
                 self._by_cause[size, padded] += math.floor(wasted * share)
                 known = self._greatest.get((size, padded), (0.0, instruction))
-                here = (wasted * share, instruction)
-                self._greatest[size, padded] = max(known, here, key=lambda pair: pair[0])
+                part = (wasted * share, instruction)
+                self._greatest[size, padded] = max(known, part, key=lambda pair: pair[0])
 
     def causes(self, origins: Origins) -> tuple[Padding, ...]:
         return tuple(
@@ -97,36 +85,33 @@ class _PaddingCount:
         )
 
 
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
 # As far as the compiler knows and says it, which depends on its version.
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
-def executed(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
+def executed(
+    module: Module, computation: Computation | None = None, times: int = 1
+) -> Iterator[tuple[Computation, Instruction, int]]:
     """Yield each instruction that runs, with its computation and how often it does.
 
     Not the instructions inside fusions. A loop with an unknown count runs once, and of a
     conditional only the shortest branch: the result is a lower bound.
     """
-    yield from _run(module, module.entry, 1)
-
-
-def _run(
-    module: Module, computation: Computation, times: int
-) -> Iterator[tuple[Computation, Instruction, int]]:
+    computation = computation or module.entry
     for instruction in computation.instructions.values():
         yield computation, instruction, times
+        called, turns = [], times
         if instruction.opcode == "while":
-            count = trip_count(module, computation, instruction) or 1
-            for called in module.called(instruction, "body"):
-                yield from _run(module, called, times * count)
+            called = module.called(instruction, "body")
+            turns *= trip_count(module, computation, instruction) or 1
         elif instruction.opcode == "conditional":
-            if branches := _branches(module, instruction):
-                shortest = min(branches, key=lambda branch: len(branch.instructions))
-                yield from _run(module, shortest, times)
+            branches = [one for name in _BRANCHES for one in module.called(instruction, name)]
+            called = sorted(branches, key=lambda branch: len(branch.instructions))[:1]
         elif instruction.opcode in ("call", "async-start"):
-            for attribute in ("to_apply", "calls"):
-                for called in module.called(instruction, attribute):
-                    yield from _run(module, called, times)
+            called = [one for n in ("to_apply", "calls") for one in module.called(instruction, n)]
+        for one in called:
+            yield from executed(module, one, turns)
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
@@ -149,11 +134,6 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
         return None
     begin, step = _initial(computation, loop, counter), _step(body, counter)
     return None if begin is None or not step else max(0, -(-(end - begin) // step))
-
-
-def _branches(module: Module, instruction: Instruction) -> list[Computation]:
-    names = ("branch_computations", "true_computation", "false_computation")
-    return [called for name in names for called in module.called(instruction, name)]
 
 
 def _element(computation: Computation, operand: Operand) -> int | None:
@@ -202,11 +182,9 @@ def _source(computation: Computation, operand: Operand) -> Instruction | None:
     return instruction
 
 
-# Operations of matrix multiplications and convolutions are counted from their shapes, as XLA's cost
-# analysis does (xla/service/hlo_cost_analysis.cc): a multiplication and an addition are two, and
-# positions of a window in the padding do not count.
-
-_OPCODES = ("convolution", "dot")
+# --- Operations of matrix multiplications and convolutions are counted from their shapes, as XLA's
+# cost analysis does (xla/service/hlo_cost_analysis.cc): a multiplication and an addition are two,
+# and positions of a window in the padding do not count.
 
 
 def flops_of(module: Module, computation: Computation, instruction: Instruction) -> float:
@@ -216,7 +194,7 @@ def flops_of(module: Module, computation: Computation, instruction: Instruction)
             flops_of(module, fused, inner)
             for fused in module.called(instruction, "calls")
             for inner in fused.instructions.values()
-            if inner.opcode in (*_OPCODES, "fusion")
+            if inner.opcode in ("convolution", "dot", "fusion")
         )
     if instruction.opcode == "convolution":
         return _convolution(computation, instruction)
@@ -236,39 +214,34 @@ def _convolution(computation: Computation, instruction: Instruction) -> float:
     (left,), (right,) = (computation.shapes_of(operand) for operand in instruction.operands[:2])
     image, _, rest = instruction.attribute("dim_labels").partition("_")
     kernel, _, output = rest.partition("->")
+    found = re.search(r"\bwindow=\{([^{}]*)\}", instruction.attributes)
+    window = dict(part.split("=") for part in found[1].split()) if found else {}
     positions = 1
-    for number, window in enumerate(_windows(instruction)):
+    for number in range(len(window["size"].split("x")) if "size" in window else 0):
         digit = str(number)
         size = left.dims[image.index(digit)]
         results = instruction.shapes[0].dims[output.index(digit)]
-        positions *= window.positions(size, results)
+        positions *= _positions(window, number, size, results)
     batch = left.dims[image.index("b")] // int(instruction.attribute("batch_group_count") or 1)
     features = right.dims[kernel.index("i")] * right.dims[kernel.index("o")]
     return 2.0 * batch * features * positions
 
 
-class _Window:
-    """A convolution's window in one dimension."""
+def _positions(window: Mapping[str, str], number: int, size: int, results: int) -> int:
+    """Return how many pairs of a window's element and a result meet an element of the image.
 
-    def __init__(self, fields: dict[str, str], number: int) -> None:
-        def field(name: str, default: str) -> str:
-            values = fields.get(name, "").split("x")
-            return values[number] if values != [""] else default
+    `size` and `results` are those of the image and of the output in dimension `number`.
+    """
 
-        self._size = int(field("size", "1"))
-        self._stride = int(field("stride", "1"))
-        self._low = int(field("pad", "0_0").split("_")[0])
-        self._image_dilation = int(field("lhs_dilate", "1"))
-        self._dilation = int(field("rhs_dilate", "1"))
+    def field(name: str, default: str) -> str:
+        return window[name].split("x")[number] if name in window else default
 
-    def positions(self, size: int, results: int) -> int:
-        """Return how many pairs of a window's element and a result meet an element of the image."""
-        starts = range(-self._low, results * self._stride - self._low, self._stride)
-        last = (size - 1) * self._image_dilation
-        return sum(
-            _multiples(start, last, self._size, self._dilation, self._image_dilation)
-            for start in starts
-        )
+    stride, low = int(field("stride", "1")), int(field("pad", "0_0").split("_")[0])
+    dilation, image_dilation = int(field("rhs_dilate", "1")), int(field("lhs_dilate", "1"))
+    starts = range(-low, results * stride - low, stride)
+    last = (size - 1) * image_dilation
+    length = int(field("size", "1"))
+    return sum(_multiples(start, last, length, dilation, image_dilation) for start in starts)
 
 
 def _multiples(start: int, last: int, size: int, dilation: int, image_dilation: int) -> int:
@@ -288,15 +261,8 @@ def _multiples(start: int, last: int, size: int, dilation: int, image_dilation: 
     return max(0, (most - first) // period + 1)
 
 
-def _windows(instruction: Instruction) -> list[_Window]:
-    found = re.search(r"\bwindow=\{([^{}]*)\}", instruction.attributes)
-    fields = dict(part.split("=") for part in found[1].split()) if found else {}
-    dimensions = len(fields["size"].split("x")) if "size" in fields else 0
-    return [_Window(fields, number) for number in range(dimensions)]
-
-
-# Traffic is what instructions read from HBM, memory space 0, and write to it, in the tiles of the
-# TPU's memory. Of slices it is the part that they take, also inside fusions, as XLA counts it.
+# --- Traffic is what instructions read from HBM, memory space 0, and write to it, in the tiles of
+# the TPU's memory. Of slices it is the part that they take, also inside fusions, as XLA counts it.
 HBM = 0
 # These move no data, or what they run is counted itself.
 _FREE = re.compile(
@@ -309,15 +275,11 @@ _SLICES = ("slice", "dynamic-slice", "gather")
 
 def moved(module: Module, computation: Computation, instruction: Instruction) -> list[Shape]:
     """Return the arrays in HBM that an instruction reads or writes, each time that it does."""
-    if _FREE.fullmatch(instruction.opcode) or _moves_nothing(instruction):
+    only_named = instruction.attribute("custom_call_target").strip('"') in _NAMES_MEMORY
+    if _FREE.fullmatch(instruction.opcode) or only_named:
         return []
     shapes = [*_reads(module, computation, instruction), *_writes(module, computation, instruction)]
     return [shape for shape in shapes if shape.space == HBM]
-
-
-def _moves_nothing(instruction: Instruction) -> bool:
-    """Whether it only gives memory a name."""
-    return instruction.attribute("custom_call_target").strip('"') in _NAMES_MEMORY
 
 
 def _reads(module: Module, computation: Computation, instruction: Instruction) -> Iterator[Shape]:
@@ -327,7 +289,9 @@ def _reads(module: Module, computation: Computation, instruction: Instruction) -
     for number, operand in enumerate(instruction.operands):
         whole = computation.shapes_of(operand)
         if instruction.opcode == "fusion" and fused is not None:
-            yield from _read_inside(module, fused, number, whole)
+            # A fusion that takes nothing but slices of an operand reads no more than them.
+            parts = _parts(module, fused, number)
+            yield from whole if parts is None else _in_space(parts, whole)
         elif number == 0 and instruction.opcode in _SLICES:
             yield from _in_space(instruction.shapes, whole)
         elif number or instruction.opcode != "dynamic-update-slice":
@@ -344,14 +308,6 @@ def _writes(module: Module, computation: Computation, instruction: Instruction) 
         yield from _in_space(within.shapes_of(root.operands[1]), instruction.shapes)
     else:
         yield from instruction.shapes
-
-
-def _read_inside(
-    module: Module, fused: Computation, number: int, whole: tuple[Shape, ...]
-) -> Iterator[Shape]:
-    """Return what a fusion reads of an operand: the slices, if it takes nothing but slices."""
-    parts = _parts(module, fused, number)
-    yield from whole if parts is None else _in_space(parts, whole)
 
 
 def _parts(module: Module, fused: Computation, number: int) -> tuple[Shape, ...] | None:

@@ -1,11 +1,14 @@
-"""A module of optimized HLO from its text: shapes, instructions, and where they come from."""
+"""A module of optimized HLO from its text: shapes, instructions, and where they come from.
+
+The grammar is that of XLA's HloModule::ToString, as far as libtpu's dumps use it.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
@@ -13,7 +16,6 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^ +(ROOT )?%?([\w.\-]+) = (.*)$")
 _OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 _OPCODE = re.compile(r" ?([\w\-]+)\(")
-_CALLED = re.compile(r"\b(?:calls|body|condition|to_apply|branch_computations|\w+_computation)=")
 _NAMES = re.compile(r"%?([\w.\-]+)")
 
 
@@ -64,10 +66,6 @@ class Instruction:
         begin = self.attributes.find("metadata={")
         found = re.compile(rf'\b{name}=(?:"([^"]*)"|(\d+))').search(self.attributes, max(begin, 0))
         return (found[1] or found[2] or "") if found and begin >= 0 else ""
-
-    def calls_others(self) -> bool:
-        """Whether it names computations."""
-        return bool(_CALLED.search(self.attributes))
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def parse_module(text: str) -> Module:
             last = body[root] if root else list(body.values())[-1]
             computations[name] = Computation(name, body, last)
         elif name and (match := _INSTRUCTION.match(line)):
-            body[match[2]] = _parse_instruction(match[2], without_comments(match[3]))
+            body[match[2]] = _parse_instruction(match[2], _INDEX_COMMENT.sub("", match[3]))
             root = match[2] if match[1] else root
     if entry not in computations:
         raise ValueError("the text has no ENTRY computation")
@@ -142,11 +140,7 @@ def _parse_instruction(name: str, text: str) -> Instruction:
         raise ValueError(f"no instruction: {text[:80]}")
     close = _closing(text, opcode.end() - 1)
     return Instruction(
-        name,
-        opcode[1],
-        parse_shapes(text[:end]),
-        text[opcode.end() : close - 1],
-        text[close:],
+        name, opcode[1], parse_shapes(text[:end]), text[opcode.end() : close - 1], text[close:]
     )
 
 
@@ -160,20 +154,12 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def walk_back(computation: Computation, name: str) -> Iterator[Instruction]:
-    """Yield an instruction and its first operands, as far as the computation has them."""
-    instruction = computation.instructions.get(name)
-    while instruction is not None:
-        yield instruction
-        following = instruction.operands[0].name if instruction.operands else ""
-        instruction = computation.instructions.get(following)
-
-
-# type[dimensions]{minor to major:T(tile)(tile within a tile)S(memory space)}; dynamic dimensions
-# are written <=N.
+# --- Shapes: type[dimensions]{minor to major:T(tile)(tile within a tile)S(memory space)}. Dynamic
+# dimensions are written <=N.
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([^{}]*)\})?")
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
 _SPACE = re.compile(r"S\((\d+)\)")
+# The comments that number a long tuple's elements.
 _INDEX_COMMENT = re.compile(r"/\*.*?\*/")
 
 
@@ -223,11 +209,6 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     return tuple(_parse_array(*match.group(0, 1, 2, 3)) for match in _ARRAY.finditer(text))
 
 
-def without_comments(text: str) -> str:
-    """Return HLO without the comments that number a long tuple's elements."""
-    return _INDEX_COMMENT.sub("", text)
-
-
 @lru_cache(maxsize=4096)
 def _parse_array(text: str, kind: str, dims: str, layout: str | None) -> Shape:
     sizes = tuple(int(size.strip(" <=")) for size in dims.split(",") if size.strip())
@@ -266,6 +247,8 @@ def _bits(kind: str) -> int:
     return int(digits[0]) if digits else 0
 
 
+# --- Origins.
+
 # A framework's own files, as TensorFlow's framework/ops.py, which its HLO names for everything.
 _OF_FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # How MLIR's parser calls a text that it was given: libtpu reads it from memory.
@@ -285,13 +268,11 @@ class Origins:
     """Finds where instructions come from.
 
     Attributes:
-        sources: "FILE:LINE" by operation name, for HLO that names none of the user's files.
         arguments: The names of the entry computation's parameters.
         file: The name of the program's own file, to whose lines "-" belongs.
     """
 
     module: Module
-    sources: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] = ()
     file: str = ""
 
@@ -311,7 +292,7 @@ class Origins:
         if op in _NOT_SAID and known.opcode == "parameter":
             number = int(known.arguments)
             return (self.arguments[number] if number < len(self.arguments) else ""), ""
-        return op, self._line(known) or self.sources.get(op, "")
+        return op, self._line(known)
 
     @cached_property
     def _homes(self) -> Mapping[str, Computation]:
@@ -332,7 +313,8 @@ class Origins:
 
         A fusion that does not say it comes from where its result does; at last it is a parameter.
         """
-        for instruction in walk_back(computation, name):
+        instruction = computation.instructions.get(name)
+        while instruction is not None:
             named = instruction.metadata("op_name") not in _NOT_SAID
             if named or instruction.metadata("source_file"):
                 return instruction
@@ -341,6 +323,9 @@ class Origins:
             for fused in self.module.called(instruction, "calls"):
                 if known := self._first_known(fused, fused.root.name):
                     return known
+            # Its first operand, as far as the computation has it.
+            following = instruction.operands[0].name if instruction.operands else ""
+            instruction = computation.instructions.get(following)
         return None
 
     def _line(self, instruction: Instruction) -> str:
@@ -352,7 +337,11 @@ class Origins:
 
     @cached_property
     def _tables(self) -> _Tables:
-        return _read_tables(self.module.header)
+        header = self.module.header
+        names = header.partition("\nFileNames\n")[2].partition("\n\n")[0]
+        locations = {number: (file, line) for number, file, line in _LOCATION.findall(header)}
+        frames = {number: (location, parent) for number, location, parent in _FRAME.findall(header)}
+        return dict(_FILE.findall(names)), locations, frames
 
     def _frame(self, number: str) -> tuple[str, str]:
         """Return (file, line) of the innermost frame that is not the framework's."""
@@ -367,12 +356,3 @@ class Origins:
                 return name, line
             number = parent
         return "", ""
-
-
-def _read_tables(header: str) -> _Tables:
-    """Return the header's files, locations and frames by number."""
-    names = header.partition("\nFileNames\n")[2].partition("\n\n")[0]
-    files = dict(_FILE.findall(names))
-    locations = {number: (file, line) for number, file, line in _LOCATION.findall(header)}
-    frames = {number: (location, parent) for number, location, parent in _FRAME.findall(header)}
-    return files, locations, frames

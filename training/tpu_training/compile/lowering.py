@@ -1,33 +1,36 @@
-"""A job's training and evaluation steps as programs for a TPU's compiler.
+"""A job's training and evaluation steps as programs for a TPU's compiler, and what a TPU refuses.
 
-Each step is traced as one replica of a TPU runs it, and lowered to HLO by TensorFlow itself.
+Each step is traced as one replica of a TPU runs it, and lowered to HLO by TensorFlow itself. What
+can't be lowered is named with the line of the user's code that it comes from.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
+import site
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
+from tensorflow.python.framework import kernels
 
+import tpu_training
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.compile.refusals import (
-    Sources,
-    not_lowered,
-    refused,
-    refused_by_tpus,
-    untraceable,
-)
-from tpu_training.compile.result import Argument, ArgumentKind, Program
+from tpu_training.compile.answer import Argument, ArgumentKind, Program
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import TrainingError
+from tpu_training.errors import LoweringError, TrainingError
 from tpu_training.loop.evaluation import create_replica_evaluation
-from tpu_training.loop.optimizers import Optimizer
+from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state, total_steps
 from tpu_training.loop.step import Replica, Tensors, create_replica_step, create_step_sums
 from tpu_training.models.model import variable_paths
@@ -171,21 +174,17 @@ def lower(step: Step) -> Program:
         raise refused(step.name, found)
     module = hlo_pb2.HloModuleProto.FromString(hlo)
     use_default_generator(module)
-    _name_lines(module, Sources(graph))
+    sources = Sources(graph)
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            # The user's line; TensorFlow 2.19 writes one of its own.
+            file, _, line = sources.where(instruction.metadata.op_name).rpartition(":")
+            instruction.metadata.source_file = file
+            instruction.metadata.source_line = int(line or 0)
     arguments = arguments_of(step, module)
     return Program(step.name, module.SerializeToString(), "hlo", step.replicas, arguments)
 
 
-def _name_lines(module: Any, sources: Sources) -> None:
-    """Write the user's line into each instruction; TensorFlow 2.19 writes one of its own."""
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            file, _, line = sources.where(instruction.metadata.op_name).rpartition(":")
-            instruction.metadata.source_file = file
-            instruction.metadata.source_line = int(line or 0)
-
-
-_STAGE = "hlo_serialized"
 # TensorFlow's errors of what it can't compile.
 ERRORS = (tf.errors.OpError, ValueError, NotImplementedError)
 
@@ -193,13 +192,13 @@ ERRORS = (tf.errors.OpError, ValueError, NotImplementedError)
 def hlo_of(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     """Return the serialized HloModuleProto of a tf.function for arguments like `specs`.
 
-    The CPU stands in for the TPU, whose kernels TensorFlow's packages lack; see kernels.py.
+    The CPU stands in for the TPU, whose kernels TensorFlow's packages lack; see `has_kernel`.
     """
     generate = function.experimental_get_compiler_ir(*specs)
-    if "platform_name" in inspect.signature(generate).parameters:
-        hlo: bytes = generate(stage=_STAGE, platform_name="CPU")
-    else:
-        hlo = generate(stage=_STAGE, device_name="/device:CPU:0")
+    # TensorFlow has renamed the argument; the CPU is that of either.
+    named = "platform_name" in inspect.signature(generate).parameters
+    device = {"platform_name": "CPU"} if named else {"device_name": "/device:CPU:0"}
+    hlo: bytes = generate(stage="hlo_serialized", **device)
     return hlo
 
 
@@ -213,10 +212,10 @@ def can_reduce() -> bool:
 
     2.12 says: "CollectiveAssignGroupV2 is unsupported in the legacy TF2XLA bridge".
     """
-    number, value = (tf.TensorSpec((), dtype) for dtype in (tf.int32, tf.float32))
+    specs = [tf.TensorSpec((), dtype) for dtype in (tf.int32, tf.float32)]
     trial = tf.function(lambda number, value: sum_over(2, number, [value]), jit_compile=True)
     try:
-        hlo_of(trial, (number, value))
+        hlo_of(trial, specs)
     except ERRORS:
         return False
     return True
@@ -289,20 +288,13 @@ def _repair(computation: Any, numbers: _Numbers) -> int:
             instruction.rng_algorithm = _DEFAULT
             instruction.shape.tuple_shapes[0].dimensions[0] = _DEFAULT_WORDS
             generators.add(instruction.id)
-        if _is_new_state(instruction, generators):
+        is_state = instruction.opcode == "get-tuple-element" and instruction.tuple_index == 0
+        if is_state and instruction.operand_ids[0] in generators:
             instructions += _lengthened(instruction, numbers)
         instructions.append(instruction)
     del computation.instructions[:]
     computation.instructions.extend(instructions)
     return len(generators)
-
-
-def _is_new_state(instruction: Any, generators: set[int]) -> bool:
-    return (
-        instruction.opcode == "get-tuple-element"
-        and instruction.tuple_index == 0
-        and instruction.operand_ids[0] in generators
-    )
 
 
 def _shortened(words: Any, count: int, numbers: _Numbers) -> Any:
@@ -341,18 +333,20 @@ class _Input(NamedTuple):
 
 
 def arguments_of(step: Step, module: Any) -> tuple[Argument, ...]:
-    """Return the parameters of the HloModuleProto `module`, which was made from `step`."""
-    left = _inputs(step)
-    return tuple(_match(shape, left) for shape in module.host_program_shape.parameters)
+    """Return the parameters of the HloModuleProto `module`, which was made from `step`.
 
-
-def _match(shape: Any, left: Iterator[_Input]) -> Argument:
-    """Take the next input of this shape: constants among them have become part of the program."""
-    sizes = tuple(shape.dimensions)
-    for name, kind, its, dtype in left:
-        if its == sizes:
-            return Argument(name, kind, prod(sizes) * dtype.size)
-    return Argument("", "other", 0)
+    They have the order of the step's inputs, but for constants, which have become part of the
+    program: each parameter is the next input of its shape.
+    """
+    left, found = _inputs(step), []
+    for shape in module.host_program_shape.parameters:
+        sizes = tuple(shape.dimensions)
+        kept = next((given for given in left if given.shape == sizes), None)
+        if kept is None:
+            found.append(Argument("", "other", 0))
+        else:
+            found.append(Argument(kept.name, kept.kind, prod(sizes) * kept.dtype.size))
+    return tuple(found)
 
 
 def _inputs(step: Step) -> Iterator[_Input]:
@@ -372,7 +366,7 @@ def _inputs(step: Step) -> Iterator[_Input]:
 
 
 def _kinds(step: Step) -> Mapping[int, ArgumentKind]:
-    # An optimizer knows the weights that it changes, too.
+    """Return what variables are for, by id. An optimizer knows the weights that it changes, too."""
     return {
         **{id(variable): "optimizer" for variable in step.state.optimizer.variables},
         **{id(variable): "weights" for variable in step.state.model.trainable_variables},
@@ -383,15 +377,293 @@ def _kinds(step: Step) -> Mapping[int, ArgumentKind]:
 
 def _names(step: Step) -> dict[int, str]:
     names = {id(variable): path for path, variable in variable_paths(step.state.model)}
-    optimizer: Optimizer = step.state.optimizer
-    for variable, slots in zip(step.state.variables, optimizer.slots, strict=True):
+    slots = step.state.optimizer.slots
+    for variable, its in zip(step.state.variables, slots, strict=True):
         of = names.get(id(variable), variable.name)
-        for slot in slots:
-            names[id(slot)] = f"{slot.name.partition(':')[0]} of {of}"
-    for path, shadow in _shadows(step).items():
-        names[id(shadow)] = f"average of {path}"
-    return names
+        names |= {id(slot): f"{slot.name.partition(':')[0]} of {of}" for slot in its}
+    return names | {id(shadow): f"average of {path}" for path, shadow in _shadows(step).items()}
 
 
 def _shadows(step: Step) -> Mapping[str, tf.Variable]:
     return step.state.average.shadows if step.state.average else {}
+
+
+# --- What of a step a TPU refuses, and the line of the user's code that it comes from.
+
+_STEPS = {"train": "training step", "evaluate": "evaluation step"}
+_CONSTANT = re.compile(
+    r"Input (?P<input>\d+) to node `(?P<name>[^`]+)` with op (?P<type>\w+) must be a compile-time"
+)
+_NODE = re.compile(r"\{\{node (?P<name>[^}]+)\}\}")
+# TensorFlow's documentation of automatic outside compilation:
+# https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
+_CURE = (
+    "replace it, or move it to the input pipeline; on a TPU, TensorFlow refuses the step or leaves "
+    "the TPU for the host in each one"
+)
+_FIXED = "give it a size that does not depend on the data"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that a TPU does not take.
+
+    Attributes:
+        type: The type of the operation, such as ResizeBicubic; empty where it is not known.
+        where: "FILE:LINE" of the user's code, or "".
+        reason: What is wrong with it, as the rest of a sentence.
+        cure: What to do.
+    """
+
+    type: str
+    where: str
+    reason: str
+    cure: str
+
+    def __str__(self) -> str:
+        """Return a sentence without its full stop."""
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.type} {self.reason}".strip()
+
+
+def unsupported_operations(graph: tf.Graph) -> list[Refusal]:
+    """Return every operation of a step's `graph` that has no kernel for TPUs.
+
+    Among them may be some that do no harm, as nothing needs their results.
+    """
+    sources = Sources(graph)
+    found: dict[Refusal, None] = {}
+    for operation, reason in _without_kernel(graph):
+        # A gradient of the same type goes with its operation.
+        if operation.type not in {refusal.type for refusal in found} or not is_gradient(operation):
+            found[Refusal(operation.type, sources.where(operation.name), reason, _CURE)] = None
+    return list(found)
+
+
+def refused_by_tpus(graph: tf.Graph) -> list[Refusal]:
+    """Return the operations that XLA can compile for CPUs only.
+
+    Of some fifty kinds tried with libtpu 0.0.52, linear algebra, sorting and shapes with bounds
+    among them, those are the Fourier transforms of double precision alone.
+    """
+    sources = Sources(graph)
+    reason = "is in double precision, of which TPUs have no Fourier transform"
+    return [
+        Refusal(operation.type, sources.where(operation.name), reason, "use complex64 or float32")
+        for operation in operations(graph)
+        if operation.node_def.attr["Tcomplex"].type == tf.complex128.as_datatype_enum
+    ]
+
+
+def not_lowered(name: str, graph: tf.Graph, error: Exception) -> LoweringError:
+    """Return what to tell the user of TensorFlow's `error` on compiling the step called `name`."""
+    found = unsupported_operations(graph)
+    # Next to operations without a kernel, only this error is certainly a separate one.
+    if not found or _CONSTANT.search(str(error)):
+        found = [_explain(error, Sources(graph)), *found]
+    return refused(name, [*found, *refused_by_tpus(graph)])
+
+
+def refused(name: str, found: Sequence[Refusal]) -> LoweringError:
+    """Return the error that names all of `found` in the step called `name`."""
+    cures = "; ".join(dict.fromkeys(refusal.cure for refusal in found))
+    listed = "; ".join(map(str, found))
+    return LoweringError(f"the {_STEPS[name]} can't run on a TPU: {listed}; {cures}")
+
+
+def untraceable(name: str, error: Exception) -> LoweringError:
+    """Return what to tell the user of `error`, which the model raised on being traced."""
+    where = line_of_error(error)
+    place = f"{where}: " if where else ""
+    reason = " ".join(str(error).split("\n")[-1].split()) or "no message"
+    return LoweringError(
+        f"the {_STEPS[name]} can't be made a graph: {place}{type(error).__name__}: {reason}; "
+        "shapes and Python's own values must be known before the step runs"
+    )
+
+
+def _without_kernel(graph: tf.Graph) -> Iterator[tuple[tf.Operation, str]]:
+    for operation in operations(graph):
+        # A graph's arguments are operations in name only.
+        if operation.type == "Placeholder" or accepts(operation):
+            continue
+        types = ", ".join(sorted({tensor.dtype.name for tensor in operation.inputs}))
+        takes = f" that takes {types}" if has_kernel(operation.type) else ""
+        yield operation, f"has no kernel for TPUs{takes}"
+
+
+def _explain(error: Exception, sources: Sources) -> Refusal:
+    text = str(error)
+    if constant := _CONSTANT.search(text):
+        reason = f"needs its input {constant['input']} before the step runs, which computes it"
+        return Refusal(constant["type"], sources.where(constant["name"]), reason, _FIXED)
+    node = _NODE.search(text)
+    where = sources.where(node["name"]) if node else ""
+    reason = text.removeprefix("Failed getting HLO text: '").strip().split("\n")[0]
+    return Refusal("", where, reason, "change that line")
+
+
+_PACKAGE = Path(tpu_training.__file__).parent
+_ADAPTER, _NETWORKS = (str(_PACKAGE / "models" / name) for name in ("keras.py", "networks.py"))
+_HERE = str(Path(__file__).parent) + "/"
+# Folders of libraries, and names in angle brackets, such as <string>.
+_NOT_USERS = (
+    "<",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platlib", "purelib")),
+    *(f"{folder}/" for folder in site.getsitepackages()),
+    f"{Path(tf.__file__).parent}/",
+    f"{sys.prefix}/lib/",
+)
+# What AutoGraph makes of a user's function; the user's own frame comes next in the stack.
+_GENERATED = "__autograph_generated_file"
+_GRADIENT = "gradient_tape/"
+
+
+class Sources:
+    """The lines of code of a graph's operations, by the operations' names."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        """Look at `graph` and all functions in it."""
+        self._operations = {operation.name: operation for operation in operations(graph)}
+        self._known: dict[str, str] = {}
+
+    def where(self, name: str) -> str:
+        """Return "FILE:LINE" of the operation called `name`; "" where it is not known.
+
+        For the gradient of an operation it is the line of the operation itself.
+        """
+        if name not in self._known:
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def _find(self, name: str) -> str:
+        operation = self._operations.get(name)
+        if name.startswith(_GRADIENT):
+            operation = self._forward(name, operation) or operation
+        while operation is None and "/" in name:
+            # The compiler appends the names of what it made of an operation.
+            name = name.rpartition("/")[0]
+            operation = self._operations.get(name)
+        return line_of(operation) if operation else ""
+
+    def _forward(self, name: str, gradient: tf.Operation | None) -> tf.Operation | None:
+        """Return the operation of which `gradient` is the gradient.
+
+        The name of a gradient begins with the name scope of its operation. Where that had none, the
+        two have inputs in common and related types: Conv2D, Conv2DBackpropFilter.
+        """
+        scope = name.removeprefix(_GRADIENT).rpartition("/")[0]
+        while scope and scope not in self._operations and scope not in self._scopes:
+            scope = scope.rpartition("/")[0]
+        if scope and self._operations.get(scope, self._scopes.get(scope)):
+            found = self._operations.get(scope) or self._scopes[scope]
+            if found.type not in ("While", "StatelessWhile", "If", "StatelessIf"):
+                return found
+        related = _related(gradient) if gradient else []
+        return max(related, key=lambda operation: len(operation.type), default=None)
+
+    @cached_property
+    def _scopes(self) -> dict[str, tf.Operation]:
+        """The first operation of each name scope."""
+        scopes: dict[str, tf.Operation] = {}
+        for name, operation in self._operations.items():
+            scope = name.rpartition("/")[0]
+            if scope and not name.startswith(_GRADIENT):
+                scopes.setdefault(scope, operation)
+        return scopes
+
+
+def is_gradient(operation: tf.Operation) -> bool:
+    """Return whether a gradient tape made `operation`."""
+    return bool(operation.name.startswith(_GRADIENT))
+
+
+def _related(gradient: tf.Operation) -> list[tf.Operation]:
+    near = [other for tensor in gradient.inputs for other in (tensor.op, *tensor.consumers())]
+    return [
+        other
+        for other in near
+        if not other.name.startswith(_GRADIENT)
+        and other.type != gradient.type
+        and gradient.type.startswith(other.type.removesuffix("V2").removesuffix("V3"))
+    ]
+
+
+def line_of(operation: tf.Operation) -> str:
+    """Return "FILE:LINE" of the code that made `operation`; "" where it is not known.
+
+    It is the innermost line of the user's own files; for a built-in model, that of the model.
+    """
+    return _innermost([(frame.filename, frame.lineno) for frame in operation.traceback or ()])
+
+
+def line_of_error(error: BaseException) -> str:
+    """Return "FILE:LINE" of the code that raised `error` while a step was traced, or ""."""
+    # AutoGraph translates the lines of its generated files, innermost first.
+    metadata = getattr(error, "ag_error_metadata", None)
+    if stack := getattr(metadata, "translated_stack", ()):
+        own = [(frame.filename, frame.lineno) for frame in reversed(stack)]
+        if line := _innermost(own):
+            return line
+    frames = traceback.extract_tb(error.__traceback__)
+    return _innermost([(frame.filename, frame.lineno or 0) for frame in frames])
+
+
+def _innermost(frames: Sequence[tuple[str, int]]) -> str:
+    tracing = [index for index, (file, _) in enumerate(frames) if file.startswith(_HERE)]
+    # What called the tracing is not part of the step.
+    inner = [frame for frame in frames[min(tracing, default=0) :] if _HERE not in frame[0]]
+    package = [frame for frame in inner if frame[0].startswith(f"{_PACKAGE}/")]
+    users = [
+        frame
+        for frame in inner
+        if frame not in package
+        and not frame[0].startswith(_NOT_USERS)
+        and _GENERATED not in frame[0]
+    ]
+    networks = [frame for frame in package if frame[0] == _NETWORKS]
+    if not users and any(file == _ADAPTER for file, _ in package):
+        return ""  # A Keras layer, whose name says more than the line that calls all of them.
+    for found in (users, networks, package):
+        if found:
+            return f"{_shown(found[-1][0])}:{found[-1][1]}"
+    return ""
+
+
+def _shown(file: str) -> str:
+    """Shorten the path of a file of this package, or below the current directory."""
+    for folder in (_PACKAGE.parent, Path.cwd()):
+        if file.startswith(f"{folder}/"):
+            return file.removeprefix(f"{folder}/")
+    return file
+
+
+# TensorFlow's packages have no kernels for TPUs: those come with the TPU's own library. The kernels
+# for XLA on CPUs stand in for them; both are generated from the same source,
+# tensorflow/compiler/tf2xla/kernels. `refused_by_tpus` finds those that only CPUs have.
+_DEVICE = "XLA_CPU_JIT"
+
+
+@functools.cache
+def _kernels(operation_type: str) -> tuple[Any, ...]:
+    registered = kernels.get_registered_kernels_for_op(operation_type).kernel
+    return tuple(kernel for kernel in registered if kernel.device_type == _DEVICE)
+
+
+def has_kernel(operation_type: str) -> bool:
+    """Return whether XLA can compile operations of this type, for some type of numbers."""
+    return bool(_kernels(operation_type))
+
+
+def accepts(operation: tf.Operation) -> bool:
+    """Return whether XLA can compile this operation with its types of numbers."""
+    return any(_fits(kernel, operation) for kernel in _kernels(operation.type))
+
+
+def _fits(kernel: Any, operation: tf.Operation) -> bool:
+    attributes = operation.node_def.attr
+    return all(
+        attributes[constraint.name].type in constraint.allowed_values.list.type
+        for constraint in kernel.constraint
+        if constraint.allowed_values.list.type and attributes[constraint.name].type
+    )

@@ -20,11 +20,12 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, TypeAlias
 
-_TRIES = 10
-
 
 def main(folder: Path) -> None:
-    """Do what `request.json` asks."""
+    """Do what `request.json` asks.
+
+    Each file that is written is an answer in itself: the parent may end this process after any.
+    """
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     _write(folder / "answer.json", _compile(folder, request))
@@ -46,8 +47,7 @@ def _compile(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         executable = compiler.compile(code, request["format"], options)
     except PjrtError as error:
         return {"error": str(error)}
-    needed = compiler.memory_needed(executable)
-    return {"costs": compiler.cost_analysis(executable), "needed_bytes": needed}
+    return {"needed_bytes": compiler.memory_needed(executable)}
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def _end_with_parent(folder: Path) -> None:
     """Wait for the end of standard input, which is the end of the parent; then clean up."""
     while os.read(0, 1024):
         pass
-    for _ in range(_TRIES):
+    for _ in range(10):
         # The compiler may be writing another file.
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -127,7 +127,6 @@ _PLACES = {
     "Error_Message": 1,
     "Plugin_Initialize": 3,
     "DeviceDescription_Attributes": 25,
-    "Executable_GetCostAnalysis": 46,
     "TopologyDescription_Create": 82,
     "TopologyDescription_GetDeviceDescriptions": 86,
     "Compile": 89,
@@ -172,7 +171,7 @@ class _Program(ctypes.Structure):
 
 
 class PjrtError(Exception):
-    """What the library says went wrong."""
+    """What the library says went wrong: a status with a text, unlike a crash, which ends us."""
 
 
 class Compiler:
@@ -232,19 +231,6 @@ class Compiler:
             compile_options_size=len(options),
         )
         return int(compiled.executable)
-
-    def cost_analysis(self, executable: int) -> dict[str, str | int | float]:
-        """Return XLA's cost analysis: flops, "bytes accessed", optimal_seconds and more."""
-        found = self._call(
-            "Executable_GetCostAnalysis",
-            [
-                ("executable", c_void_p),
-                ("num_properties", c_size_t),
-                ("properties", POINTER(_NamedValue)),
-            ],
-            executable=executable,
-        )
-        return _read(found.properties, found.num_properties)
 
     def memory_needed(self, executable: int) -> int:
         """Return the bytes of HBM that a finished program needs, without those of its code."""
@@ -346,20 +332,24 @@ def compile_options(
     replicas: int, partitions: int, shardy: bool, dump: Path | None = None
 ) -> bytes:
     """Return a serialized CompileOptionsProto; the compiler says to `dump` what it does."""
-    build = b"".join(
-        (
-            _field(1, -1),
-            _field(4, replicas),
-            _field(5, partitions),
-            _field(6, partitions > 1),
-            _field(9, _device_assignment(replicas, partitions)),
-            _field(19, shardy),
-        )
+    build = (
+        _field(1, -1)  # Any device.
+        + _field(4, replicas)
+        + _field(5, partitions)
+        + _field(6, partitions > 1)
+        + _field(9, _device_assignment(replicas, partitions))
+        + _field(19, shardy)
     )
-    flags: dict[str, str | bool] = {}
+    options = _field(3, build)
     if dump:
-        flags = {"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True}
-    return _field(3, build) + _flags(flags)
+        # The map of XLA's flags; libtpu refuses one that it does not know.
+        options += _flag("xla_dump_to", _field(1, str(dump).encode()))
+        options += _flag("xla_dump_hlo_as_text", _field(2, True))
+    return options
+
+
+def _flag(name: str, value: bytes) -> bytes:
+    return _field(7, _field(1, name.encode()) + _field(2, value))
 
 
 def _device_assignment(replicas: int, partitions: int) -> bytes:
@@ -369,18 +359,6 @@ def _device_assignment(replicas: int, partitions: int) -> bytes:
         for part in range(partitions)
     )
     return _field(1, replicas) + _field(2, partitions) + devices
-
-
-def _flags(flags: Mapping[str, str | bool]) -> bytes:
-    """Return the map of XLA's flags; libtpu refuses one that it does not know."""
-    return b"".join(
-        _field(7, _field(1, name.encode()) + _field(2, _value(value)))
-        for name, value in flags.items()
-    )
-
-
-def _value(value: str | bool) -> bytes:
-    return _field(2, value) if isinstance(value, bool) else _field(1, value.encode())
 
 
 def _field(number: int, value: int | bytes) -> bytes:

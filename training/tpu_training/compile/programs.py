@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpu_training import errors
-from tpu_training.compile.result import Program
+from tpu_training.compile.answer import Program
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.models.params import Params
@@ -44,17 +44,15 @@ class JobPrograms:
         """Return the step in which a replica processes `part` examples at a time."""
         if (replicas, part) not in self._made:
             self._made.clear()
-            self._made[replicas, part] = self._make(replicas, part)
+            batch = part * self.params.gradient_accumulation * replicas
+            params = dataclasses.replace(self.params, global_batch_size=batch)
+            made = make_in_child(lambda: self._lower("train", params, replicas))
+            self._made[replicas, part] = made
         return self._made[replicas, part]
 
     def evaluation(self, replicas: int) -> Program:
         """Return the step of the evaluation."""
         return make_in_child(lambda: self._lower("evaluate", self.params, replicas))
-
-    def _make(self, replicas: int, part: int) -> Program:
-        batch = part * self.params.gradient_accumulation * replicas
-        params = dataclasses.replace(self.params, global_batch_size=batch)
-        return make_in_child(lambda: self._lower("train", params, replicas))
 
     def _lower(self, step: str, params: Params, replicas: int) -> Program:
         from tpu_training.compile.lowering import evaluation_program, train_program
@@ -105,11 +103,15 @@ def make_in_child(make: Callable[[], Program]) -> Program:
         process.join()
     if isinstance(answer, Program):
         return answer
-    raise _error(*answer)
+    kind, text = answer
+    error: TrainingError = getattr(errors, kind)(text)
+    raise error
 
 
 def _send(make: Callable[[], Program], sender: Connection[object, object]) -> None:
-    _end_with_parent()
+    # The parent alone answers Ctrl-C, and the kernel ends this process with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         with native_output_hidden():
             import_tensorflow()
@@ -117,28 +119,13 @@ def _send(make: Callable[[], Program], sender: Connection[object, object]) -> No
     except Exception as error:
         if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") < "2":
             traceback.print_exc()  # With --debug.
-        sender.send(_described(error))
+        if not isinstance(error, TrainingError):
+            from tpu_training.errors.catalog import translate
 
-
-def _end_with_parent() -> None:
-    """Let the parent alone answer Ctrl-C, and the kernel end this process with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _described(error: Exception) -> tuple[str, str]:
-    """Return an error's kind and text: not every exception can be sent."""
-    if not isinstance(error, TrainingError):
-        from tpu_training.errors.catalog import translate
-
-        error = translate(error)
-    kind = InputError if isinstance(error, errors.ParamsError) else type(error)
-    return kind.__name__, str(error)
-
-
-def _error(kind: str, text: str) -> TrainingError:
-    error: TrainingError = getattr(errors, kind)(text)
-    return error
+            error = translate(error)
+        # Its kind and text: not every exception can be sent.
+        kind = InputError if isinstance(error, errors.ParamsError) else type(error)
+        sender.send((kind.__name__, str(error)))
 
 
 def _tensorflow_runs() -> bool:
@@ -167,13 +154,13 @@ def import_tensorflow() -> None:
 @contextmanager
 def hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Let imports of libraries called `names` fail within the block, as if not installed."""
-    ours = [name for name in names if name not in sys.modules]
+    absent = [name for name in names if name not in sys.modules]
     # The import system takes None for a module that is known to be missing.
-    sys.modules.update(dict.fromkeys(ours))  # type: ignore[arg-type]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for name in ours:
+        for name in absent:
             del sys.modules[name]
 
 
@@ -201,14 +188,6 @@ def read_program(file: str | Path, format: Literal["hlo", "mlir"]) -> Program:
         raise InputError(f"--{flag}={file}: can't be read ({error.strerror or error})") from error
     if format == "hlo":
         return Program(path.name, _module_proto(content, file), "hlo")
-    _check_mlir(content, file)
-    counts = {name: int(count) for name, count in _COUNT.findall(content)}
-    replicas, partitions = (counts.get(name, 1) for name in (b"replicas", b"partitions"))
-    return Program(path.name, content, "mlir", replicas, partitions=partitions)
-
-
-def _check_mlir(content: bytes, file: str | Path) -> None:
-    """Refuse what is no MLIR, and bytecode for a number of cores that it says in no clear form."""
     if content.startswith(_MLIR_BYTECODE):
         if _DIVIDED.search(content):
             raise InputError(
@@ -220,6 +199,9 @@ def _check_mlir(content: bytes, file: str | Path) -> None:
             f"--stablehlo={file} is neither MLIR's text nor its bytecode; {_PAGE}"
             + (" (HLO is for --hlo)" if _is_hlo(content) else "")
         )
+    counts = {name: int(count) for name, count in _COUNT.findall(content)}
+    replicas, partitions = (counts.get(name, 1) for name in (b"replicas", b"partitions"))
+    return Program(path.name, content, "mlir", replicas, partitions=partitions)
 
 
 def _module_proto(content: bytes, file: str | Path) -> bytes:

@@ -1,40 +1,205 @@
 """The answers for a job or a file on a TPU type: compiled as far as the cache lacks them.
 
 A first answer comes at once, then what takes longer. `cached` reads the cache alone. Nothing here
-loads TensorFlow.
+loads TensorFlow, except to read a manifest from gs://.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tpu_training.compile.answer import Answer
-from tpu_training.compile.request import Request, request
-from tpu_training.compile.result import Compiled, Program, Progress, Topology
-from tpu_training.compile.search import search
-from tpu_training.compile.tpus import Tpu, tpus
+import tpu_training
+from tpu_training.compile import answer as facts
+from tpu_training.compile.answer import Answer, Compiled, Largest, Program, Topology, Tpu, tpus
+from tpu_training.data import manifest as manifests
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import InputError, LoweringError, ParamsError
+from tpu_training.errors import DataError, InputError, LoweringError, ParamsError
 from tpu_training.models.params import Params, build_params, read_config, split_overrides
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, load_model
+from tpu_training.models.spec import DataSpec
 
 if TYPE_CHECKING:
     from tpu_training.compile.programs import JobPrograms
 
-Show = Callable[[float, str], None]
-"""Shows how far the work is, 0 to 1, and what is being done."""
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+# --- What is to be compiled, and the key under which the cache keeps the answer.
+
+# Parameters that no compiled step depends on, but for numbers in it.
+_WITHOUT_EFFECT = {
+    *("cache", "checkpoint_interval", "connect_interval", "connect_tries", "data_service"),
+    *("epochs", "evaluation_interval", "hang_timeout", "keep_checkpoints", "learning_rate"),
+    *("local_devices", "order", "patience", "profile_steps", "seed", "skip_corrupt_records"),
+    *("snapshot_interval", "steps_per_loop", "validation_fraction", "warmup_fraction"),
+}
+_PACKAGE = Path(__file__).parents[1]
+# The parts of this package that a compiled program depends on.
+_SOURCES = ("models", "tasks", "loop", "compile")
+# Each of these installs the same modules; the first one found has the version.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tensorflow", "tf-nightly"),
+    "libtpu": ("libtpu", "libtpu-nightly"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job's step, or a program in a file, as far as it decides what is compiled.
+
+    Attributes:
+        model: The model's name, or the path of a user's file, or of a program.
+        source: The content of that file; empty for a built-in model.
+        given: The parameters that the user gave; the others are the model's defaults.
+        spec: The data; None for a program in a file.
+    """
+
+    model: str
+    source: bytes
+    given: Mapping[str, Any]
+    spec: DataSpec | None
+
+    def without(self, *names: str) -> Request:
+        """Return the request without some of the given parameters."""
+        left = {name: value for name, value in self.given.items() if name not in names}
+        return dataclasses.replace(self, given=left)
+
+    def key(self, tpu: str, **more: object) -> str:
+        """Return a name for what `tpu` and `more` make of it, the same in every process.
+
+        A file of the user's counts by its content: moving it changes nothing.
+        """
+        given = {n: _plain(value) for n, value in self.given.items() if n not in _WITHOUT_EFFECT}
+        content = {
+            "model": hashlib.sha256(self.source).hexdigest() if self.source else self.model,
+            "given": given,
+            "spec": self.spec and dataclasses.asdict(self.spec),
+            "versions": versions(),
+            "sources": sources_digest(),
+            "tpu": tpu,
+            "more": more,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def request(model: str, given: Mapping[str, Any], spec: DataSpec) -> Request:
+    """Return the request for a model's step; reads a user's file, but doesn't run it."""
+    source = Path(model).read_bytes() if model.endswith(".py") else b""
+    names = {str(name).replace("-", "_"): value for name, value in given.items()}
+    return Request(model, source, names, spec)
+
+
+def _plain(value: object) -> str:
+    """Return one text for a value that stands as text or number: 64, 64.0, "64"."""
+    try:
+        return repr(float(str(value)))
+    except ValueError:
+        return str(value)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of this package, TensorFlow and libtpu; None for what is missing."""
+    found: dict[str, str | None] = {"tpu-stack-training": tpu_training.__version__}
+    for library, names in _DISTRIBUTIONS.items():
+        found[library] = next(filter(None, map(_version, names)), None)
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def sources_digest() -> str:
+    """Return a digest of this package's sources: a working copy changes without a new version."""
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def read_manifest(directory: str) -> Manifest:
+    """Return the manifest of the data set in `directory`; its files need not be there.
+
+    Loads TensorFlow for a gs:// URL only.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    path = f"{directory.rstrip('/')}/{manifests.FILE_NAME}"
+    if directory.startswith("gs://"):
+        from tpu_training.data import files
+
+        text = files.read_text(path)
+    else:
+        local = Path(path)
+        text = local.read_text(encoding="utf-8") if local.is_file() else None
+    if text is None:
+        raise DataError(
+            f"--data={directory}: contains no {manifests.FILE_NAME}; write the data set with "
+            "`tpu-training data convert`, or describe the data with --shape and --classes"
+        )
+    return manifests.parse_manifest(text, path)
+
+
+def described_data(shape: str, classes: int, vocabulary: int = 0) -> Manifest:
+    """Return the manifest of a data set without files, which `--shape` and its kin describe.
+
+    Args:
+        shape: HEIGHTxWIDTHxCHANNELS of an image, or the number of a text's tokens.
+        classes: The number of classes.
+        vocabulary: The number of tokens in the vocabulary of a text; 0 for images.
+
+    Raises:
+        InputError: With every problem at once.
+    """
+    image = re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", shape)
+    text = re.fullmatch(r"[1-9]\d*", shape)
+    problems = []
+    if not text and not image:
+        problems.append(
+            f"--shape={shape}: expected HEIGHTxWIDTHxCHANNELS of an image, such as 224x224x3, or "
+            "the number of a text's tokens, such as 512"
+        )
+    if classes < 1:
+        problems.append(f"--classes={classes}: must be at least 1")
+    if text and vocabulary < 1:
+        problems.append(
+            f"--vocabulary={vocabulary}: a text of --shape={shape} tokens needs the size of its "
+            "vocabulary, such as --vocabulary=30522"
+        )
+    if image and vocabulary:
+        problems.append(f"--vocabulary={vocabulary}: images of --shape={shape} have none; omit it")
+    if problems:
+        raise InputError("; ".join(problems))
+    sizes = tuple(int(size) for size in shape.split("x"))
+    form = manifests.TOKENS if text else manifests.RAW
+    spec = manifests.stored_spec(form, sizes, classes, vocabulary)
+    splits = {name: manifests.Split(0, ()) for name in ("train", "test")}
+    return Manifest(f"--shape={shape}", spec, form, splits)
+
+
+# --- Compile what the cache lacks.
 
 # How much of the work is done when each stage begins; code generation takes longest.
 _TRACED, _EVALUATED, _SEARCHED = 0.05, 0.15, 0.5
@@ -44,19 +209,15 @@ _USUAL_SECONDS = 90.0
 # that needed 0.4 MiB too much was optimized all the same, and refused minutes later.
 _GENERATED = 8 << 20
 
-
 CompileProgram = Callable[..., Compiled]
 """Compiles a program for a topology, as `compiler.compile_program`."""
+Show = Callable[[float, str], None]
+"""Shows how far the work is, 0 to 1, and what is being done."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a request is answered with.
-
-    Attributes:
-        compile_program: Compiles what the cache lacks.
-        show: Shows the progress.
-    """
+    """What a request is answered with: a compiler, and a place to show the progress."""
 
     request: Request
     compile_program: CompileProgram
@@ -73,22 +234,34 @@ class Session:
     def compile(
         self, key: str, tpu: Tpu, make: Callable[[], Program], *, full: bool = False
     ) -> Compiled:
-        """Return a compiled program, from the cache if it is there under `key`."""
+        """Return a compiled program, from the cache if it is there under `key`.
+
+        Without `full` the answer is the same, and so its text, whether or not code was generated
+        before.
+        """
         known = load_entry(key, Compiled)
         if known is not None and not full:
-            # The same answer, and so the same text, whether or not code was generated before.
             return dataclasses.replace(known, estimate=None)
         if known is not None and (known.estimate is not None or not known.fits):
             return known
         compiled = self.compile_program(make(), topology_of(tpu), full=full, progress=self._watch)
-        compiled = _judged(compiled)
+        room = compiled.limit_bytes - compiled.needed_bytes
+        if compiled.fits and compiled.estimate is None and room < _GENERATED:
+            error = f"code generation needs {_GENERATED} bytes next to the program, {room} are left"
+            compiled = dataclasses.replace(compiled, costs=None, error=error)
         save_entry(key, compiled)
         return compiled
 
-    def _watch(self, progress: Progress) -> None:
+    def _watch(self, progress: facts.Progress) -> None:
         if progress.known is not None:
             part = _SEARCHED + (1 - _SEARCHED) * min(progress.seconds / _USUAL_SECONDS, 0.99)
             self.show(part, f"generating code, {progress.seconds:.0f} s")
+
+
+def topology_of(tpu: Tpu) -> Topology:
+    """Return what libtpu compiles for; on v4 it would take each of a chip's cores as a device."""
+    options = {"chip_config_name": "megacore"} if tpu.family == "v4" else {}
+    return Topology(tpu.name, tpu.topology, options)
 
 
 def answers(
@@ -154,7 +327,7 @@ def answer_key(request: Request, tpu: str) -> str:
 
 
 def _keep(request: Request, answer: Answer) -> Answer:
-    """Keep an answer, unless a fuller one is there already; return the fuller one."""
+    """Keep an answer, unless a fuller one is there already; return it."""
     key = answer_key(request, answer.tpu)
     known = load_entry(key, Answer)
     if known is None or _fullness(known) < _fullness(answer):
@@ -163,24 +336,124 @@ def _keep(request: Request, answer: Answer) -> Answer:
 
 
 def _fullness(answer: Answer) -> int:
-    return sum(
-        part is not None for part in (answer.evaluation, answer.largest, answer.train.estimate)
-    )
+    parts = (answer.evaluation, answer.largest, answer.train.estimate)
+    return sum(part is not None for part in parts)
 
 
-def topology_of(tpu: Tpu) -> Topology:
-    """Return what libtpu compiles for; on v4 it would take each of a chip's cores as a device."""
-    options = {"chip_config_name": "megacore"} if tpu.family == "v4" else {}
-    return Topology(tpu.name, tpu.topology, options)
+# --- Search the largest batch that fits, by compiling.
+
+# How far the largest batch found may be below the true edge.
+_TOLERANCE = 0.01
+# Examples of one replica at a time: more than any model takes.
+_MOST = 1 << 20
+# Tiles of memory hold as many rows.
+_TILE = 8
+# Steps away from a guess, as parts of it: the first one from a size that memory foretells, the
+# first one beyond the sizes that need no recomputation, and how much longer each next one is.
+_NEAR, _FAR, _LONGER = 0.02, 0.25, 4
+# How many sizes above the edge are tried.
+_AHEAD = 3
+# A guess from a size this many times smaller is made once more from the size that was guessed.
+_DISTANT = 4
+# What needs as much memory for a batch of any size.
+_FIXED = ("weights", "optimizer", "statistics")
+
+Compile = Callable[[int], Compiled]
+"""Compiles the step for a number of examples that a replica processes at a time."""
 
 
-def _judged(compiled: Compiled) -> Compiled:
-    """Return the answer without code generation as refused if that would not find room."""
-    room = compiled.limit_bytes - compiled.needed_bytes
-    if not compiled.fits or compiled.estimate is not None or room >= _GENERATED:
-        return compiled
-    error = f"code generation needs {_GENERATED} bytes next to the program, {room} are left"
-    return dataclasses.replace(compiled, costs=None, error=error)
+def search(compile_at: Compile, start: int) -> Largest:
+    """Search the sizes, beginning with what the memory for `start` examples foretells.
+
+    Without recomputation the need of memory grows with the batch, so that few sizes must be tried.
+    Beyond, the compiler computes results again rather than keep them: there the steps are long, and
+    the last gap is halved. A larger batch may even need less there, ResNet-50's 1,080 on v3 less
+    than 1,064, which is refused: so a few sizes above the edge are tried, too.
+    """
+    tried: dict[int, Compiled] = {}
+
+    def at(examples: int) -> Compiled:
+        if examples not in tried:
+            tried[examples] = compile_at(examples)
+        return tried[examples]
+
+    def plain(examples: int) -> bool:
+        costs = at(examples).costs
+        return costs is not None and costs.remat_instructions == 0
+
+    def fits(examples: int) -> bool:
+        return at(examples).fits
+
+    guess = _foretold(at(start), start)
+    if guess > start * _DISTANT:
+        guess = _foretold(at(guess), guess)
+    most_plain = _edge(plain, *_bracket(plain, guess, _NEAR))
+    fitting = [size for size, compiled in tried.items() if compiled.fits]
+    if not fitting:
+        return Largest(0, 0)
+    low = max(fitting)
+    refused = [size for size in tried if size > low]
+    bracket = (low, min(refused)) if refused else _bracket(fits, low, _FAR)
+    return Largest(_beyond(fits, _edge(fits, *bracket)), most_plain)
+
+
+def _beyond(accepts: Callable[[int], bool], size: int) -> int:
+    """Return a size of which a few larger ones, each by the tolerance, are all refused."""
+    ahead = 1
+    while ahead <= _AHEAD:
+        larger = _above(size, _TOLERANCE * ahead)
+        size, ahead = (larger, 1) if larger <= _MOST and accepts(larger) else (size, ahead + 1)
+    return size
+
+
+def _foretold(compiled: Compiled, size: int) -> int:
+    """Return the size that would fill memory if each example needed as much as with `size`."""
+    fixed = sum(usage.bytes for usage in compiled.usage if usage.kind in _FIXED)
+    room, needed = compiled.limit_bytes - fixed, compiled.needed_bytes - fixed
+    if room <= 0 or needed <= 0:
+        return size
+    return max(1, min(_whole_tiles(int(room / needed * size)), _MOST))
+
+
+def _bracket(accepts: Callable[[int], bool], guess: int, step: float) -> tuple[int, int]:
+    """Return a number that is accepted, or 0, and a larger one that is not; both near `guess`."""
+    if accepts(guess):
+        low, high = guess, _above(guess, step)
+        while high <= _MOST and accepts(high):
+            step = min(step * _LONGER, 1.0)
+            low, high = high, _above(high, step)
+        return low, min(high, _MOST + 1)
+    low, high = _below(guess, step), guess
+    while low and not accepts(low):
+        step = min(step * _LONGER, 0.5)
+        low, high = _below(low, step), low
+    return low, high
+
+
+def _edge(accepts: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest number from `low` to below `high` that is accepted, to the tolerance."""
+    while high - low > max(1, int(low * _TOLERANCE)):
+        middle = (low + high) // 2
+        tile = _whole_tiles(middle)
+        middle = tile if tile > low else middle
+        low, high = (middle, high) if accepts(middle) else (low, middle)
+    return low
+
+
+def _above(size: int, step: float) -> int:
+    return max(size + 1, _whole_tiles(int(size * (1 + step))))
+
+
+def _below(size: int, step: float) -> int:
+    return min(size - 1, _whole_tiles(int(size * (1 - step))))
+
+
+def _whole_tiles(size: int) -> int:
+    """Return the largest number up to `size` that fills whole tiles of memory; else `size`."""
+    return size // _TILE * _TILE or size
+
+
+# --- Read what is known, without compiling.
 
 
 def cached(tpu: str, model: str, given: Mapping[str, Any], manifest: Manifest) -> Answer | None:
@@ -237,25 +510,20 @@ def described(
 
 def _params(model: str, given: Mapping[str, Any]) -> Params:
     """Return the parameters; of a user's model only those that every model has."""
-    given = {name: value for name, value in given.items() if name != "task"}
+    names = {str(n).replace("-", "_"): value for n, value in given.items() if n != "task"}
     if model in BUILT_IN:
-        return build_params(given, (), (), load_model(model).params)
+        return build_params(names, (), (), load_model(model).params)
     common = Params.__dataclass_fields__.keys()
-    names = {str(name).replace("-", "_"): value for name, value in given.items()}
     return build_params({name: names[name] for name in names if name in common}, ())
 
 
-# The cache. An entry is a file named after everything that decides its content, so it is never out
-# of date, and it is replaced atomically. Entries in another format get another number:
+# --- The cache. An entry is a file named after everything that decides its content, so it is never
+# out of date, and it is replaced atomically. Entries in another format get another number:
 _FORMAT = 1
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Return the folder of the entries."""
+    """Return the folder of the entries, where the user's system has caches."""
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     else:
@@ -273,67 +541,61 @@ def load_entry(key: str, kind: type[T]) -> T | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, expected {_FORMAT}")
-        return decode(kind, content["entry"])
+        entry: T = _decoded(kind, content["entry"])
     except OSError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _set_aside(path, error)
+        aside = path.with_suffix(".damaged")
+        try:
+            os.replace(path, aside)
+        except OSError:
+            return None  # Another process was faster.
+        logger.warning(
+            "compile: set %s aside and compile again: it can't be read (%s)", aside, error
+        )
         return None
+    return entry
 
 
 def save_entry(key: str, entry: Any) -> None:
     """Keep the dataclass `entry`. A folder that can't be written only costs the time next time."""
     content = {"format": _FORMAT, "entry": dataclasses.asdict(entry)}
+    folder = cache_folder()
     try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        _replace(cache_folder() / f"{key}.json", json.dumps(content, indent=1))
+        folder.mkdir(parents=True, exist_ok=True)
+        # Several processes may write the same entry: each has a file of its own until it is whole.
+        descriptor, unfinished = tempfile.mkstemp(prefix=".", suffix=".new", dir=folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+            os.replace(unfinished, folder / f"{key}.json")
+        except BaseException:
+            os.unlink(unfinished)
+            raise
     except OSError as error:
-        logger.warning("compile: the answer is not kept in %s (%s)", cache_folder(), error.strerror)
+        logger.warning("compile: the answer is not kept in %s (%s)", folder, error.strerror)
 
 
-def _replace(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _set_aside(path: Path, error: Exception) -> None:
-    aside = path.with_suffix(".damaged")
-    try:
-        os.replace(path, aside)
-    except OSError:
-        return  # Another process was faster.
-    logger.warning("compile: set %s aside and compile again: it can't be read (%s)", aside, error)
-
-
-def decode(kind: type[T], content: Mapping[str, Any]) -> T:
-    """Return the dataclass that `dataclasses.asdict` turned into `content`.
+def _decoded(hint: Any, value: Any) -> Any:
+    """Return what `dataclasses.asdict` and JSON made of a value of the type `hint`.
 
     Raises:
         KeyError: A field is missing.
-        TypeError: A field has another type.
+        TypeError: A value has another type.
     """
-    hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: _value(hints[name], content[name]) for name in names})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
+    if get_origin(hint) in (Union, types.UnionType):
         if value is None:
             return None
         hint = next(one for one in get_args(hint) if one is not type(None))
-        origin = get_origin(hint)
     if dataclasses.is_dataclass(hint):
-        return decode(hint, value)  # type: ignore[arg-type]
-    if origin is tuple:
-        return tuple(_value(get_args(hint)[0], one) for one in value)
+        hints = get_type_hints(hint)
+        return hint(**{  # type: ignore[operator]
+            field.name: _decoded(hints[field.name], value[field.name])
+            for field in dataclasses.fields(hint)
+        })  # fmt: skip
+    if get_origin(hint) is tuple:
+        return tuple(_decoded(get_args(hint)[0], one) for one in value)
+    # JSON writes a float without fraction as a whole number.
     if hint in (int, float, str, bool) and not isinstance(value, (hint, int)):
         raise TypeError(f"expected {hint.__name__}, found {value!r}")
     return value

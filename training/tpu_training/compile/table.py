@@ -1,14 +1,15 @@
-"""Answers as text: one TPU type in full, or several side by side."""
+"""Answers as text: one TPU type in full, or several side by side.
 
-from __future__ import annotations
+Each figure says what stands behind it (bound, compiled, estimate), as no TPU has confirmed it.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 
-from tpu_training.compile.answer import Answer
-from tpu_training.compile.result import Buffer, Compiled, Costs
-from tpu_training.compile.tpus import Bound, Epoch, bound, epoch, estimated_seconds, is_below_bound
+from tpu_training.compile import answer as facts
+from tpu_training.compile.answer import Answer, Bound, Buffer, Compiled, Costs
 
+# Of the first column, which says what a line is about; lines that explain it leave it empty.
 _WIDTH = 12
 _HEADS = (
     *("TPU", "replicas", "needs", "of", "fits", "step ≥", "by", "an hour", "epoch ≥", "in dollars"),
@@ -22,10 +23,14 @@ LEGEND = (
 
 
 def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
-    """Yield all that is known of a step, and of an epoch if its number of `examples` is known."""
+    """Yield all that is known of a step, and of an epoch if its number of `examples` is known.
+
+    Lines that an earlier answer had are the same here, so that they are not printed twice.
+    """
     yield from _memory_lines(answer)
     yield from _step_lines(answer, examples)
-    yield from _evaluation_lines(answer)
+    if answer.evaluation is not None:
+        yield from _need("evaluation", answer.evaluation)
     yield from _largest_lines(answer)
     yield from _estimate_lines(answer)
 
@@ -54,7 +59,7 @@ def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     costs = answer.train.costs
     if costs is None:
         return
-    least = bound(costs, answer.facts)
+    least = facts.bound(costs, answer.facts)
     yield _row("step", f"at least {milliseconds(least.seconds)} (bound, by {least.limit})")
     yield _row(
         "",
@@ -68,12 +73,6 @@ def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     yield from _padding(costs)
     if examples and answer.part_batch_size:
         yield from _epoch(answer, least, examples)
-
-
-def _evaluation_lines(answer: Answer) -> Iterator[str]:
-    """Yield whether the evaluation fits."""
-    if answer.evaluation is not None:
-        yield from _need("evaluation", answer.evaluation)
 
 
 def _largest_lines(answer: Answer) -> Iterator[str]:
@@ -90,13 +89,13 @@ def _largest_lines(answer: Answer) -> Iterator[str]:
 
 def _estimate_lines(answer: Answer) -> Iterator[str]:
     """Yield the compiler's estimate."""
-    seconds = estimated_seconds(answer.train, answer.facts)
+    seconds = facts.estimated_seconds(answer.train, answer.facts)
     if seconds is not None:
         rate = ""
         if answer.part_batch_size:
             rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
         yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
-    if is_below_bound(answer.train, answer.facts):
+    if facts.is_below_bound(answer.train, answer.facts):
         yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
 
@@ -109,7 +108,10 @@ def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterato
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in GiB, MiB or KiB."""
+    """Return a number of bytes in GiB, MiB or KiB, as TPUs' memory is counted.
+
+    From 1000 MiB on it is GiB: a column of sizes is easier to compare.
+    """
     gib, mib = count / 2**30, count / 2**20
     if mib >= 1000:
         return f"{gib:.2f} GiB"
@@ -124,16 +126,17 @@ def milliseconds(seconds: float) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """Return a price, or that Google lists none."""
+    """Return a price, or a dash where Google lists none; of cents two digits."""
     if amount is None:
         return "–"
     return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.2g}"
 
 
 def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
+    """Return a row of `_HEADS`; a dash stands where a step does not fit or no price is listed."""
     costs, tpu = answer.train.costs, answer.facts
-    least = costs and bound(costs, tpu)
-    whole = least and examples and epoch(least, answer.global_batch_size, examples, tpu)
+    least = costs and facts.bound(costs, tpu)
+    whole = least and examples and facts.epoch(least, answer.global_batch_size, examples, tpu)
     return (
         answer.tpu,
         str(answer.replicas),
@@ -143,7 +146,7 @@ def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
         milliseconds(least.seconds) if least else "–",
         least.limit if least else "–",
         dollars(tpu.on_demand.hour if tpu.on_demand else None),
-        duration(whole.seconds) if whole else "–",
+        _duration(whole.seconds) if whole else "–",
         dollars(whole.on_demand if whole else None),
         dollars(whole.spot if whole else None),
     )
@@ -160,10 +163,10 @@ def _need(title: str, compiled: Compiled) -> Iterator[str]:
 
 
 def _padding(costs: Costs) -> Iterator[str]:
-    part = costs.padding_bytes / costs.hbm_bytes if costs.hbm_bytes else 0.0
-    if part < 0.005:
+    # Less would be shown as 0 %.
+    if costs.padding_part < 0.005:
         return
-    yield _row("padding", f"{part:.0%} of the traffic is padding of memory tiles")
+    yield _row("padding", f"{costs.padding_part:.0%} of the traffic is padding of memory tiles")
     for cause in costs.padding[:3]:
         where = " ".join(text for text in (cause.op, cause.where) if text)
         yield _row(
@@ -175,7 +178,7 @@ def _padding(costs: Costs) -> Iterator[str]:
 
 def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
     tpu = answer.facts
-    found: Epoch = epoch(least, answer.global_batch_size, examples, tpu)
+    found = facts.epoch(least, answer.global_batch_size, examples, tpu)
     prices = [
         f"{dollars(amount)} {name} ({price.region}, {dollars(price.hour)}/h)"
         for name, amount, price in (
@@ -186,11 +189,11 @@ def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
     ]
     cost = ", ".join(prices) or "Google lists no price"
     yield _row(
-        "epoch", f"{examples:,} examples take at least {duration(found.seconds)} (bound): {cost}"
+        "epoch", f"{examples:,} examples take at least {_duration(found.seconds)} (bound): {cost}"
     )
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Return seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.3g} s"
@@ -215,7 +218,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def misfit(answer: Answer) -> str | None:
-    """Return one sentence on what does not fit and the cure; None if everything fits."""
+    """Return one sentence on what does not fit and the cure; None if everything fits.
+
+    `pulumi preview` and `tpustack check` warn with it before anything is created.
+    """
     if answer.fits:
         return None
     train = not answer.train.fits

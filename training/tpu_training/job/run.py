@@ -20,7 +20,7 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
-from tpu_training.compile.tpus import tpus, unknown_tpu
+from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import data_set, files, inspection, pipeline, validation
 from tpu_training.data import function as data_function
 from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
@@ -36,7 +36,7 @@ from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
 from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring import measurements, profiler, terminal, trackers
+from tpu_training.monitoring import measurements, profiler, summaries, terminal
 from tpu_training.tasks import check_targets
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
@@ -352,7 +352,7 @@ def create_observers(job: Job) -> list[Callback]:
         InputError: A file has no `create_callbacks`, or that gives something else.
     """
     params = job.params
-    tracked = [trackers.Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
+    tracked = [summaries.Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
     return [*(tracked if params.tracker else ()), *_own(job), *job.callbacks]
 
 

@@ -170,7 +170,11 @@ def _create_loop(
 
 
 def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvaluation:
-    """Return the evaluation of one replica's share of a batch, as sums over its examples."""
+    """Return the evaluation of one replica's share of a batch, as sums over its examples.
+
+    The last batch is filled up with examples of the weight 0, since a TPU takes one shape only.
+    """
+    # Smoothed labels help training; the reported loss is that of the true ones.
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 
     def replica_step(

@@ -4,8 +4,6 @@ AutoGraph compiles Python's control flow over tensors, function by function. Thi
 a user's own model may.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -21,11 +19,13 @@ _Count = Callable[[tf.Operation, Sequence[tuple[int, ...]], tuple[int, ...]], fl
 
 
 def repeat(
-    count: int | tf.Tensor,
-    start: Values,
-    step: Callable[[tf.Tensor, Values], Values],
+    count: int | tf.Tensor, start: Values, step: Callable[[tf.Tensor, Values], Values]
 ) -> Values:
-    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device.
+
+    One call for many steps: a TPU that is reached over the network would wait for this machine
+    before each of them.
+    """
 
     def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
         return number + 1, step(number, values)
@@ -36,7 +36,10 @@ def repeat(
 
 
 def with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with AutoGraph enabled in it, whatever calls it."""
+    """Return `function` with AutoGraph enabled in it, whatever calls it.
+
+    The package's own functions are traced without, and AutoGraph would stay off in what they call.
+    """
     convert: Callable[..., Any] = tf.autograph.to_graph(_call)
 
     def converted(*arguments: Any, **options: Any) -> Any:
@@ -120,23 +123,22 @@ def _own(operation: tf.Operation) -> float:
     if count is None:
         return 0.0
     shapes = [tensor.shape for tensor in (*operation.inputs, *operation.outputs)]
+    # A dynamic shape is known to the run alone; TPUs take none.
     if not all(shape.is_fully_defined() for shape in shapes):
         return 0.0
     inputs = [tuple(tensor.shape) for tensor in operation.inputs]
     return 2.0 * count(operation, inputs, tuple(operation.outputs[0].shape))
 
 
-def _matmul(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
-    return math.prod(output) * inputs[0][-2 if op.get_attr("transpose_a") else -1]
-
-
-def _batch_matmul(
-    op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]
-) -> float:
-    return math.prod(output) * inputs[0][-2 if op.get_attr("adj_x") else -1]
+def _product(transposed: str) -> _Count:
+    """Return the count of a matrix product; `transposed` names the attribute of its left side."""
+    return lambda op, inputs, output: (
+        math.prod(output) * inputs[0][-2 if op.get_attr(transposed) else -1]
+    )
 
 
 def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
+    # Each combination of all letters' values is one multiplication.
     letters = op.get_attr("equation").decode().partition("->")[0].split(",")
     sizes = {
         letter: size
@@ -148,9 +150,9 @@ def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[i
 
 # A kernel is (height, width, inputs, outputs); each position of the result takes one output's part.
 _COUNTS: dict[str, _Count] = {
-    "MatMul": _matmul,
-    "BatchMatMulV2": _batch_matmul,
-    "BatchMatMulV3": _batch_matmul,
+    "MatMul": _product("transpose_a"),
+    "BatchMatMulV2": _product("adj_x"),
+    "BatchMatMulV3": _product("adj_x"),
     "Einsum": _einsum,
     "Conv2D": lambda _, inputs, output: math.prod(output) * math.prod(inputs[1][:3]),
     "Conv2DBackpropInput": lambda _, i, output: math.prod(i[2]) * math.prod(i[1][:3]),

@@ -16,15 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from tpu_training.errors import InputError
+from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.model import (
-    check_pattern,
-    layer_of,
-    matches,
-    split_patterns,
-    variable_names,
-    variable_paths,
-)
 from tpu_training.models.params import KERAS_AUTO, Params
 
 # step, counted from 0 -> learning rate
@@ -93,13 +86,14 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     Raises:
         InputError: A pattern matches nothing, a factor is no number, or nothing is left to train.
     """
-    trainable = list(zip(variable_names(model), model.trainable_variables, strict=True))
-    every = list(variable_paths(model)) if isinstance(model, tf.Module) else trainable
+    trainable = list(zip(models.variable_names(model), model.trainable_variables, strict=True))
+    every = list(models.variable_paths(model)) if isinstance(model, tf.Module) else trainable
     frozen = _frozen(params.freeze, [path for path, _ in every])
     trained = [(path, variable) for path, variable in trainable if path not in frozen]
     if not trained:
         raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
-    factors = _rate_factors(params.rate_factors, [path for path, _ in trained])
+    paths = [path for path, _ in trained]
+    factors = _rate_factors(params.rate_factors, paths)
     places = {id(variable): place for place, variable in enumerate(order)}
     depths = _depths(trainable, places)
     matrices = [
@@ -109,26 +103,27 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     ]
     return Choice(
         [variable for _, variable in trained],
-        [factors[path] * params.layer_decay ** depths[layer_of(path)] for path, _ in trained],
+        [factors[path] * params.layer_decay ** depths[models.layer_of(path)] for path in paths],
         frozenset(id(variable) for path, variable in every if path in frozen),
-        [path for path, _ in trained],
+        paths,
         max(matrices, default=(0, ""))[1],
     )
 
 
 def _frozen(text: str, paths: Sequence[str]) -> set[str]:
+    """Return the paths that the patterns freeze, taken in turn; one with ! thaws them again."""
     frozen: set[str] = set()
-    for pattern in split_patterns(text):
+    for pattern in models.split_patterns(text):
         meant = pattern.removeprefix("!")
-        check_pattern(f"--freeze={text}", meant, paths)
-        found = {path for path in paths if matches(path, meant)}
+        models.check_pattern(f"--freeze={text}", meant, paths)
+        found = {path for path in paths if models.matches(path, meant)}
         frozen = frozen - found if pattern.startswith("!") else frozen | found
     return frozen
 
 
 def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
     factors = dict.fromkeys(paths, 1.0)
-    for part in split_patterns(text):
+    for part in models.split_patterns(text):
         pattern, _, written = part.rpartition("=")
         try:
             factor = float(written)
@@ -139,8 +134,8 @@ def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
                 f"--rate_factors={text}: {part!r} is not PATTERN=FACTOR, such as head=10, with a "
                 "factor from 0 to 1e6"
             )
-        check_pattern(f"--rate_factors={text}", pattern, paths)
-        factors.update((path, factor) for path in paths if matches(path, pattern))
+        models.check_pattern(f"--rate_factors={text}", pattern, paths)
+        factors.update((path, factor) for path in paths if models.matches(path, pattern))
     return factors
 
 
@@ -148,7 +143,7 @@ def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int])
     """Return how many layers are above each layer, by the order in which they were created."""
     first: dict[str, int] = {}
     for path, variable in named:
-        layer, place = layer_of(path), places.get(id(variable), len(places))
+        layer, place = models.layer_of(path), places.get(id(variable), len(places))
         first[layer] = min(first.get(layer, place), place)
     layers = sorted(first, key=first.__getitem__)
     return {layer: len(layers) - 1 - place for place, layer in enumerate(layers)}
@@ -228,7 +223,10 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         self._rate_factors = tuple(rate_factors)
         self.rate = schedule
         self.slots = [
-            [_zeros_like(variable, name) for name in self.names_of(path, variable)]
+            [
+                tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
+                for name in self.names_of(path, variable)
+            ]
             for path, variable in zip(paths, variables, strict=True)
         ]
 
@@ -275,10 +273,6 @@ class Optimizer(tf.Module):  # type: ignore[misc]
 def is_weight(path: str, variable: tf.Variable) -> bool:
     """Return whether the variable at `path` is neither a bias nor of a normalisation."""
     return len(variable.shape) > 1 and path.rpartition("/")[2] not in _OFFSETS_AND_SCALES
-
-
-def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:
-    return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
 
 
 class Sgd(Optimizer):

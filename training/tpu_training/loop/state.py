@@ -15,30 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+import tpu_training.loop.optimizers as optimizers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError
 from tpu_training.loop.graph import with_autograph
-from tpu_training.loop.optimizers import (
-    Optimizer,
-    choose_variables,
-    compiled_optimizer,
-    create_optimizer,
-    create_schedule,
-    creations,
-)
+from tpu_training.loop.optimizers import Optimizer
+from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.model import (
-    check_model,
-    check_sums,
-    check_value,
-    checked_forward,
-    checked_losses,
-    checked_metrics,
-    compiled_task,
-    create_model,
-    variable_paths,
-)
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
@@ -48,6 +32,7 @@ from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
+# Steps of the table of Beta's quantiles, and halvings that find each to double precision.
 _QUANTILES = 1024
 _BISECTIONS = 50
 # images -> images, and the share of each one's own label
@@ -83,26 +68,29 @@ class TrainState:
 
 
 def create_train_state(
-    cluster: Cluster,
-    definition: ModelDefinition,
-    params: Params,
-    manifest: Manifest,
-    steps: int,
+    cluster: Cluster, definition: ModelDefinition, params: Params, manifest: Manifest, steps: int
 ) -> TrainState:
-    """Initialise the state on the cluster's devices, for a run of `steps` steps."""
-    schedule = create_schedule(params, steps)
+    """Initialise the state on the cluster's devices, for a run of `steps` steps.
+
+    Variables are created in the strategy's scope, so that each replica has its own copy. What is
+    the user's (model, losses, metrics) is checked once and traced with AutoGraph.
+
+    Raises:
+        InputError: The model, its task or its optimizer do not fit the data or the parameters.
+    """
+    schedule = optimizers.create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     data_spec = manifest.input_spec(params.image_size)
     task = task_of(definition, data_spec)
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
-        with creations() as order:
-            model = create_model(definition, resolved, spec, derive_seed(params.seed, "weights"))
-        check_model(model, definition.create_model)
-        chosen = choose_variables(params, model, order)
-        optimizer = compiled_optimizer(params, model, chosen.trained) or create_optimizer(
-            params, chosen, schedule
-        )
+        with optimizers.creations() as order:
+            seed = derive_seed(params.seed, "weights")
+            model = models.create_model(definition, resolved, spec, seed)
+        models.check_model(model, definition.create_model)
+        chosen = optimizers.choose_variables(params, model, order)
+        optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
+        optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
@@ -113,14 +101,14 @@ def create_train_state(
             name="step",
         )
     if isinstance(model, KerasModule):
-        task = compiled_task(task, model, data_spec, named=bool(definition.task))
+        task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
         model.freeze(chosen.frozen)
     losses = definition.losses or task.losses
     forward = model
     if definition.own and not isinstance(model, KerasModule):
-        forward = checked_forward(with_autograph(model), model, spec)
+        forward = models.checked_forward(with_autograph(model), model, spec)
     if (definition.losses and definition.own) or task.own:
-        losses = checked_losses(with_autograph(losses), losses)
+        losses = models.checked_losses(with_autograph(losses), losses)
     return TrainState(
         model,
         optimizer,
@@ -128,7 +116,9 @@ def create_train_state(
         losses,
         forward,
         task,
-        task.prepare(data_spec) if task.prepare else _unchanged,
+        task.prepare(data_spec)
+        if task.prepare
+        else lambda features, targets, _: (features, targets),
         create_tally(task, data_spec, spec, training=True),
         create_tally(task, data_spec, spec, training=False),
         chosen.trained,
@@ -137,12 +127,6 @@ def create_train_state(
         average,
         create_mix(params, data_spec),
     )
-
-
-def _unchanged(
-    features: tf.Tensor, targets: tf.Tensor, training: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-    return features, targets
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:
@@ -235,23 +219,27 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
         return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
     metrics = [
         dataclasses.replace(metric, sums=with_autograph(metric.sums))
-        for metric in checked_metrics(task, model_spec)
+        for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
+    # Two sizes of a batch show whether a metric gives sums, or something for each example.
     few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
     originals = {metric.name: metric for metric in task.metrics(model_spec)}
     for metric, sums, others in zip(metrics, few, more, strict=True):
-        check_sums(originals[metric.name], sums, others)
+        models.check_sums(originals[metric.name], sums, others)
         if metric.value:
             ones = [np.ones(each.shape, each.dtype.as_numpy_dtype) for each in sums]
-            check_value(metric, metric.value(ones[0] if len(ones) == 1 else tuple(ones)))
+            models.check_value(metric, metric.value(ones[0] if len(ones) == 1 else tuple(ones)))
     return Tally(metrics, [_specs(sums) for sums in few])
 
 
 def _trace(
     task: Task, metrics: Sequence[Metric], spec: DataSpec, model_spec: DataSpec, examples: int
 ) -> list[tuple[Any, ...]]:
-    """Return the symbolic sums of each metric for a batch of `examples`."""
+    """Return the symbolic sums of each metric for a batch of `examples`.
+
+    In a graph of its own, without a device: only shapes and types are wanted.
+    """
     with tf.Graph().as_default():
         features, targets, outputs, weights = (
             tf.compat.v1.placeholder(dtype, (examples, *shape))
@@ -292,11 +280,14 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
         self._decay, self._strategy = decay, tf.distribute.get_strategy()
         followed = {
             path: variable
-            for path, variable in variable_paths(model)
+            for path, variable in models.variable_paths(model)
             if variable.dtype.is_floating and id(variable) not in frozen
         }
         self._followed = list(followed.values())
-        self.shadows = {path: _copy(variable) for path, variable in followed.items()}
+        self.shadows = {
+            path: tf.Variable(tf.convert_to_tensor(variable), trainable=False, name="average")
+            for path, variable in followed.items()
+        }
 
     def update(self, step: tf.Tensor) -> None:
         """Follow the weights after `step`, counted from 0; call in replica context."""
@@ -342,11 +333,6 @@ def averaged(cluster: Cluster, average: WeightAverage | None) -> Iterator[None]:
     finally:
         with cluster.on_loop_device():
             average.swap()
-
-
-def _copy(variable: tf.Variable) -> tf.Variable:
-    value = tf.convert_to_tensor(variable)
-    return tf.Variable(value, trainable=False, name="average")
 
 
 def _approach(shadow: tf.Variable, variable: tf.Variable, share: tf.Tensor) -> None:

@@ -4,8 +4,6 @@ Everything that a step changes is a variable of its replica: the weights, the st
 sums of loss and metrics. So nothing leaves the device before the loop of steps ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

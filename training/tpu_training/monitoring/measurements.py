@@ -1,4 +1,8 @@
-"""What measures a training: curves, where the time goes, speed, the ledger, the report."""
+"""What measures a training: curves, where the time goes, speed, the ledger, the report.
+
+All of it works on the host between two loops, with figures that the loops have returned: nothing
+here makes a device wait.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,8 @@ from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
-from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
-from tpu_training.monitoring.summaries import Series, Summaries, read_series
+from tpu_training.monitoring.summaries import ModelSummaries, Series, Summaries, read_series
 from tpu_training.monitoring.terminal import Progress
 
 STEP_PARTS = ("compute", "input", "checkpoint", "idle")
@@ -113,11 +116,7 @@ class StepTimes(Callback):
     separate parts.
     """
 
-    def __init__(
-        self,
-        summaries: Summaries,
-        beginning: Beginning,
-    ) -> None:
+    def __init__(self, summaries: Summaries, beginning: Beginning) -> None:
         """Write to `summaries` what comes after `beginning`, by the same clock."""
         self._summaries = summaries
         self._clock = beginning.clock
@@ -382,7 +381,10 @@ def write_report(model_dir: str) -> str:
 
 
 def _seconds(series: Mapping[str, Series]) -> dict[str, float]:
-    """Return the seconds of each part, from the seconds per step at the end of each loop."""
+    """Return the seconds of each part, from the seconds per step at the end of each loop.
+
+    The events have steps and no counts: a loop's steps are those since the one before.
+    """
     seconds = dict.fromkeys(STEP_PARTS, 0.0)
     steps = sorted(series.get("train/loss", {}))
     counts = {step: step - before for before, step in zip([0, *steps], steps, strict=False)}

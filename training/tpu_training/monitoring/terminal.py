@@ -21,7 +21,8 @@ _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 logger = logging.getLogger(__name__)
 
 
-class TerminalHandler(logging.StreamHandler[TextIO]):
+# Python 3.10 has no StreamHandler[TextIO].
+class TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes log lines over the bar, which reappears at its next update."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -152,7 +153,10 @@ def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
 
 
 def quiet_libraries() -> None:
-    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on."""
+    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on.
+
+    TensorFlow's C++ reads its variable when it is loaded, so this comes before its import.
+    """
     os.environ.setdefault(_LEVEL, "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"google\.")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.compile import programs
-from tpu_training.compile.result import Program
+from tpu_training.compile.answer import Program
 from tpu_training.errors import InputError, LoweringError, ParamsError, TrainingError
 
 # Elsewhere there is no compiler that a program would be made for.
@@ -27,7 +27,7 @@ def tensorflow_does_not_run_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "import_tensorflow", lambda: None)
 
 
-def test_a_program_comes_from_another_process_that_is_gone_then() -> None:
+def test_a_program_is_made_by_a_child_process_that_ends() -> None:
     made = programs.make_in_child(lambda: Program("train", str(os.getpid()).encode(), "hlo"))
     assert int(made.hlo) != os.getpid()
     assert multiprocessing.active_children() == []
@@ -83,7 +83,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_so() -> None:
         programs.make_in_child(die)
 
 
-def test_it_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+def test_the_compiler_ends_when_its_command_is_killed(tmp_path: Path) -> None:
     number = tmp_path / "number"
     code = f"""
 import os, pathlib, time
@@ -114,7 +114,7 @@ def runs(status: Path) -> bool:
         return False
 
 
-def test_where_tensorflow_runs_already_its_threads_stay_with_it(
+def test_a_process_with_tensorflow_running_does_not_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(programs, "_tensorflow_runs", lambda: True)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.result import Compiled, Costs, Estimate, Largest, Topology
-from tpu_training.compile.search import search
-from tpu_training.compile.tpus import (
+from tpu_training.compile.answer import (
     COMPUTE,
     LINKS,
     MEMORY,
+    Compiled,
+    Costs,
+    Estimate,
+    Largest,
+    Topology,
     bound,
     epoch,
     estimated_seconds,
     tpus,
     unknown_tpu,
 )
+from tpu_training.compile.session import search
 
 NOTHING = Costs(0, 0, 0, (), 0, 0)
 
@@ -37,7 +41,7 @@ def compiled(
         (),
         (),
         costs(remat=remat) if fits else None,
-        None if cycles is None else Estimate(cycles, 0, 0, 0, 0),
+        None if cycles is None else Estimate(cycles, 0),
         None if fits else "out of memory",
     )
 
@@ -132,7 +136,7 @@ def test_nothing_is_compiled_twice_and_little_at_all() -> None:
 
 
 @pytest.mark.parametrize(("needed", "most"), [(4567, 15851), (12, 15851), (40000, 15851)])
-def test_what_grows_with_the_batch_takes_few_compilations(needed: int, most: int) -> None:
+def test_memory_linear_in_the_batch_takes_few_compilations(needed: int, most: int) -> None:
     asked: list[int] = []
 
     def compile_at(examples: int) -> Compiled:
@@ -172,7 +176,7 @@ def test_a_size_that_fits_beyond_one_that_does_not_is_found() -> None:
     assert search(compile_at, 128).fits == 1080
 
 
-def test_a_larger_batch_that_needs_less_memory_ends_no_search() -> None:
+def test_a_larger_batch_that_needs_less_memory_does_not_end_the_search() -> None:
     def compile_at(examples: int) -> Compiled:
         needed = {512: 14, 544: 13}.get(examples, examples // 40)
         return compiled(needed, 15)

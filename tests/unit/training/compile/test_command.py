@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
+from tpu_training import compile_command
 from tpu_training.__main__ import main
-from tpu_training.commands import compile, tune
 from tpu_training.compile import cached, session
-from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
-from tpu_training.compile.request import described_data, request
-from tpu_training.compile.result import (
+from tpu_training.compile.answer import (
     Buffer,
     Compiled,
     Costs,
@@ -32,6 +30,8 @@ from tpu_training.compile.result import (
     Usage,
     Watch,
 )
+from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
+from tpu_training.compile.session import described_data, request
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.errors import LoweringError
 from tpu_training.models.spec import DataSpec
@@ -80,7 +80,7 @@ class Compiler:
             None if needed <= limit else "Ran out of memory in memory space hbm",
         )
         progress(Progress(1.0, known))
-        estimate = Estimate(self.cycles, 0, 0, 0, needed) if full else None
+        estimate = Estimate(self.cycles, needed) if full else None
         return dataclasses.replace(known, estimate=estimate)
 
 
@@ -89,12 +89,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     compiler = Compiler()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(compile, "compiler", lambda: compiler)
-    monkeypatch.setattr(compile, "JobPrograms", Programs)
-    for module in (compile, tune):
-        monkeypatch.setattr(module, "lacking", lambda **_: [])
-    monkeypatch.setattr(tune, "compiler", lambda: compiler)
-    monkeypatch.setattr(tune, "JobPrograms", Programs)
+    monkeypatch.setattr(compile_command, "compiler", lambda: compiler)
+    monkeypatch.setattr(compile_command, "JobPrograms", Programs)
+    monkeypatch.setattr(compile_command, "lacking", lambda **_: [])
     return compiler
 
 
@@ -160,7 +157,7 @@ def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFix
     assert answer["bound"]["kind"] == answer["epoch"]["kind"] == "bound"
     assert answer["memory"]["kind"] == answer["largest"]["kind"] == "compiled"
     assert answer["estimate"]["kind"] == "estimate"
-    # 15 GiB hold 508 examples of 30 MiB beside 100 MiB, 12 GiB hold 406.
+    # 15 GiB hold 508 examples of 30 MiB next to 100 MiB, 12 GiB hold 406.
     assert 0.99 * 508 * 8 <= answer["largest"]["global_batch_size"] <= 508 * 8
     assert 0.99 * 406 * 8 <= answer["largest"]["without_recomputation"] <= 406 * 8
     assert answer["memory"]["buffers"][0]["where"] == "own.py:7"
@@ -224,7 +221,7 @@ def test_a_program_that_leaves_code_generation_no_room_does_not_fit(
     assert answer["largest"]["global_batch_size"] == 127 * 8
 
 
-def test_what_a_tpu_lacks_is_named_for_step_and_evaluation_at_once(
+def test_unsupported_operations_of_step_and_evaluation_are_named_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> Program:
@@ -256,7 +253,7 @@ def test_types_are_compared_side_by_side_with_their_prices(
     assert not any(full for _, _, full in compiler.asked)
 
 
-def test_what_was_compiled_is_not_compiled_again(
+def test_compiled_programs_are_read_from_the_cache(
     capsys: pytest.CaptureFixture[str], compiler: Compiler
 ) -> None:
     _, first, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
@@ -296,7 +293,7 @@ def test_a_quick_answer_does_not_replace_a_full_one(capsys: pytest.CaptureFixtur
 def test_reading_the_cache_loads_no_tensorflow() -> None:
     code = (
         "import sys; from tpu_training.compile import cached; "
-        "from tpu_training.compile.request import described_data; "
+        "from tpu_training.compile.session import described_data; "
         "cached('v3-8', 'resnet', {}, described_data('32x32x3', 10)); "
         "assert not {'tensorflow', 'numpy'} & set(sys.modules)"
     )
@@ -445,27 +442,10 @@ def test_the_manifest_of_a_data_set_is_enough(
     assert "--image_size=0: the images of the data set photos have different sizes" in err
 
 
-def test_tune_proposes_what_compiled_facts_ask_for(
-    capsys: pytest.CaptureFixture[str], compiler: Compiler
-) -> None:
-    sizes = ("--global_batch_size=8192", "--evaluation_batch_size=1024")
-    arguments = ("tune", *RESNET[1:], "--tpu=v3-8", *sizes)
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    assert "change: --gradient_accumulation=4" in out
-    asked = len(compiler.asked)
-    code, out, _ = run(capsys, *arguments, "--json")
-    document = json.loads(out)
-    assert [one["name"] for one in document["advice"] if one["changes"]] == [
-        "gradient_accumulation"
-    ]
-    assert len(compiler.asked) == asked
-
-
-def test_what_the_machine_lacks_comes_with_all_that_is_wrong(
+def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "lacking", lambda **_: ["libtpu is not installed"])
+    monkeypatch.setattr(compile_command, "lacking", lambda **_: ["libtpu is not installed"])
     assert run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[::2] == (
         2,
         "training failed: libtpu is not installed\n",

@@ -10,7 +10,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.compile import cached
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.training
@@ -73,7 +73,7 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     assert kept.train.needed_bytes == memory["needed_bytes"]
 
 
-def test_what_a_tpu_lacks_is_named_with_the_users_own_line(
+def test_unsupported_operations_are_named_with_the_users_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     own = tmp_path / "own.py"

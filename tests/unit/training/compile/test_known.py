@@ -10,7 +10,7 @@ import pytest
 from tests.compiled import keep_answer, write_data
 from tpu_training.__main__ import main
 from tpu_training.compile import cached_job, read_manifest
-from tpu_training.compile import request as asked
+from tpu_training.compile import session as asked
 
 JOB = ("--tpu=v3-8", "--shape=28x28x1", "--classes=10", "--global_batch_size=512")
 GIVEN = {"global_batch_size": "512"}
@@ -42,7 +42,7 @@ def test_json_has_the_misfit_in_one_sentence(capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_nothing_known_is_said_with_the_cure_or_an_empty_list(
+def test_an_unknown_job_names_the_cure_or_gives_an_empty_list(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compile", "--cached", *JOB]) == 1
@@ -53,7 +53,7 @@ def test_nothing_known_is_said_with_the_cure_or_an_empty_list(
     assert json.loads(capsys.readouterr().out)["answers"] == []
 
 
-def test_what_excludes_the_cache_is_refused_with_all_other_problems(
+def test_flags_that_exclude_cached_are_refused_with_all_other_problems(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compile", "--cached", "--quick", "--hlo=step.pb", "--tpu=v9-8", "odd"]) == 2
@@ -83,7 +83,7 @@ def test_the_arguments_of_a_stack_find_the_answer_of_the_same_job(
 
 
 @pytest.mark.parametrize("folder", ["models", "tasks", "loop", "compile"])
-def test_an_answer_is_of_the_sources_that_the_step_is_made_of(
+def test_a_change_of_the_sources_invalidates_cached_answers(
     folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(asked, "_PACKAGE", tmp_path)

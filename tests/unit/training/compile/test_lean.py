@@ -42,7 +42,7 @@ def test_a_model_that_imports_it_later_gets_it(tmp_path: Path) -> None:
     assert run(tmp_path, f"{LEAN}import sklearn") == "loaded\n"
 
 
-def test_what_a_models_file_has_loaded_stays_as_it_is(tmp_path: Path) -> None:
+def test_modules_loaded_by_a_model_file_stay_loaded(tmp_path: Path) -> None:
     code = f"import sklearn; {LEAN}import tensorflow as tf; print(tf.sklearn is sklearn)"
     assert run(tmp_path, code) == "loaded\nTrue\n"
 
@@ -56,7 +56,7 @@ def test_what_a_models_file_has_loaded_stays_as_it_is(tmp_path: Path) -> None:
         ("data", "mine.py", True, False),
     ],
 )
-def test_a_job_spares_them_unless_code_of_the_user_runs_in_its_process(
+def test_a_job_skips_optional_libraries_unless_user_code_runs_in_its_process(
     monkeypatch: pytest.MonkeyPatch, data: str, callback: str, own_process: bool, lean: bool
 ) -> None:
     spared = []

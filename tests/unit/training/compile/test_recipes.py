@@ -14,9 +14,8 @@ from typing import Protocol
 import pytest
 
 from tests import steps
-from tpu_training.compile.request import described_data
-from tpu_training.compile.result import Compiled, Topology
-from tpu_training.compile.tpus import tpus
+from tpu_training.compile.answer import Compiled, Topology, tpus
+from tpu_training.compile.session import described_data
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 
 pytestmark = [

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 import tpu_training
-from tpu_training.compile.lowering import train_program
-from tpu_training.compile.refusals import line_of
-from tpu_training.compile.request import described_data
+from tpu_training.compile.lowering import line_of, train_program
+from tpu_training.compile.session import described_data
 from tpu_training.errors import LoweringError
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
@@ -113,7 +112,7 @@ def test_a_shape_that_depends_on_the_data_is_named_with_its_line(refused: Refuse
     assert "give it a size that does not depend on the data" in message
 
 
-def test_such_a_shape_and_an_operation_without_a_kernel_in_a_loop_are_both_named(
+def test_a_dynamic_shape_and_a_missing_kernel_in_a_loop_are_both_named(
     refused: Refused,
 ) -> None:
     message = refused(
@@ -154,7 +153,7 @@ def test_a_lookup_table_is_named_with_its_line(refused: Refused) -> None:
     assert f"own.py:{FIRST_LINE + 3}: LookupTableFindV2" in message
 
 
-def test_a_keras_layer_is_told_by_its_name_and_not_by_the_line_that_calls_all() -> None:
+def test_a_keras_layer_is_named_rather_than_the_line_that_calls_all_layers() -> None:
     package = Path(tpu_training.__file__).parent
     frames = [
         SimpleNamespace(filename=str(package / "loop" / "replica_step.py"), lineno=80),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 from tpu_training.errors import InputError
 
 
@@ -33,7 +33,9 @@ def test_texts_are_described_by_their_length_vocabulary_and_classes() -> None:
         (("-3x4x1", 2), ["--shape=-3x4x1: expected"]),
     ],
 )
-def test_what_is_wrong_is_said_all_at_once(arguments: tuple[str, int], messages: list[str]) -> None:
+def test_all_problems_of_the_data_are_reported_at_once(
+    arguments: tuple[str, int], messages: list[str]
+) -> None:
     with pytest.raises(InputError) as caught:
         described_data(*arguments)
     assert all(message in str(caught.value) for message in messages)

@@ -11,13 +11,13 @@ import pytest
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_training.compile.lowering import can_reduce, evaluation_program, train_program
-from tpu_training.compile.request import described_data
+from tpu_training.compile.session import described_data
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:
-    from tpu_training.compile.result import Program
+    from tpu_training.compile.answer import Program
 
 pytestmark = pytest.mark.training
 
@@ -83,7 +83,7 @@ def test_the_parameters_are_the_weights_the_moments_and_a_replicas_share_of_the_
     assert {"features", "labels", "conv_1/kernel", "first of dense_2/bias", "step"} <= set(names)
 
 
-def test_the_moving_statistics_of_a_batch_normalisation_are_told_from_its_weights() -> None:
+def test_moving_statistics_of_batch_normalisation_are_not_counted_as_weights() -> None:
     model = load_model("resnet")
     params = build_params({"depth": 8, "global_batch_size": 8}, (), (), model.params)
     program = evaluation_program(model, params, IMAGES, REPLICAS)

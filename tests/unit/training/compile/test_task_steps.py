@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tpu_training.compile.answer import tpus
 from tpu_training.compile.compiler import compile_program
 from tpu_training.compile.session import cached_job, topology_of
-from tpu_training.compile.tpus import tpus
 from tpu_training.data.manifest import RAW, TOKENS, Manifest, Split, stored_spec
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import NUMBERS

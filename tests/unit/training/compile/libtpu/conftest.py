@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tpu_training.compile.answer import Argument, Program
+from tpu_training.compile.compiler import Dump
 from tpu_training.compile.hlo import Module, parse_module
-from tpu_training.compile.report import Dump
-from tpu_training.compile.result import Argument, Program
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = ("0.0.52", "0.0.21")

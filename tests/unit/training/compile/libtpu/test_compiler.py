@@ -19,9 +19,9 @@ import pytest
 
 from tests.unit.training.compile.libtpu.conftest import WEIGHTS
 from tpu_training.compile import compiler, pjrt
+from tpu_training.compile.answer import Compiled, Program, Progress, Topology
 from tpu_training.compile.compiler import compile_program
 from tpu_training.compile.pjrt import Compiler, PjrtError
-from tpu_training.compile.result import Compiled, Program, Progress, Topology
 from tpu_training.errors import TrainingError
 
 pytestmark = [
@@ -194,7 +194,7 @@ STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
 from tpu_training.compile import compiler
-from tpu_training.compile.result import Program, Topology
+from tpu_training.compile.answer import Program, Topology
 
 def stop(child, limit):
     os.kill(child.pid, signal.SIGSTOP)
@@ -259,6 +259,6 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
     assert lock.exists()
 
 
-def test_what_is_known_of_a_program_names_its_arguments(step: Program) -> None:
+def test_the_usage_of_a_program_names_its_arguments(step: Program) -> None:
     answer = compile_program(step, V3)
     assert ("weights", WEIGHTS.bytes) in [(usage.kind, usage.bytes) for usage in answer.usage]

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpu_training.compile import compiler, request
+from tpu_training.compile import compiler
+from tpu_training.compile.answer import Program, Topology
 from tpu_training.compile.compiler import Libtpu, find_libtpu
-from tpu_training.compile.result import Program, Topology
 from tpu_training.errors import EXIT_WRONG_INPUT, InputError
 
 LIBTPU = Libtpu(Path("libtpu.so"), "0.0.21")
@@ -40,7 +40,7 @@ def test_a_nightly_libtpu_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(request, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     assert find_libtpu() == Libtpu(tmp_path / "libtpu.so", "0.1.dev20261101")
 
 
@@ -91,7 +91,7 @@ def test_a_killed_compiler_says_that_memory_may_be_short() -> None:
         ({"error": "UNIMPLEMENTED: Fft\nof complex"}, "refuses 'train' .*: UNIMPLEMENTED: Fft of"),
     ],
 )
-def test_what_the_compiler_refuses_is_the_users_to_change(
+def test_programs_that_the_compiler_refuses_are_wrong_input(
     answer: dict[str, object], said: str
 ) -> None:
     error = compiler.refused(answer, PROGRAM, V3)

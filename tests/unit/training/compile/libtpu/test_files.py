@@ -39,14 +39,14 @@ def test_stablehlo_as_bytecode_is_taken_as_it_is(tmp_path: Path) -> None:
     assert (program.hlo, program.replicas) == (file.read_bytes(), 1)
 
 
-def test_stablehlo_that_is_divided_among_cores_says_so_as_text(tmp_path: Path) -> None:
+def test_the_text_of_stablehlo_names_its_partitions(tmp_path: Path) -> None:
     file = tmp_path / "step.mlir"
     file.write_text("module @m attributes {mhlo.num_partitions = 8 : i32} {}")
     program = read_program(file, "mlir")
     assert (program.replicas, program.partitions) == (1, 8)
 
 
-def test_a_module_is_read_as_it_is_and_out_of_xlas_dump(tmp_path: Path) -> None:
+def test_a_serialized_module_is_read_directly_or_from_an_xla_dump(tmp_path: Path) -> None:
     plain, dumped = tmp_path / "step.pb", tmp_path / "step.hlo.pb"
     plain.write_bytes(MODULE)
     dumped.write_bytes(field(1, MODULE))
@@ -78,7 +78,7 @@ def test_a_file_of_another_kind_is_refused(
     assert str(file) in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--hlo=.*none: can't be read \(No such file"):
         read_program(tmp_path / "none", "hlo")
 

@@ -1,0 +1,383 @@
+"""`tpu-training compile`: what a job needs and takes on a TPU, from Google's own compiler.
+
+Here are its arguments and what it prints; what is asked of the compiler is in compile/session.py.
+Wrong arguments, data that does not fit the model and what the machine lacks are one message.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from tpu_training import commands
+from tpu_training.compile import session as sessions
+from tpu_training.compile import table
+from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
+from tpu_training.compile.programs import JobPrograms, read_program
+from tpu_training.compile.session import CompileProgram, Request, Session
+from tpu_training.data.manifest import Manifest
+from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition
+from tpu_training.monitoring.terminal import ProgressBar
+from tpu_training.tasks import check_targets, identity
+
+# Changes of the JSON that a reader would notice get a new number.
+_FORMAT = 1
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+# What describes a job, and so does not go with a whole program in a file.
+_OF_A_JOB = ("model", "task", "config", "data", "shape", "classes", "vocabulary", "examples")
+
+T = TypeVar("T")
+
+
+def add(modes: Any) -> None:
+    """Add the parser."""
+    parser = commands.add_command(
+        modes,
+        "compile",
+        _build,
+        help="say what a job needs and takes on a TPU, without one",
+        description="Compile the training step and the evaluation with Google's TPU compiler, on "
+        "this machine: memory, the largest batch, the least time and price. Takes the parameters "
+        "of train. Exit code 1: it does not fit.",
+    )
+    add_compile_arguments(parser)
+    option, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
+    option("--compare", metavar="TYPES", help="TPU types side by side, with commas")
+    option("--hlo", metavar="FILE", help="compile an HloModuleProto instead of a job")
+    option("--stablehlo", metavar="FILE", help="compile StableHLO instead of a job")
+    switch("--quick", help="stop after the first answer: memory and bounds")
+    switch("--cached", help="print what is known already; compile nothing")
+    switch("--json", help="print the same as JSON")
+
+
+def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that describe a job and its TPU."""
+    option = parser.add_argument
+    option("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
+    commands.add_model(parser)
+    option("--config", help="YAML or JSON file with parameters")
+    option("--data", help="directory or gs:// URL of the data set; its manifest is read")
+    option("--shape", help="instead of --data: HEIGHTxWIDTHxCHANNELS of images or LENGTH of texts")
+    option("--classes", type=int, help="with --shape: the number of classes")
+    option("--vocabulary", type=int, help="with --shape of texts: number of tokens")
+    option("--examples", type=int, help="with --shape: examples of an epoch")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job to compile.
+
+    Attributes:
+        examples: How many an epoch has; None if not known.
+    """
+
+    request: Request
+    model: ModelDefinition
+    params: Params
+    manifest: Manifest
+    examples: int | None
+
+
+class Problems:
+    """Collects what is wrong, so that one message names all of it."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def add(self, problems: Iterable[str]) -> None:
+        """Add some."""
+        self._found += problems
+
+    def of(self, make: Callable[[], T]) -> T | None:
+        """Return what `make` makes; None, and its problem is added, if it can't."""
+        try:
+            return make()
+        except ParamsError as error:
+            self.add(error.problems)
+        except InputError as error:
+            self.add([str(error)])
+        return None
+
+    def end(self, others: Iterable[str] = ()) -> None:
+        """Raise ParamsError with all of them and `others`, if there are any."""
+        if self._found:
+            raise ParamsError(list(dict.fromkeys([*self._found, *others])))
+
+
+def _build(known: argparse.Namespace) -> commands.Command:
+    problems = Problems()
+    kinds = find_tpus(known, problems)
+    if known.cached:
+        return _build_cached(known, kinds, problems)
+    file = known.hlo or known.stablehlo
+    if file:
+        problems.add(_file_problems(known, file))
+        job = None
+    else:
+        job = build_compile_job(known, kinds, problems)
+    machine = lacking(quick=known.quick or bool(known.compare), tensorflow=not file)
+    problems.end(machine)
+    if machine:
+        # Only the run needs the compiler: a command line is checked on any machine.
+        return partial(_refuse, machine)
+    if job is None:
+        return partial(_run_file, file, "hlo" if known.hlo else "mlir", kinds, known)
+    return partial(_run_job, job, kinds, known)
+
+
+def _refuse(problems: Sequence[str]) -> int:
+    raise ParamsError(problems)
+
+
+def find_tpus(known: argparse.Namespace, problems: Problems) -> list[Tpu]:
+    """Return the TPU types that --tpu and --compare name, each once, in the order given."""
+    named = [("tpu", known.tpu)] if known.tpu else []
+    named += [("compare", name.strip()) for name in (known.compare or "").split(",")]
+    named = [(flag, name) for flag, name in named if name]
+    if not named:
+        problems.add(["--tpu is required: a TPU type, such as --tpu=v3-8"])
+    problems.add(unknown_tpu(flag, name) for flag, name in named if name not in tpus())
+    return [tpus()[name] for name in dict.fromkeys(name for _, name in named) if name in tpus()]
+
+
+def build_compile_job(
+    known: argparse.Namespace, kinds: Iterable[Tpu], problems: Problems
+) -> Job | None:
+    """Return the job to compile for `kinds`; adds what is wrong with its data and batches.
+
+    None if the model, the parameters or the data are not known: then there is nothing to check a
+    batch against. The data is described even so, to name all problems at once.
+    """
+    built = problems.of(partial(commands.build_model, known, known.rest))
+    if built is None:
+        problems.of(partial(_described_data, known))
+        return None
+    model, params, given = built
+    if known.examples is not None and known.examples < 1:
+        problems.add([f"--examples={known.examples}: must be at least 1"])
+    for tpu in kinds:
+        problems.of(partial(_divide, params, tpu))
+        problems.of(partial(_divide, params, tpu, evaluation=True))
+    manifest = problems.of(partial(_described_data, known))
+    if manifest is None:
+        return None
+    spec = problems.of(partial(manifest.input_spec, params.image_size))
+    if spec is None:
+        return None
+    problems.of(partial(check_targets, model, spec))
+    examples = known.examples or manifest.split("train").examples or None
+    asked = sessions.request(model.name, {**given, **identity(model)}, spec)
+    return Job(asked, model, params, manifest, examples)
+
+
+def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
+    """Raise InputError if a batch does not divide among the TPU's replicas."""
+    try:
+        if evaluation:
+            params.replica_batch_size(tpu.replicas, "evaluation_batch_size")
+        else:
+            params.part_batch_size(tpu.replicas)
+    except InputError as error:
+        raise InputError(f"{tpu.name}: {error}") from error
+
+
+def lacking(*, quick: bool, tensorflow: bool) -> list[str]:
+    """Return what this machine lacks to compile."""
+    from tpu_training.compile import compiler
+
+    found = [*compiler.machine_problems(), *compiler.memory_problems(quick)]
+    return [*found, *compiler.tensorflow_problems()] if tensorflow else found
+
+
+def _described_data(known: argparse.Namespace) -> Manifest:
+    """Return what --data's manifest or --shape says of the data. Raises InputError."""
+    if bool(known.data) == bool(known.shape):
+        raise InputError(
+            "expected either --data, whose manifest describes the examples, or --shape and "
+            "--classes, such as --shape=224x224x3 --classes=1000"
+        )
+    if known.data:
+        return sessions.read_manifest(known.data)
+    if known.classes is None:
+        raise InputError(f"--shape={known.shape} needs --classes, the number of classes")
+    return sessions.described_data(known.shape, known.classes, known.vocabulary or 0)
+
+
+def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
+    """Yield which flags have no meaning for a program in a file."""
+    flag = "hlo" if known.hlo else "stablehlo"
+    if known.hlo and known.stablehlo:
+        yield "--hlo and --stablehlo exclude each other; give one of them"
+    named = [f"--{name}" for name in _OF_A_JOB if getattr(known, name) is not None]
+    if named or known.rest:
+        yield (
+            f"--{flag}={file} is a whole program, without {', '.join([*named, *known.rest])}; "
+            "leave out one or the other"
+        )
+
+
+def _build_cached(
+    known: argparse.Namespace, kinds: Sequence[Tpu], problems: Problems
+) -> commands.Command:
+    """Return the command that prints what is known of the job. Raises InputError."""
+    problems.add(
+        f"--cached answers for a job, without --{name}"
+        for name in ("hlo", "stablehlo", "compare", "quick")
+        if getattr(known, name)
+    )
+    job = problems.of(partial(sessions.described, known.model, known.config, known.rest))
+    manifest = problems.of(partial(_described_data, known))
+    problems.end()
+    assert job
+    assert manifest
+    model, given = job
+    given |= {"task": known.task} if known.task else {}
+    examples = known.examples or manifest.split("train").examples or None
+
+    def answer() -> int:
+        tpu = kinds[0].name
+        found = sessions.cached(tpu, model, given, manifest)
+        if found is None and not known.json:
+            unknown = f"nothing is known of this job on {tpu}: leave out --cached to compile it"
+            print(unknown, file=sys.stderr)
+            return EXIT_FAILURE
+        answers = [found] if found else []
+        for one in answers:
+            _follow([one], Bar(), examples, not known.json)
+        about = {"model": model, "params": given, "examples": examples}
+        _end(answers, known.json, about, examples)
+        return 0 if all(one.fits for one in answers) else EXIT_FAILURE
+
+    return answer
+
+
+class Bar:
+    """Shows progress on standard error, if that is a terminal."""
+
+    def __init__(self) -> None:
+        self._bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
+
+    def show(self, part: float, text: str) -> None:
+        """Draw the bar."""
+        if self._bar:
+            self._bar.show(part, text)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar:
+            self._bar.clear()
+
+
+def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
+    programs = JobPrograms(job.model, job.params, job.manifest)
+    accumulation = job.params.gradient_accumulation
+
+    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
+        part = job.params.part_batch_size(tpu.replicas)
+        return sessions.answers(session, tpu, programs, part, accumulation, quick=quick)
+
+    about = {
+        "model": job.request.model,
+        "params": dataclasses.asdict(job.params),
+        "data": job.request.spec and dataclasses.asdict(job.request.spec),
+        "examples": job.examples,
+    }
+    return _answer(job.request, kinds, answer, known, about, job.examples)
+
+
+def _run_file(
+    file: str, language: Literal["hlo", "mlir"], kinds: Sequence[Tpu], known: argparse.Namespace
+) -> int:
+    program = read_program(file, language)
+
+    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
+        return sessions.compile_file(session, tpu, program, quick=quick)
+
+    request = Request(file, program.hlo, {}, None)
+    return _answer(request, kinds, answer, known, {"file": file, "format": language}, None)
+
+
+def _answer(
+    request: Request,
+    kinds: Sequence[Tpu],
+    answer: Callable[[Session, Tpu, bool], Iterator[Answer]],
+    known: argparse.Namespace,
+    about: dict[str, Any],
+    examples: int | None,
+) -> int:
+    """Answer for each TPU type and print it; return the exit code.
+
+    Of types side by side, which need not all fit, only the quick answers are compiled.
+    """
+    bar = Bar()
+    session = Session(request, compiler(), bar.show)
+    quick = known.quick or bool(known.compare)
+    try:
+        steps = (answer(session, tpu, quick) for tpu in kinds)
+        printing = not known.json and not known.compare
+        found = [_follow(each, bar, examples, printing) for each in steps]
+    finally:
+        bar.close()
+    if known.compare and not known.json:
+        _print(table.comparison_lines(found, examples))
+    _end(found, known.json, about, examples)
+    good = any if known.compare else all
+    return 0 if good(answer.fits for answer in found) else EXIT_FAILURE
+
+
+def compiler() -> CompileProgram:
+    """Return Google's TPU compiler. Tests put another one in its place."""
+    from tpu_training.compile.compiler import compile_program
+
+    return compile_program
+
+
+def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
+    """Return the last of `steps`; print what each of them adds.
+
+    A later answer repeats the lines of the one before, so only new ones are printed.
+    """
+    printed: set[str] = set()
+    last = None
+    for last in steps:
+        lines = list(table.answer_lines(last, examples))
+        if printing:
+            bar.close()
+            _print(line for line in lines if line not in printed)
+        printed |= set(lines)
+    assert last
+    return last
+
+
+def _end(
+    found: Sequence[Answer], as_json: bool, about: dict[str, Any], examples: int | None
+) -> None:
+    """Print what the kinds of figures mean; or, as JSON, all that was found.
+
+    docs/compile.md names each field; a test compares them.
+    """
+    if not as_json:
+        _print([table.LEGEND])
+        return
+    content = {
+        "format": _FORMAT,
+        "versions": sessions.versions(),
+        "job": about,
+        "legend": table.LEGEND,
+        "answers": [{**one.as_json(examples), "misfit": table.misfit(one)} for one in found],
+    }
+    print(json.dumps(content, indent=2), flush=True)
+
+
+def _print(lines: Iterable[str]) -> None:
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line in lines:
+        wrong = "DOES NOT FIT" in line or "  NO  " in line
+        print(f"{_RED}{line}{_PLAIN}" if wrong and coloured else line, flush=True)
