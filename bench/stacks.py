@@ -67,7 +67,7 @@ def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
     ]
 
 
-# --- `pulumi preview` in the environment of those who only deploy, against a bare program in `.venv`.
+# --- `pulumi preview` in the environment of `make setup-deploy`, against a bare program in `.venv`.
 
 
 def measure_deploy() -> list[Result]:

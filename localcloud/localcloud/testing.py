@@ -1,6 +1,5 @@
 """A small client for tests against the local cloud: JSON in, JSON out, the status checked."""
 
-from functools import partialmethod
 from typing import Any
 
 import requests
@@ -97,8 +96,22 @@ class Client:
         answer: Json = response.json() if response.content else {}
         return answer
 
-    get = partialmethod(call, "GET")
-    post = partialmethod(call, "POST")
-    put = partialmethod(call, "PUT")
-    patch = partialmethod(call, "PATCH")
-    delete = partialmethod(call, "DELETE")
+    def get(self, url: str, *, status: int = 200, **query: Any) -> Json:
+        """GET, see `call`."""
+        return self.call("GET", url, status=status, **query)
+
+    def post(self, url: str, body: Json | None = None, *, status: int = 200, **query: Any) -> Json:
+        """POST, see `call`."""
+        return self.call("POST", url, body, status=status, **query)
+
+    def put(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
+        """PUT, see `call`."""
+        return self.call("PUT", url, body, status=status, **query)
+
+    def patch(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
+        """PATCH, see `call`."""
+        return self.call("PATCH", url, body, status=status, **query)
+
+    def delete(self, url: str, *, status: int = 200, **query: Any) -> Json:
+        """DELETE, see `call`."""
+        return self.call("DELETE", url, status=status, **query)

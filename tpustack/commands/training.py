@@ -56,7 +56,7 @@ def follow_command(stack: str) -> None:
 
 
 def _outputs(stack: str | None) -> Mapping[str, Any]:
-    """Return what `pulumi up` has put out, as infra/outputs.py names it. Raises TpustackError."""
+    """Return what `pulumi up` has put out, as infra/program.py names it. Raises TpustackError."""
     # The engine's library takes seconds to load.
     from tpustack.engine.backend import outputs_of
 

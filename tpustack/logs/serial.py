@@ -40,7 +40,7 @@ def follow(
 
     Args:
         console: where to show it.
-        outputs: the stack's, as infra/outputs.py names them.
+        outputs: the stack's, as infra/program.py names them.
         advice: what to do about a failure, as a sentence.
         on_tpu: whether the TPU VM runs the trainer.
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from infra.names import backend
 from tpu_core.bucket import Bucket
 from tpu_core.process import Process, parse
-from tpu_core.records import replace_file
+from tpu_core.records import dump, replace_file
 from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
 

@@ -244,19 +244,18 @@ def _add_data(modes: Any) -> None:
     inspect = add_command(
         actions,
         "inspect",
-        lambda known: partial(_inspect_data, known.data, known.json, known.grid),
+        lambda known: partial(_inspect_data, known.data, known.json),
         help="show counts, shapes and classes of a data set; verify its checksums",
     )
     option = inspect.add_argument
     option("--data", required=True, help="directory or gs:// URL of the data set")
     option("--json", action="store_true", help="print the same as JSON")
-    option("--grid", metavar="FILE.png", help="also draw the first images of each class")
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
     """Check all that can be checked before a source of many GB is read."""
-    from tpu_training.data.convert.conversion import Storage
-    from tpu_training.data.convert.source import Options
+    from tpu_training.data.conversion import Storage
+    from tpu_training.data.source import Options
 
     if known.output.startswith("gs://"):
         raise InputError(
@@ -285,7 +284,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
     storage = Storage(known.encoding, length, known.vocabulary, size)
 
     def run() -> int:
-        from tpu_training.data.convert.conversion import convert
+        from tpu_training.data.conversion import convert
 
         manifest = convert(known.source, known.output, options, storage)
         print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
@@ -294,11 +293,11 @@ def _build_convert(known: argparse.Namespace) -> Command:
     return run
 
 
-def _inspect_data(data: str, as_json: bool, grid: str | None) -> int:
+def _inspect_data(data: str, as_json: bool) -> int:
     """Print what is in it; DataError when a file is not what its checksum says."""
     from tpu_training.data.inspection import inspect
 
-    found = inspect(data, grid)
+    found = inspect(data)
     print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
     return 0
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import tpu_training.cluster.cloud_tpu as cloud_tpu
 import tpu_training.cluster.endpoint as endpoint
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Workers
 from tpu_training.cluster.machine import Machine, check_library, find_machine
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
@@ -224,7 +224,7 @@ def examine(
     environ: Mapping[str, str],
     machine: Machine | None = None,
     probe: Callable[[str], str | None] = endpoint.why_silent,
-    look_up: Callable[[Target, endpoint.Wait], Addresses | LocalTpu | NoTpu] = cloud_tpu.resolve,
+    look_up: Callable[[Target, endpoint.Wait], Workers] = cloud_tpu.resolve,
 ) -> Environment:
     """Find out what a job started here with these arguments would train on.
 
@@ -234,7 +234,7 @@ def examine(
     machine = machine or find_machine()
     problems: list[str] = []
     target: Target = NoTpu()
-    workers: Addresses | LocalTpu | NoTpu | None = None
+    workers: Workers | None = None
     try:
         target = endpoint.find_target(tpu, project, zone, environ)
         workers = cloud_tpu.choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
@@ -263,9 +263,7 @@ def _settings(tpu: str | None, environ: Mapping[str, str]) -> Iterator[Setting]:
         yield Setting(name, value, state)
 
 
-def _choice(
-    workers: Addresses | LocalTpu | NoTpu | None, target: Target, machine: Machine
-) -> tuple[str, str]:
+def _choice(workers: Workers | None, target: Target, machine: Machine) -> tuple[str, str]:
     """Describe the expected strategy and the reason for it, without connecting."""
     if workers is None:
         return "nothing: see the problem", "the setting that names the TPU can't be used as it is"

@@ -276,7 +276,7 @@ def test_a_retry_frees_the_last_attempts_model_before_it_makes_its_own(
             return super().run()
 
     monkeypatch.setattr("tpu_training.job.run.Trainer", FailsOnce)
-    monkeypatch.setattr("tpu_training.data.corruption.readable_part", lambda data, *_: data)
+    monkeypatch.setattr("tpu_training.data.inspection.readable_part", lambda data, *_: data)
     where = (f"--data={digits}", f"--model-dir={tmp_path}", "--global_batch_size=64")
     run_here("train", *where, "--epochs=0.1")
     assert len(attempts) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.deployer import WAIT, groups, permissions_of
+from infra.deployer import WAIT, _catalog, permissions_of
 from infra.settings.parse import parse
 from localcloud.core import projects
 from localcloud.core.cloud import Cloud, Latency
@@ -60,7 +60,12 @@ def begin(deployer: Client) -> list[str]:
 
 
 def test_the_list_names_permissions_that_there_are(api: Client) -> None:
-    names = {name for by_kind in groups().values() for kind in by_kind.values() for name in kind}
+    names = {
+        name
+        for by_kind in _catalog()["groups"].values()
+        for kind in by_kind.values()
+        for name in kind
+    }
     become_deployer(api, sorted(names))
 
 

@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from infra.deployer import groups
+from infra.deployer import _catalog
 from localcloud.app import LocalCloud
 from localcloud.core import access, projects
 from localcloud.core.clock import VirtualClock
@@ -104,7 +104,12 @@ def test_permissions_that_a_role_in_a_project_can_have_are_listed(api: Client) -
         names |= {each["name"] for each in answer["permissions"]}
         if not (token := answer.get("nextPageToken", "")):
             break
-    wanted = {name for by_kind in groups().values() for kind in by_kind.values() for name in kind}
+    wanted = {
+        name
+        for by_kind in _catalog()["groups"].values()
+        for kind in by_kind.values()
+        for name in kind
+    }
     assert wanted <= names
     assert not [name for name in names if name.startswith("billing.")]
     api.post(url, {"fullResourceName": "//x/y"}, status=400)
