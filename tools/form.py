@@ -149,18 +149,22 @@ def single_importers(files: Iterable[File]) -> list[str]:
 
 
 def unlinked(files: Iterable[File], flows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say which files of a flow are missing, or have no import from or to one before them."""
+    """Say which files of a flow are missing, or have no import from or to one before them.
+
+    A program that runs in a process of its own is `runs: PATH`; no import links it.
+    """
     by_path = {file.path: file for file in files}
     problems = []
     for flow, described in flows.items():
         known: list[File] = []
-        for path in described["files"]:
+        for entry in described["files"]:
+            path = entry if isinstance(entry, str) else entry["runs"]
             if not (file := by_path.get(path)):
                 problems.append(f"{flow}: there is no {path}")
                 continue
             before = {other.module for other in known}
             leads = any(file.module in other.imported() for other in known)
-            if known and not leads and before.isdisjoint(file.imported()):
+            if known and path == entry and not leads and before.isdisjoint(file.imported()):
                 problems.append(f"{flow}: no import links {path} to the files before it")
             known.append(file)
     return problems

@@ -58,7 +58,8 @@ def test_comments_and_docstrings_count_as_words() -> None:
 
 def test_a_flow_names_files_that_exist_and_that_imports_link() -> None:
     files = [File("infra/a.py", "from infra import b"), File("infra/b.py", ""), File("c.py", "")]
-    flow = {"most": 4, "files": ["infra/a.py", "infra/b.py", "c.py", "gone.py"]}
+    files.append(File("d.py", ""))
+    flow = {"most": 4, "files": ["infra/a.py", "infra/b.py", "c.py", {"runs": "d.py"}, "gone.py"]}
     assert unlinked(files, {"a price": flow}) == [
         "a price: no import links c.py to the files before it",
         "a price: there is no gone.py",
