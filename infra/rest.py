@@ -1,4 +1,4 @@
-"""Resources of Google's REST APIs, for what this project deploys by itself and not by the provider.
+"""Resources of Google's REST APIs, for what this project deploys without the provider.
 
 Calls, errors and pauses are tpu_core's. What is added here is what a deployment needs on top: it
 repeats what may work later, reads lists whole, and waits for operations.

@@ -261,7 +261,7 @@ def _sections(command: str, result: Result) -> Iterator[str]:
         )
         yield f"**Will be replaced** (deleted and made again)\n{''.join(replaced)}"
     if result.changes:
-        what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
+        what = {"drift": "changed by someone else", "preview": "to change"}.get(command, "changed")
         count = f"{base.counted(len(result.changes), 'resource')} {what}"
         listing = block("\n".join(map(_change, result.changes)), "diff")
         yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"

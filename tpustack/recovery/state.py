@@ -313,7 +313,7 @@ def require_trusted(stack: str, state: Mapping[str, Any]) -> None:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise TpustackError(
             f"the state of stack {stack} is not trusted, and nothing was done with it:\n{lines}\n"
-            "Somebody may have changed it. Put an earlier one back (docs/gitops.md), or use the "
+            "Someone may have changed it. Put an earlier one back (docs/gitops.md), or use the "
             "release that deployed the stack last (docs/threat-model.md)"
         )
 

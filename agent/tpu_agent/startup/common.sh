@@ -70,7 +70,7 @@ require_scope() {
 }
 
 # Waits until the machine may read the bucket and look the TPU up. It may not at first: it is made
-# beside its grants, which Google says count after two minutes and sometimes after seven.
+# in addition to its grants, which Google says count after two minutes and sometimes after seven.
 await_grants() {
   local bucket tpu address deadline=$((SECONDS + 600)) said=""
   bucket="$(object_address "$(attribute bucket-url)/data")"
@@ -102,7 +102,7 @@ object_exists() {
 }
 
 # apt-get, again and again for ten minutes: just after boot the image's own updates hold its locks. It
-# waits for dpkg's by itself (apt.conf(5), since apt 1.9.11), but not for that of the package lists.
+# waits for dpkg's on its own (apt.conf(5), since apt 1.9.11), but not for that of the package lists.
 apt_get() {
   local deadline=$((SECONDS + 600))
   until DEBIAN_FRONTEND=noninteractive apt-get --quiet --option DPkg::Lock::Timeout=60 "$@"; do
@@ -188,7 +188,7 @@ image_libtpu() {
 }
 
 # Prints what TensorFlow on this TPU VM needs in its environment to find the TPU, a NAME=VALUE in
-# each line: where libtpu is, which pip installed beside TensorFlow or the image has. A TensorFlow of
+# each line: where libtpu is, which pip installed next to TensorFlow or the image has. A TensorFlow of
 # the image that takes no plug-in (-se) has all that it needs. Bare images have no libtpu.
 libtpu_settings() {
   local library
@@ -225,7 +225,7 @@ install_training() {
 }
 
 # Starts the agent: it keeps limits from now on, and runs the trainer once that is ordered. A trainer
-# outlives an agent that is killed: the next one goes on with it.
+# outlives an agent that is killed: the next one keeps it.
 start_agent() {
   if systemctl is-active --quiet tpu-stack-agent; then
     return

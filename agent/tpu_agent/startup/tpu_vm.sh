@@ -1,4 +1,4 @@
-# Every host of a TPU VM that has something to do beside being a TPU.
+# Every host of a TPU VM that does more than serve a TPU.
 # shellcheck shell=bash
 # shellcheck source=agent/tpu_agent/startup/common.sh
 

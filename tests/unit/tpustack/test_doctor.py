@@ -154,7 +154,7 @@ def test_a_file_gives_lines_causes_cures_and_links(run: Run, tmp_path: Path) -> 
         f"{log}:2: worker-lost: Socket closed",
         "  cause: the connection to the TPU's worker is lost (a preemption, maintenance, or a "
         "crash)",
-        "  cure:  check the TPU's state and start the job again; it goes on from its last "
+        "  cure:  check the TPU's state and start the job again; it continues from its last "
         "checkpoint",
         "  see:   https://github.com/tensorflow/tensorflow/issues/38190",
         f"{log}:3: unknown error: OddError: x",

@@ -58,7 +58,7 @@ def test_the_process_ends_when_there_was_no_progress_for_the_timeout() -> None:
     ((message, code),) = time.endings
     assert code == 1
     assert "no loop of steps was finished for 10 s (--hang_timeout)" in message
-    assert "goes on from its last checkpoint" in message
+    assert "continues from its last checkpoint" in message
 
 
 def test_without_a_timeout_it_waits_for_ever() -> None:

@@ -195,7 +195,7 @@ def test_the_catalogue_needs_neither_yaml_nor_tensorflow() -> None:
             2,
             "put the data into a bucket",
         ),
-        ("Socket closed", 1, "goes on from its last checkpoint"),
+        ("Socket closed", 1, "continues from its last checkpoint"),
     ],
 )
 def test_a_translated_error_has_cause_cure_and_an_exit_code(

@@ -246,7 +246,7 @@ def greet(address: str, timeout: float = _TIMEOUT_SECONDS) -> socket.socket:
     """Return a connection to the gRPC server at `host:port`, which has answered.
 
     Raises:
-        OSError: Nobody answers, or it is not a gRPC server.
+        OSError: No answer, or it is not a gRPC server.
     """
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=timeout)

@@ -46,7 +46,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def check_bucket(path: str, flag: str) -> None:
-    """Raise InputError that names `flag` if `path` lies in a bucket that does not exist.
+    """Raise InputError that names `flag` if `path` is in a bucket that does not exist.
 
     In such a bucket TensorFlow's makedirs never returns, not even on a signal.
     """
