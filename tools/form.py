@@ -221,10 +221,8 @@ def worse(figures: dict[str, Any], bars: dict[str, Any]) -> list[str]:
         if lines > ceiling:
             problems.append(f"{room}/ has {lines} lines, its ceiling is {ceiling}")
     for flow, described in bars.get("flows", {}).items():
-        if len(described["files"]) > described["most"]:
-            problems.append(
-                f"{flow} takes {len(described['files'])} files, {described['most']} may"
-            )
+        if (count := len(described["files"])) > described["most"]:
+            problems.append(f"{flow} takes {count} files, the bar is at most {described['most']}")
     return problems
 
 

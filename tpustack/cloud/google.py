@@ -52,7 +52,7 @@ def says_disabled(error: Forbidden) -> bool:
 
 
 class AccountToken(core.MachineToken):
-    """Access tokens of the person or job that runs the command, by google-auth and in the provider's order."""
+    """Access tokens of who runs the command, by google-auth, in the provider's order."""
 
     def __init__(self, given: credentials.Given) -> None:
         self._given = given

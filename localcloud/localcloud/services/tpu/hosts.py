@@ -44,7 +44,7 @@ def require_tensorflow(record: Record) -> None:
     """
     if serves(record) and find_spec("tensorflow") is None:
         raise failed_precondition(
-            "the hosts of a local TPU are servers of TensorFlow, which is not installed next to the "
+            "the hosts of a local TPU are servers of TensorFlow, which is not installed with the "
             "local cloud: pip install 'tpu-stack-localcloud[tpu]' (in its repository `make setup`) "
             "and start it again"
         )
