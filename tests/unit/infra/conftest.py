@@ -31,11 +31,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trainer as a wheel has it, which says what it would refuse: also where it is not
     installed.
     """
-    sources, path = REPOSITORY / "training", tmp_path_factory.mktemp("dist") / "trainer.whl"
+    path = tmp_path_factory.mktemp("dist") / "trainer.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted((sources / "tpu_training").rglob("*")):
-            if file.suffix in (".py", ".json"):
-                archive.write(file, file.relative_to(sources))
+        for package in (REPOSITORY / "training" / "tpu_training", REPOSITORY / "core" / "tpu_core"):
+            for file in sorted(package.rglob("*")):
+                if file.suffix in (".py", ".json"):
+                    archive.write(file, file.relative_to(package.parent))
     return path
 
 
