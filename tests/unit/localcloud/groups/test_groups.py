@@ -195,6 +195,17 @@ def test_a_template_is_found_by_its_name_and_its_number_and_is_never_changed(
     assert groups.instance("by-itself")["status"] == "RUNNING"
 
 
+def test_a_plain_group_lists_what_its_manager_runs(groups: Groups) -> None:
+    groups.insert()
+    groups.create("vm")
+    plain = groups.api.get(groups.get()["instanceGroup"])
+    assert plain["size"] == 1
+    assert plain["network"].endswith("/global/networks/default")
+    assert groups.api.get(f"{ZONE}/instanceGroups")["items"] == [plain]
+    listed = groups.api.post(f"{ZONE}/instanceGroups/g/listInstances", {})["items"]
+    assert [item["status"] for item in listed] == ["RUNNING"]
+
+
 def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> None:
     groups.insert()
     stranger = Groups(api.as_member("user:stranger@example.com"))
