@@ -165,9 +165,11 @@ def change(cloud: Cloud, call: Call) -> Json:
     body, path = call.body, GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
-        if "Template" in call.method.name:
-            # This method sends no fingerprint.
-            body = body | {"fingerprint": record["fingerprint"]}
+        if call.method.name.endswith(".setInstanceTemplate"):
+            # This method has no fingerprint, and its one field is required: as a version's, an
+            # empty name is refused, where one that is left out would change nothing.
+            versions = [{"instanceTemplate": body.get("instanceTemplate", "")}]
+            body = {"versions": versions, "fingerprint": record["fingerprint"]}
         resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
         sent = resources.tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
@@ -249,8 +251,8 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
 def create_instances(cloud: Cloud, call: Call) -> Json:
     """Add instances with names of the caller's choice, which they keep when recreated.
 
-    "The createInstances operation is marked DONE if the request is successful. The underlying
-    actions take additional time" (the discovery document).
+    The operation is done when the group knows the names: "The underlying actions take additional
+    time" (the discovery document).
     """
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])

@@ -122,6 +122,15 @@ def test_an_instance_that_the_group_deletes_or_abandons_does_not_come_back(
     groups.post("deleteInstances", {"instances": [f"{url}one"]}, status=400)
 
 
+def test_a_group_is_not_left_without_a_template(groups: Groups) -> None:
+    groups.insert()
+    refusal = groups.post("setInstanceTemplate", {}, status=400)["error"]["message"]
+    assert "resource.instanceTemplate" in refusal
+    groups.template("other")
+    groups.post("setInstanceTemplate", {"instanceTemplate": "global/instanceTemplates/other"})
+    assert groups.get()["instanceTemplate"].endswith("/instanceTemplates/other")
+
+
 def test_a_changed_template_reaches_the_instances_as_the_update_policy_says(
     groups: Groups,
 ) -> None:
