@@ -163,12 +163,12 @@ def _kind(call: Call) -> Kind:
 
 
 def _create(cloud: Cloud, call: Call, kind: Kind, short: str, kept: Sequence[str]) -> Json:
+    key = kind.prefix(call) + short
     if not _ID.fullmatch(short):
         raise invalid(
             f"The id {short!r} must have 4 to 32 lower-case letters, digits and hyphens, and not "
             "begin with gcp-."
         )
-    key = kind.prefix(call) + short
     record = {"name": projects.numbered(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
     # Taken also by a deleted one: its id is free again only after thirty days.

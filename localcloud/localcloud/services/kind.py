@@ -101,7 +101,7 @@ def serve(kind: Kind, *methods: str) -> None:
     def list_(cloud: Cloud, call: Call) -> Json:
         found = cloud.store.items(kind.store, kind.prefix(call))
         views = [kind.view(cloud, name, one) for name, one in found if kind.chosen(call, one)]
-        return page(call, kind.items, views) | ({"totalSize": len(found)} if kind.counted else {})
+        return page(call, kind.items, views) | ({"totalSize": len(views)} if kind.counted else {})
 
     def delete(cloud: Cloud, call: Call) -> Json:
         name = kind.name(call)

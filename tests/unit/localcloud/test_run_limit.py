@@ -51,6 +51,21 @@ def test_preemptible_instances_run_for_a_day_and_spot_instances_longer(
     assert states(google, "spot") == ("RUNNING", "READY")
 
 
+def test_the_limit_of_a_deleted_machine_does_not_end_its_successor(
+    google: Client, clock: VirtualClock
+) -> None:
+    clock.advance(20 * HOUR)
+    for url in (INSTANCES, NODES):
+        google.delete(f"{url}/old")
+    clock.advance(1 * HOUR)
+    google.post(NODES, {**VM, "schedulingConfig": {"preemptible": True}}, nodeId="old")
+    google.post(INSTANCES, machine("us-central1-b", name="old", scheduling=OLD))
+    clock.advance(23 * HOUR)
+    assert states(google, "old") == ("RUNNING", "READY")
+    clock.advance(2 * HOUR)
+    assert states(google, "old") == ("TERMINATED", "PREEMPTED")
+
+
 def test_a_start_begins_a_new_day(google: Client, clock: VirtualClock) -> None:
     clock.advance(20 * HOUR)
     for url in (f"{INSTANCES}/old/stop", f"{NODES}/old:stop"):

@@ -12,8 +12,8 @@ from localcloud.core.store import Record, effect
 from localcloud.services.compute import api, health_checks, instances, resources
 from localcloud.services.compute import group_actions as actions
 from localcloud.services.compute import instance_properties as properties_of
-from localcloud.services.compute.api import API, STORE, last, path_of, shown, url_of
-from localcloud.services.compute.group_actions import GROUP, load_group
+from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
+from localcloud.services.compute.group_actions import COLLECTION, GROUP, load_group
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -165,9 +165,11 @@ def change(cloud: Cloud, call: Call) -> Json:
     body, path = call.body, GROUP.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
-        if "Template" in call.method.name:
-            # This method sends no fingerprint.
-            body = body | {"fingerprint": record["fingerprint"]}
+        if call.method.name.endswith(".setInstanceTemplate"):
+            # This method has no fingerprint, and its one field is required: as a version's, an
+            # empty name is refused, where one that is left out would change nothing.
+            versions = [{"instanceTemplate": body.get("instanceTemplate", "")}]
+            body = {"versions": versions, "fingerprint": record["fingerprint"]}
         resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
         sent = resources.tidy(body)
         for field in ("name", "zone", "baseInstanceName"):
@@ -249,8 +251,8 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
 def create_instances(cloud: Cloud, call: Call) -> Json:
     """Add instances with names of the caller's choice, which they keep when recreated.
 
-    "The createInstances operation is marked DONE if the request is successful. The underlying
-    actions take additional time" (the discovery document).
+    The operation is done when the group knows the names: "The underlying actions take additional
+    time" (the discovery document).
     """
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
@@ -480,3 +482,58 @@ def _list_errors(cloud: Cloud, call: Call) -> Json:
         for error in member["errors"]
     ]
     return shown(call, {"items": items} if items else {})
+
+
+# The plain instance group of each managed one. gcloud and Terraform's data source read these; what
+# changes them goes through the manager, so the local cloud stores none.
+
+
+def _plain_group(cloud: Cloud, record: Record) -> Json:
+    template = resources.load(cloud, path_from(actions.template_of(record)))
+    interface = template["properties"]["networkInterfaces"][0]
+    return {
+        "kind": "compute#instanceGroup",
+        "id": str(int(record["id"]) + 1),
+        "creationTimestamp": record["creationTimestamp"],
+        "name": record["name"],
+        "description": f"This instance group is controlled by Instance Group Manager "
+        f"'{record['name']}'. To modify instances in this group, use the Instance Group Manager "
+        "API: https://cloud.google.com/compute/docs/reference/latest/instanceGroupManagers",
+        "network": interface.get("network", ""),
+        "subnetwork": interface.get("subnetwork", ""),
+        "size": len(record["_members"]),
+        "zone": record["zone"],
+        "selfLink": record["instanceGroup"],
+    }
+
+
+def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
+    group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
+    return group, load_group(cloud, group)
+
+
+@API.method("instanceGroups.get", permission="compute.instanceGroups.get")
+def _get_plain_group(cloud: Cloud, call: Call) -> Json:
+    return shown(call, _plain_group(cloud, _managing(cloud, call)[1]))
+
+
+@API.method("instanceGroups.list", permission="compute.instanceGroups.list")
+def _list_plain_groups(cloud: Cloud, call: Call) -> Json:
+    zone = f"projects/{call.project}/{resources.place_of(call)}"
+    managed = cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
+    records = [_plain_group(cloud, record) for _, record in managed]
+    return api.page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
+
+
+@API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
+def _list_instances(cloud: Cloud, call: Call) -> Json:
+    group, record = _managing(cloud, call)
+    paths = [actions.instance_path(group, name) for name in sorted(record["_members"])]
+    # An instance that is being made is a member already, but has no record.
+    made = [instance for path in paths if (instance := cloud.store.get(STORE, path))]
+    if call.body.get("instanceState") == "RUNNING":
+        made = [instance for instance in made if instance["status"] == "RUNNING"]
+    found = [{"instance": each["selfLink"], "status": each["status"]} for each in made]
+    path = f"{path_from(record['instanceGroup'])}/listInstances"
+    return api.page(call, "compute#instanceGroupsListInstances", path, found)

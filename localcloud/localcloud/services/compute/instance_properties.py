@@ -133,7 +133,8 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
     if email == "default":
         email = default_service_account(call.project)
     # One message for both: it tells a caller without the right nothing of which accounts exist.
-    if access.account_problem(cloud, email) or not access.may_act_as(cloud, call, email):
+    # The right is looked at in any case, so that `localcloud permissions` lists it.
+    if not access.may_act_as(cloud, call, email) or access.account_problem(cloud, email):
         message = (
             f"The user does not have access to service account '{email}'. User: "
             f"'{call.principal.email}'. Ask a project owner to grant you the "

@@ -435,13 +435,14 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     answer: Json = {"kind": "compute#guestAttributes"}
     variable, query = call.arg("variableKey"), call.arg("queryPath")
     at = f"{path}/guestAttributes/{variable or query}"
-    chosen = {name: value for name, value in found.items() if name.startswith(query)}
-    if variable not in found if variable else not chosen:
-        raise not_found(at)
     if variable:
-        answer |= {"variableKey": variable, "variableValue": found[variable]}
+        chosen = {name: value for name, value in found.items() if name == variable}
+        answer |= {"variableKey": variable, "variableValue": chosen.get(variable, "")}
     else:
+        chosen = {name: value for name, value in found.items() if name.startswith(query)}
         answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
+    if not chosen:
+        raise not_found(at)
     return shown(call, answer | {"selfLink": url_of(at)})
 
 

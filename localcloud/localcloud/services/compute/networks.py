@@ -230,10 +230,10 @@ def parse_range(text: str, field: str) -> IPv4Network:
     try:
         network = IPv4Network(text)
     except ValueError as error:
-        raise api.wrong_value(f"{field}", text, f"{error}.") from None
+        raise api.wrong_value(field, text, f"{error}.") from None
     if "/" not in text or network.prefixlen > _LONGEST_PREFIX:
         why = f"The range must have a prefix length between 8 and {_LONGEST_PREFIX}."
-        raise api.wrong_value(f"{field}", text, why)
+        raise api.wrong_value(field, text, why)
     return network
 
 
@@ -435,7 +435,8 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
             del nat["natIps"]
         type_ = nat.get("type") or "PUBLIC"
         completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
-    record |= {"nats": completed} if completed else {}
+    if completed:
+        record["nats"] = completed
 
 
 def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:

@@ -14,8 +14,13 @@ from localcloud.services.compute.api import API, shown, url_of, wrong_value
 from localcloud.services.compute.resources import fingerprint, require_match
 
 # Kept for clients that show them; nothing counts against them here.
-_QUOTAS = {"NETWORKS": 50, "FIREWALLS": 500, "ROUTES": 500, "IMAGES": 2000}
-_QUOTAS["CPUS_ALL_REGIONS"] = 2400
+_QUOTAS = {
+    "NETWORKS": 50,
+    "FIREWALLS": 500,
+    "ROUTES": 500,
+    "IMAGES": 2000,
+    "CPUS_ALL_REGIONS": 2400,
+}
 
 
 def default_service_account(project: str) -> str:

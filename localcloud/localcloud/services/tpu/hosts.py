@@ -130,7 +130,10 @@ def shut(cloud: Cloud, record: Record, index: int, closed: bool) -> None:
     The file is read by the worker: the local cloud cannot filter packets without being root.
     """
     gate = _file(cloud, record, index, "shut")
-    gate.touch() if closed else gate.unlink(missing_ok=True)
+    if closed:
+        gate.touch()
+    else:
+        gate.unlink(missing_ok=True)
 
 
 def keys(record: Record) -> list[str]:

@@ -347,28 +347,32 @@ def _activate(cloud: Cloud, name: str) -> None:
     names = [node["name"] for node in record["_nodes"]]
     with ThreadPoolExecutor(max_workers=min(len(names), 8)) as pool:
         failed = [error for error in pool.map(partial(_create_node, cloud), names) if error]
-    current = cloud.store.get(QUEUED, name)
-    if current is None or state_of(current) != "PROVISIONING":
-        return
+    with cloud.store.locked():
+        current = cloud.store.get(QUEUED, name)
+        if current is None or state_of(current) != "PROVISIONING":
+            return
+        if not failed:
+            # First the end, then the state: a request that is ACTIVE must not lack its end if the
+            # local cloud is stopped in between.
+            if current["_seconds"] is not None:
+                run = cloud.operations.number()
+                cloud.store.put(QUEUED, name, current | {"_run": run})
+                work = Work("tpu.queued.end", {"name": name, "run": run}, current["_seconds"])
+                cloud.operations.start(f"tpu-internal/end/{name}/{run}", work)
+            set_state(cloud, name, "ACTIVE")
+            return
     # All slices or none: those that came up would cost money and train nothing.
-    if failed:
-        for node in standing(cloud, record):
-            if (cloud.store.get(NODE, node) or {}).get("state") not in nodes.GONE:
-                nodes.delete(cloud, node)
-        set_state(cloud, name, "FAILED", error=failed[0])
-    else:
-        set_state(cloud, name, "ACTIVE")
-        if record["_seconds"] is not None:
-            created = record["createTime"]
-            work = Work("tpu.queued.end", {"name": name, "created": created}, record["_seconds"])
-            cloud.operations.start(f"tpu-internal/end/{name}/{created}", work)
+    for node in standing(cloud, record):
+        if (cloud.store.get(NODE, node) or {}).get("state") not in nodes.GONE:
+            nodes.delete(cloud, node)
+    set_state(cloud, name, "FAILED", error=failed[0])
 
 
 @effect("tpu.queued.end")
-def _end(cloud: Cloud, name: str, created: str) -> None:
+def _end(cloud: Cloud, name: str, run: int) -> None:
     record = cloud.store.get(QUEUED, name)
-    # Another request may have got the name since.
-    if record and record["createTime"] == created and state_of(record) == "ACTIVE":
+    # Since then it may have been reset, or another request may have got the name.
+    if record and record.get("_run") == run and state_of(record) == "ACTIVE":
         set_state(cloud, name, "SUSPENDED")
         remove_nodes(cloud, record)
 

@@ -122,6 +122,15 @@ def test_an_instance_that_the_group_deletes_or_abandons_does_not_come_back(
     groups.post("deleteInstances", {"instances": [f"{url}one"]}, status=400)
 
 
+def test_a_group_is_not_left_without_a_template(groups: Groups) -> None:
+    groups.insert()
+    refusal = groups.post("setInstanceTemplate", {}, status=400)["error"]["message"]
+    assert "resource.instanceTemplate" in refusal
+    groups.template("other")
+    groups.post("setInstanceTemplate", {"instanceTemplate": "global/instanceTemplates/other"})
+    assert groups.get()["instanceTemplate"].endswith("/instanceTemplates/other")
+
+
 def test_a_changed_template_reaches_the_instances_as_the_update_policy_says(
     groups: Groups,
 ) -> None:
@@ -193,6 +202,17 @@ def test_a_template_is_found_by_its_name_and_its_number_and_is_never_changed(
         sourceInstanceTemplate="global/instanceTemplates/t",
     )
     assert groups.instance("by-itself")["status"] == "RUNNING"
+
+
+def test_a_plain_group_lists_what_its_manager_runs(groups: Groups) -> None:
+    groups.insert()
+    groups.create("vm")
+    plain = groups.api.get(groups.get()["instanceGroup"])
+    assert plain["size"] == 1
+    assert plain["network"].endswith("/global/networks/default")
+    assert groups.api.get(f"{ZONE}/instanceGroups")["items"] == [plain]
+    listed = groups.api.post(f"{ZONE}/instanceGroups/g/listInstances", {})["items"]
+    assert [item["status"] for item in listed] == ["RUNNING"]
 
 
 def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> None:

@@ -195,6 +195,18 @@ def test_a_flex_start_request_is_deleted_when_its_duration_ends(
     again.stop()
 
 
+def test_a_reset_flex_start_request_has_its_whole_duration_again(
+    tpu: Client, clock: VirtualClock
+) -> None:
+    tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q")
+    clock.advance(7100)
+    tpu.post(f"{FLEX}/queuedResources/q:reset")
+    clock.advance(7100)
+    assert tpu.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "ACTIVE"
+    clock.advance(101)
+    assert tpu.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "SUSPENDED"
+
+
 def test_a_flex_start_request_counts_against_preemptible_quota(tpu: Client, cloud: Cloud) -> None:
     metric = "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI"
     cloud.store.put("setting", "quota", {metric: 2})
