@@ -358,6 +358,6 @@ def _behind_bitcasts(computation: Computation, instruction: Instruction) -> Inst
 
 
 def _in_space(parts: tuple[Shape, ...], whole: tuple[Shape, ...]) -> Iterator[Shape]:
-    """Yield the parts if what they are part of lies in HBM."""
+    """Yield the parts if what they are part of is in HBM."""
     if any(shape.space == HBM for shape in whole):
         yield from (dataclasses.replace(part, space=HBM) for part in parts)
