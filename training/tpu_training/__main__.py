@@ -34,7 +34,8 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
-# Commands that load TensorFlow, next to the modes: the first one trains, the others need no TPU.
+# Commands, other than the modes, that load TensorFlow: the first one trains, the others leave the
+# TPU to a training.
 _TRAINING = "lr-range-test"
 _NO_TRAINING = ("compile", "data", "export", "predict", "profile", "serve")
 # They take the parameters of train.

@@ -31,7 +31,7 @@ from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinitio
 from tpu_training.tasks import built_in_tasks, with_task
 
 Command = Callable[[], int]
-"""Does it, prints the results and returns the exit code. Raises TrainingError."""
+"""Does what was asked, prints the results and returns the exit code. Raises TrainingError."""
 Build = Callable[[argparse.Namespace], Command]
 """Makes a command of its parsed arguments, of which `rest` are unknown ones. Raises InputError."""
 
@@ -146,7 +146,7 @@ def build_model(
 # the Cloud TPU API, asks once, and loads no TensorFlow.
 
 _ASK_ONCE = endpoint.Wait(tries=1, interval=0.0)
-_ANYTHING = "no setting names a TPU"
+_NO_SETTING = "no setting names a TPU"
 
 
 def add_doctor(modes: Any) -> None:
@@ -281,8 +281,8 @@ def _choice(workers: Workers | None, target: Target, machine: Machine) -> tuple[
         return "this machine's TPU by TPUStrategy", workers.reason
     if machine.gpus:
         plural = "s" if machine.gpus > 1 else ""
-        return f"{machine.gpus} GPU{plural} by MirroredStrategy", _ANYTHING
-    return "this machine's CPU by MirroredStrategy", f"{_ANYTHING} and there is no GPU"
+        return f"{machine.gpus} GPU{plural} by MirroredStrategy", _NO_SETTING
+    return "this machine's CPU by MirroredStrategy", f"{_NO_SETTING} and there is no GPU"
 
 
 def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
@@ -428,18 +428,15 @@ def add_serve(modes: Any) -> None:
     option = parser.add_argument
     option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
     option("--name", default="model", help="the model's name in the URL (model)")
-    option(
-        "--host",
-        default=LOOPBACK,
-        help="address to listen on (default: reachable from this machine only)",
-    )
+    option("--host", help="address to listen on (default: reachable from this machine only)")
     option("--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})")
 
 
 def _build_serve(known: argparse.Namespace) -> Command:
     if not 0 <= known.port < 65536:
         raise InputError(f"--port={known.port}: expected 0 to 65535")
-    return partial(_serve, known.saved_model, known.name, known.host, known.port)
+    # An empty host, as of `--host=$UNSET`, would be every interface of the machine.
+    return partial(_serve, known.saved_model, known.name, known.host or LOOPBACK, known.port)
 
 
 def _serve(saved_model: str, name: str, host: str, port: int) -> int:

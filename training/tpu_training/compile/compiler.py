@@ -103,7 +103,7 @@ class _Compilation:
             "format": program.format,
             "replicas": program.replicas,
             "partitions": program.partitions,
-            # Shardings of the dialect `sdy` are for this partitioner; GSPMD knows them not.
+            # Shardings of the dialect `sdy` are for this partitioner; GSPMD does not know them.
             "shardy": program.format == "mlir" and b"sdy" in program.hlo,
         }
         (self.folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -132,7 +132,7 @@ class _Compilation:
         if answer is None:
             log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
             raise crashed(self.libtpu, self.program, code, log)
-        if needed := answer.get("needed_bytes"):
+        if (needed := answer.get("needed_bytes")) is not None:
             estimate = read_estimate(self.dump, needed) if full else None
             return dataclasses.replace(self._read(), estimate=estimate)
         error = answer.get("error", "")

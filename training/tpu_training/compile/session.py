@@ -570,7 +570,7 @@ def save_entry(key: str, entry: Any) -> None:
                 json.dump(content, file, indent=1)
             os.replace(unfinished, folder / f"{key}.json")
         except BaseException:
-            os.unlink(unfinished)
+            Path(unfinished).unlink(missing_ok=True)
             raise
     except OSError as error:
         logger.warning("compile: the answer is not kept in %s (%s)", folder, error.strerror)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -333,6 +334,21 @@ def test_a_damaged_entry_is_set_aside_with_one_line_and_compiled_again(
     lines = [line for line in caplog.messages if "aside" in line]
     assert len(lines) == len(list(session.cache_folder().glob("*.damaged"))) == 2
     assert all("\n" not in line for line in lines)
+
+
+def test_ctrl_c_right_after_an_answer_is_kept_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replace = os.replace
+
+    def interrupted(unfinished: str, path: Path) -> None:
+        replace(unfinished, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.save_entry("key", Compiled("p", Topology("a", "b"), "c", 1, 9, (), ()))
 
 
 def test_a_folder_that_cannot_be_written_costs_no_answer(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpu_training.compile import compiler
-from tpu_training.compile.answer import Program, Topology
+from tpu_training.compile.answer import Compiled, Program, Topology
 from tpu_training.compile.compiler import Libtpu, find_libtpu
 from tpu_training.errors import EXIT_WRONG_INPUT, InputError
 
@@ -98,3 +98,13 @@ def test_programs_that_the_compiler_refuses_are_wrong_input(
     assert error.exit_code == EXIT_WRONG_INPUT
     with pytest.raises(InputError, match=said):
         raise error
+
+
+def test_a_program_that_needs_no_memory_of_its_own_is_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "answer.json").write_text('{"needed_bytes": 0}')
+    known = Compiled("train", V3, LIBTPU.name, 0, 1, (), ())
+    monkeypatch.setattr(compiler._Compilation, "_read", lambda _: known)
+    work = compiler._Compilation(tmp_path, LIBTPU, PROGRAM, V3)
+    assert work._end(0, full=False) == known
