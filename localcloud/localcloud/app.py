@@ -102,7 +102,7 @@ class Admin:
             ("DELETE", "faults"): lambda sent: faults.clear(cloud),
             ("DELETE", "fault"): lambda sent: cloud.faults.lift(sent["id"]),
             ("GET", "permissions"): lambda sent: self._permissions(),
-            ("DELETE", "permissions"): lambda sent: cloud.asked.clear(),
+            ("DELETE", "permissions"): lambda sent: self._forget_permissions(),
             ("POST", "break"): lambda sent: faults.put(cloud, sent["what"], sent),
             ("POST", "objects"): lambda sent: {"objects": faults.objects(cloud, sent["name"])},
             ("POST", "preempt"): self._preempt,
@@ -146,8 +146,7 @@ class Admin:
         return handler(json.loads(raw) if raw else {}) or {}
 
     def _status(self) -> Json:
-        cloud = self._cloud
-        pids = {key: cloud.machines.pids(key) for key in cloud.store.keys("machine")}
+        cloud, machines = self._cloud, self._cloud.machines
         return {
             "pid": os.getpid(),
             "port": self._port(),
@@ -157,9 +156,12 @@ class Admin:
             "resources": {kind: len(keys) for kind, keys in resource_names(cloud).items()},
             "softDeletedBytes": soft_deleted_bytes(cloud),
             "machines": {
-                key: {"running": cloud.machines.running(key), "pids": pids[key]} for key in pids
+                key: {"running": machines.running(key), "pids": machines.pids(key)}
+                for key in cloud.store.keys("machine")
             },
-            "processes": sorted({pid for each in pids.values() for pid in each}),
+            # With those of a machine that is just booting and has no record yet: `stop` waits for
+            # the end of all of them.
+            "processes": machines.processes(),
             "faults": len(cloud.faults.items()),
             "settings": faults.all_settings(cloud),
             "problems": self._problems(),
@@ -190,6 +192,11 @@ class Admin:
     def _permissions(self) -> Json:
         with self._cloud.store.locked():
             return {member: dict(asked) for member, asked in self._cloud.asked.items()}
+
+    def _forget_permissions(self) -> None:
+        # Calls note permissions at the same time, and others read them.
+        with self._cloud.store.locked():
+            self._cloud.asked.clear()
 
     def _preempt(self, sent: Json) -> None:
         delay, clock = float(sent.get("after", 0)), self._cloud.clock

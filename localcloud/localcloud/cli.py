@@ -52,8 +52,9 @@ for _command in lifecycle.COMMANDS:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
     name, output = os.environ.get("LOCALCLOUD_PROG") or "localcloud", sys.stdout
+    code = 0
     try:
-        code: int | None = cli.main(arguments, prog_name=name, standalone_mode=False)
+        code = cli.main(arguments, prog_name=name, standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -66,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # Python flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    return code or 0
+    return code
 
 
 @cli.command()

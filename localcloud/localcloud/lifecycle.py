@@ -86,7 +86,8 @@ def running(home: Path) -> dict[str, int] | None:
 def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Call the emulator's own API.
 
-    Raises CommandError: with its message, or that it does not run (exit code 3).
+    Raises CommandError: with its message, that it was killed before it answered, or that it does
+    not run (exit code 3).
     """
     known = running(home)
     if known is None:
@@ -96,7 +97,7 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
         )
     try:
         return _request(home, known["port"], verb, name, body or {})
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise CommandError(f"the local cloud of {home} does not answer: {error}") from None
 
 

@@ -342,11 +342,12 @@ class Run:
                 self.look()
                 self._time.sleep(_LOOK)
         finally:
-            for planned in self._planned:
-                if planned.lift is not None and not planned.done:
-                    self._lift(planned)
-                elif not planned.done:
-                    self._fail(planned)
+            # The stack calls all of them, also when one fails because the output was closed.
+            with contextlib.ExitStack() as ending:
+                for planned in reversed(self._planned):
+                    if not planned.done:
+                        end = self._fail if planned.lift is None else self._lift
+                        ending.callback(end, planned)
 
     def look(self) -> None:
         """Do what is due now."""

@@ -198,12 +198,11 @@ def fill_disk(full: bool, running: Iterable[int]) -> None:
 
 def descendants(ancestor: int) -> set[int]:
     """Return the living processes below `ancestor`."""
-    parents = _parents()
-    found: set[int] = set()
+    parents, family = _parents(), {ancestor}
     # Each round goes one generation down.
-    while below := {pid for pid, parent in parents if parent in {ancestor, *found}} - found:
-        found |= below
-    return found
+    while below := {pid for pid, parent in parents if parent in family} - family:
+        family |= below
+    return family - {ancestor}
 
 
 def marked(name: str, value: str) -> set[int]:

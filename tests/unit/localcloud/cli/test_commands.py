@@ -127,3 +127,18 @@ def test_a_closed_pipe_ends_a_command_without_an_error(arguments: str, tmp_path:
         line for line in done.stderr.splitlines() if "Traceback" in line or "rror" in line
     ]
     assert (done.returncode, complaints) == (0, [])
+
+
+def test_a_closed_pipe_does_not_hide_that_a_command_failed() -> None:
+    program = (
+        "import sys\nfrom localcloud import cli\n"
+        "@cli.cli.command()\ndef fails():\n    print('nothing works')\n    return 1\n"
+        "sys.exit(cli.main(['fails']))\n"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    # Buffered, so that the pipe breaks when the command has returned.
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", program], env=buffered, stdout=write, check=False)
+    os.close(write)
+    assert done.returncode == 1

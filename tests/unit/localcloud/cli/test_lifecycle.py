@@ -7,12 +7,15 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import requests
 
+from localcloud import lifecycle
 from localcloud.lifecycle import run_file, running
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -105,6 +108,28 @@ def test_commands_say_that_nothing_runs(run: Run) -> None:
         assert done.returncode == 3
         assert "is not running" in done.stderr
         assert done.stdout == ""
+
+
+def test_a_cloud_that_is_killed_while_it_answers_is_an_error_with_one_line(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "secret").write_bytes(b"secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def break_off() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        known = {"pid": os.getpid(), "port": server.getsockname()[1]}
+        monkeypatch.setattr(lifecycle, "running", lambda home: known)
+        answering = threading.Thread(target=break_off)
+        answering.start()
+        with pytest.raises(lifecycle.CommandError, match="does not answer"):
+            lifecycle.ask(home, "GET", "status")
+        answering.join()
 
 
 def test_a_killed_cloud_starts_again_with_its_state(started: Run, home: Path) -> None:

@@ -146,3 +146,16 @@ def test_an_interrupted_scenario_lifts_what_is_in_force_and_names_what_never_cam
     assert [said[1] for said in told] == ["happens", "ends", "never"]
     assert emulator.asked[-1] == ("POST", "break", {"what": "hang", "name": "tpu", "on": False})
     assert run.failed == 1
+
+
+def test_a_scenario_lifts_everything_though_its_output_is_closed(emulator: Emulator) -> None:
+    def closed(*said: object) -> None:
+        if emulator.now > 100.0:
+            raise BrokenPipeError
+
+    hangs = [Event("hang", name, lasts=900.0) for name in ("one", "two")]
+    late = Event("dead", "three", at=1.0)
+    with pytest.raises(BrokenPipeError):
+        Run([*hangs, late], emulator, emulator, closed).play()
+    lifted = [sent["name"] for _, _, sent in emulator.asked if not sent["on"]]
+    assert sorted(lifted) == ["one", "two"]
