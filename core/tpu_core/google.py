@@ -5,6 +5,7 @@ JSON calls of it, and `tpu_core.bucket.Bucket` a bucket. `MetadataServer` tells 
 itself, its tokens included.
 """
 
+import http.client
 import json
 import re
 import ssl
@@ -90,8 +91,12 @@ class MetadataServer:
         """
         url = f"http://{self.host}/computeMetadata/v1/{path}"
         request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-        with self._opener.open(request, timeout=seconds) as response:
-            return response.read().decode(), response.headers.get("ETag", "")
+        try:
+            with self._opener.open(request, timeout=seconds) as response:
+                text = response.read().decode(errors="replace")
+                return text, response.headers.get("ETag", "")
+        except http.client.HTTPException as error:
+            raise _lost(error) from error
 
     def wait(self, path: str, etag: str, seconds: int) -> tuple[str, str]:
         """Return an entry as soon as its ETag is another, at the latest after so many seconds."""
@@ -183,12 +188,23 @@ class Transport:
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
         request = urllib.request.Request(url, data=body, headers=sent, method=method)
         try:
+            return self._exchange(request)
+        except http.client.HTTPException as error:
+            raise _lost(error) from error
+
+    def _exchange(self, request: urllib.request.Request) -> Answer:
+        try:
             with self._opener.open(request, timeout=self._timeout) as response:
                 return response.status, dict(response.headers), response.read()
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.UNAUTHORIZED:
                 self._token.expire()
             return error.code, dict(error.headers), error.read()
+
+
+def _lost(error: http.client.HTTPException) -> OSError:
+    """Return as an OSError what urllib lets through as it is, such as half an answer."""
+    return OSError(f"{type(error).__name__}: {error}")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
