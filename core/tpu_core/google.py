@@ -7,6 +7,7 @@ itself, its tokens included.
 
 import http.client
 import json
+import os
 import re
 import ssl
 import time
@@ -150,14 +151,21 @@ class Transport:
         token: where the access tokens come from.
         patience: for how many seconds a request is repeated that may work later.
         timeout: the seconds after which a silent connection counts as lost.
+        authorities: a file or folder of the certificates to trust; the system's if empty.
     """
 
     def __init__(
-        self, token: Tokens, patience: float = 0.0, timeout: float = _TIMEOUT_SECONDS
+        self,
+        token: Tokens,
+        patience: float = 0.0,
+        timeout: float = _TIMEOUT_SECONDS,
+        authorities: str = "",
     ) -> None:
         self._token, self._patience, self._timeout = token, patience, timeout
         # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
-        https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        file, folder = (None, authorities) if os.path.isdir(authorities) else (authorities, None)
+        context = ssl.create_default_context(cafile=file or None, capath=folder)
+        https = urllib.request.HTTPSHandler(context=context)
         self._opener = urllib.request.build_opener(https, _NoRedirects)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
