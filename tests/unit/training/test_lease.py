@@ -29,7 +29,7 @@ class Time:
 
     def __init__(self, begin: float = 1000.0) -> None:
         self.seconds = begin
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def now(self) -> float:
         return self.seconds
@@ -380,7 +380,8 @@ def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
                 mine.acquire()
                 holding[number], taken = mine, taken + 1
             else:
-                chance.choice([mine.renew, mine.confirm])()
+                call: Callable[[], object] = chance.choice([mine.renew, mine.confirm])
+                call()
         except TimeoutError:
             return
         except GoogleError:
