@@ -380,8 +380,8 @@ def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
                 mine.acquire()
                 holding[number], taken = mine, taken + 1
             else:
-                call: Callable[[], object] = chance.choice([mine.renew, mine.confirm])
-                call()
+                calls: list[Callable[[], object]] = [mine.renew, mine.confirm]
+                chance.choice(calls)()
         except TimeoutError:
             return
         except GoogleError:
