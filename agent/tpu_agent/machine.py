@@ -11,6 +11,8 @@ from tpu_core.contract import Environment, Limits, Metadata
 from tpu_core.google import Client, MachineToken, MetadataServer, Transport
 from tpu_core.tpu import Place
 
+# A job that asks through its own metadata server may wait there for a change for a minute.
+_METADATA_SECONDS = 120.0
 BASE = Path(os.environ.get(Environment.BASE) or Path(sys.argv[0]).parent)
 """Where the agent keeps what outlives its process; its own file is in memory."""
 
@@ -25,7 +27,7 @@ class Machine:
 
     def metadata(self, path: str) -> tuple[str, str]:
         """Return an entry of the metadata server, and its ETag."""
-        return self._server.read(path)
+        return self._server.read(path, _METADATA_SECONDS)
 
     def entry(self, path: str) -> str:
         """Return an entry below `instance/`."""

@@ -88,9 +88,14 @@ class Bucket:
         answer = self._call("GET", self._object(path), {}, missing=True)
         return None if answer is None else _item(json.loads(answer[2]), answer[1])
 
-    def items(self, prefix: str, behind: str = "") -> Iterator[Item]:
-        """Yield the objects whose names begin with `prefix`, by name; only those after `behind`."""
+    def items(self, prefix: str, behind: str = "", *, deep: bool = True) -> Iterator[Item]:
+        """Yield the objects whose names begin with `prefix`, by name; only those after `behind`.
+
+        Without `deep` it leaves out what has another slash after the prefix, and its pages, too.
+        """
         query = {"prefix": prefix, "maxResults": str(_PAGE), "fields": _FIELDS}
+        if not deep:
+            query["delimiter"] = "/"
         if behind:
             query["startOffset"] = f"{behind}\0"
         while True:

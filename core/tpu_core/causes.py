@@ -7,8 +7,8 @@ from tpu_core.google import HIDDEN, Json, message
 
 _INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
 _DENIED, _UNAUTHENTICATED = (7, 403), (16, 401)
-# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877); what Google says
-# of an unknown runtime is not known here of an unknown runtime.
+# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877). What Google says of
+# an unknown runtime has not been seen.
 _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # "Maximum number of CreateNode requests per minute" (marin-community/marin, pull 6198), and the
 # reason that Google's APIs have for it (google/api/error_reason.proto).

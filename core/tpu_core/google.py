@@ -5,7 +5,9 @@ JSON calls of it, and `tpu_core.bucket.Bucket` a bucket. `MetadataServer` tells 
 itself, its tokens included.
 """
 
+import http.client
 import json
+import os
 import re
 import ssl
 import time
@@ -90,8 +92,12 @@ class MetadataServer:
         """
         url = f"http://{self.host}/computeMetadata/v1/{path}"
         request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-        with self._opener.open(request, timeout=seconds) as response:
-            return response.read().decode(), response.headers.get("ETag", "")
+        try:
+            with self._opener.open(request, timeout=seconds) as response:
+                text = response.read().decode(errors="replace")
+                return text, response.headers.get("ETag", "")
+        except http.client.HTTPException as error:
+            raise _lost(error) from error
 
     def wait(self, path: str, etag: str, seconds: int) -> tuple[str, str]:
         """Return an entry as soon as its ETag is another, at the latest after so many seconds."""
@@ -145,14 +151,21 @@ class Transport:
         token: where the access tokens come from.
         patience: for how many seconds a request is repeated that may work later.
         timeout: the seconds after which a silent connection counts as lost.
+        authorities: a file or folder of the certificates to trust; the system's if empty.
     """
 
     def __init__(
-        self, token: Tokens, patience: float = 0.0, timeout: float = _TIMEOUT_SECONDS
+        self,
+        token: Tokens,
+        patience: float = 0.0,
+        timeout: float = _TIMEOUT_SECONDS,
+        authorities: str = "",
     ) -> None:
         self._token, self._patience, self._timeout = token, patience, timeout
         # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
-        https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        file, folder = (None, authorities) if os.path.isdir(authorities) else (authorities, None)
+        context = ssl.create_default_context(cafile=file or None, capath=folder)
+        https = urllib.request.HTTPSHandler(context=context)
         self._opener = urllib.request.build_opener(https, _NoRedirects)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
@@ -183,12 +196,23 @@ class Transport:
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
         request = urllib.request.Request(url, data=body, headers=sent, method=method)
         try:
+            return self._exchange(request)
+        except http.client.HTTPException as error:
+            raise _lost(error) from error
+
+    def _exchange(self, request: urllib.request.Request) -> Answer:
+        try:
             with self._opener.open(request, timeout=self._timeout) as response:
                 return response.status, dict(response.headers), response.read()
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.UNAUTHORIZED:
                 self._token.expire()
             return error.code, dict(error.headers), error.read()
+
+
+def _lost(error: http.client.HTTPException) -> OSError:
+    """Return as an OSError what urllib lets through as it is, such as half an answer."""
+    return OSError(f"{type(error).__name__}: {error}")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -68,7 +68,7 @@ class Lease:
         self._now, self._say, self._right, self._is_gone = now, say, right, is_gone
         self._generation: int | None = None
         self.other: Item | None = None
-        """Who else held it when this holder last tried to get it."""
+        """Who else held it when this holder last tried to get it; None if it was free."""
         self._renewals = 0
         self._asked = 0.0
         self._said = ""
@@ -131,8 +131,9 @@ class Lease:
 
     def _take(self) -> None:
         asked = self._now()
-        self.other = found = self._bucket.look(self._path)
+        found, self.other = self._bucket.look(self._path), None
         if found is not None and not self._is_free(found):
+            self.other = found
             return
         try:
             self._generation = self._bucket.write(

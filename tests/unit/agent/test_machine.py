@@ -38,3 +38,18 @@ def test_a_page_in_place_of_an_apis_answer_is_a_failure(
     monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
     monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
     assert machine.client.call("GET", f"{url}v2/x", None) == expected
+
+
+def test_a_job_may_wait_a_minute_for_a_change_of_the_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a training does for notices, through the job's own metadata server."""
+    machine, timeouts = Machine(), list[float]()
+
+    def opened(*_: object, timeout: float) -> Answer:
+        timeouts.append(timeout)
+        return Answer(b"{}")
+
+    monkeypatch.setattr(machine._server._opener, "open", opened)
+    machine.metadata("instance/?recursive=true&wait_for_change=true&timeout_sec=60&last_etag=0")
+    assert timeouts[0] > 60 + 10

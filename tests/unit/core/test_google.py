@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import time
+from http.client import HTTPException, IncompleteRead, InvalidURL
 from typing import Any, ClassVar
 
 import pytest
 
-from tpu_core.google import GoogleError, MachineToken, Transport, message
+from tpu_core.google import GoogleError, MachineToken, MetadataServer, Transport, message
 from tpu_core.times import backoff
 
 URL = "https://storage.googleapis.com/storage/v1/b/x"
@@ -65,3 +66,30 @@ def test_a_pause_doubles_up_to_the_longest_and_half_of_it_is_random() -> None:
 )
 def test_an_error_is_read_in_all_of_googles_forms(content: bytes, text: str) -> None:
     assert message(content) == text
+
+
+class CutOff(Answer):
+    """An answer whose connection is lost before its end."""
+
+    def read(self, *_: object) -> bytes:
+        raise IncompleteRead(b"{", 100)
+
+
+def test_an_answer_that_breaks_off_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, _ = transport(monkeypatch, 0.0, 0)
+    monkeypatch.setattr(send._opener, "open", lambda *_, **__: CutOff())
+    with pytest.raises(GoogleError, match="can't be reached: IncompleteRead"):
+        send("GET", URL, {}, None)
+
+
+@pytest.mark.parametrize("error", [IncompleteRead(b""), InvalidURL("nonnumeric port")])
+def test_a_metadata_server_that_breaks_off_or_has_no_such_address_is_an_oserror(
+    monkeypatch: pytest.MonkeyPatch, error: HTTPException
+) -> None:
+    def fail(*_: object, **__: object) -> Answer:
+        raise error
+
+    server = MetadataServer("127.0.0.1")
+    monkeypatch.setattr(server._opener, "open", fail)
+    with pytest.raises(OSError, match=type(error).__name__):
+        server.read("instance/id")

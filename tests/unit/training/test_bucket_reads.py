@@ -14,6 +14,8 @@ from tests.counted import Counted, counted_bucket, served_by_used
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 from tpu_training.api import write_data
+from tpu_training.cluster import google
+from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows
 from tpu_training.data.validation import hold_out
@@ -123,11 +125,23 @@ def test_a_data_set_is_opened_by_one_call_for_all_its_files(
     # Two for the manifest, one for the list.
     assert bucket.calls - before <= 4
 
-    def fail(self: Bucket, prefix: str) -> Iterator[Item]:
+    def fail(self: Bucket, prefix: str, *, deep: bool) -> Iterator[Item]:
         raise GoogleError(503, "Cloud Storage answers 503")
 
     monkeypatch.setattr(Bucket, "items", fail)
     assert open_data(data.directory) == data
+
+
+def test_a_list_of_a_folder_leaves_its_folders_to_the_bucket(
+    bucket: Counted, data: DataSet
+) -> None:
+    """Below its data a job may keep thousands of files."""
+    name, _, folder = data.directory.removeprefix("gs://").partition("/")
+    sizes = files.sizes(data.directory)
+    google.bucket(name).write(f"{folder}/job/checkpoint", b"content")
+    shallow = [item.path for item in google.bucket(name).items(f"{folder}/", deep=False)]
+    assert [path.rpartition("/")[2] for path in shallow] == sorted(sizes)
+    assert files.sizes(data.directory) == sizes
 
 
 def test_a_file_that_a_bucket_lacks_is_named(
@@ -136,8 +150,8 @@ def test_a_file_that_a_bucket_lacks_is_named(
     missing = Path(data.paths("train")[3]).name
     items = Bucket.items
 
-    def lacking(self: Bucket, prefix: str) -> Iterator[Item]:
-        return (item for item in items(self, prefix) if not item.path.endswith(missing))
+    def lacking(self: Bucket, prefix: str, *, deep: bool) -> Iterator[Item]:
+        return (item for item in items(self, prefix, deep=deep) if not item.path.endswith(missing))
 
     monkeypatch.setattr(Bucket, "items", lacking)
     with pytest.raises(DataError, match=f"{missing} is missing"):

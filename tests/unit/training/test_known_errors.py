@@ -50,6 +50,11 @@ TEXTS = [
     ("tpu-reads-local-files", "File system scheme '[local]' not implemented (file: '/tmp/x')"),
     ("no-gs-file-system", "File system scheme 'gs' not implemented (file: 'gs://b/o')"),
     ("worker-restarted", "Unable to find a context_id matching the specified one"),
+    (
+        "bucket-timeout",
+        "GoogleError: https://storage.googleapis.com/storage/v1/b/b/o/j%2Flease.json can't be "
+        "reached: timed out",
+    ),
     ("too-many-requests", "Error executing an HTTP request: HTTP response code 429 with body ''"),
     (
         "api-disabled",

@@ -19,7 +19,7 @@ from tpu_core.bucket import Conflict, Item
 from tpu_core.google import GoogleError
 from tpu_core.process import Process, parse
 from tpu_training.checkpoints.lease import BucketLease, LocalLease, hold
-from tpu_training.errors import LeaseError
+from tpu_training.errors import AccessError, LeaseError
 
 DIRECTORY = "gs://bucket/jobs/one"
 
@@ -29,7 +29,7 @@ class Time:
 
     def __init__(self, begin: float = 1000.0) -> None:
         self.seconds = begin
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def now(self) -> float:
         return self.seconds
@@ -47,6 +47,7 @@ class Bucket(core.Bucket):
         self.time = time
         self.object: Item | None = None
         self.reachable = True
+        self.slow = 0.0
         self.loses_answers = 0
         self.generations = 0
 
@@ -85,6 +86,9 @@ class Bucket(core.Bucket):
         self._expect(generation)
         count, now = self.object.metageneration + 1, self.time.now()
         self.object = dataclasses.replace(self.object, metageneration=count, updated=now)
+        if slow := self.slow:
+            self.slow = 0.0
+            self.time.sleep(slow)
 
     def delete(self, path: str, generation: int) -> None:
         self._reach()
@@ -277,6 +281,66 @@ def test_an_answer_that_was_lost_on_the_way_does_not_lose_the_lease(bucket: Buck
     mine.confirm()
 
 
+def test_a_confirmation_that_arrives_too_late_confirms_nothing(bucket: Bucket, time: Time) -> None:
+    """As on a VM that was suspended after it asked: the lease is another's by now."""
+    mine = lease(bucket, "a")
+    mine.acquire()
+    time.sleep(3)
+
+    def take_over() -> None:
+        time.meanwhile = lambda: None
+        lease(bucket, "b").acquire()
+
+    time.meanwhile, bucket.slow = take_over, 61.0
+    with pytest.raises(LeaseError, match=r"process 12 on vm-b .* has taken it over"):
+        mine.confirm()
+
+
+def test_a_lost_lease_is_not_taken_again_although_its_taker_is_unknown(
+    bucket: Bucket, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = lease(bucket, "a")
+    mine.acquire()
+    time.sleep(61)
+    bucket.put(summary(holder("b")))
+
+    def denied(path: str) -> Item | None:
+        raise AccessError("no credentials")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "look", denied)
+        with pytest.raises(LeaseError, match="another process has taken it over"):
+            mine.confirm()
+    bucket.object = None
+    with pytest.raises(LeaseError, match="writes nothing more there"):
+        mine.confirm()
+
+
+def test_a_lease_that_another_was_faster_to_take_is_asked_for_again(
+    bucket: Bucket, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was free, such as its own whose answer was lost, says nothing about a living holder."""
+    bucket.put(summary(dataclasses.replace(Process.this_process(), run="a")))
+    mine = BucketLease(
+        DIRECTORY,
+        bucket,
+        dataclasses.replace(Process.this_process(), run="a"),
+        time.now,
+        time.sleep,
+    )
+    write, tries = bucket.write, list[str]()
+
+    def write_late(path: str, data: bytes, **more: Any) -> int:
+        tries.append(path)
+        if len(tries) == 1:
+            raise Conflict("changed")
+        return write(path, data, **more)
+
+    monkeypatch.setattr(bucket, "write", write_late)
+    mine.acquire()
+    assert len(tries) == 2
+
+
 def test_a_deleted_lease_stops_its_holder(bucket: Bucket, time: Time) -> None:
     mine = lease(bucket, "a")
     mine.acquire()
@@ -316,7 +380,8 @@ def test_in_random_schedules_two_trainers_never_write_at_once(seed: int) -> None
                 mine.acquire()
                 holding[number], taken = mine, taken + 1
             else:
-                chance.choice([mine.renew, mine.confirm])()
+                calls: list[Callable[[], object]] = [mine.renew, mine.confirm]
+                chance.choice(calls)()
         except TimeoutError:
             return
         except GoogleError:

@@ -22,7 +22,7 @@ from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError, may_pass
 from tpu_core.process import Process, parse
 from tpu_training.cluster import google
-from tpu_training.errors import LeaseError
+from tpu_training.errors import AccessError, LeaseError
 
 _FILE_NAME = "lease.json"
 _LOOK_SECONDS = 1.0
@@ -147,24 +147,27 @@ class BucketLease:
             LeaseError: This process does not hold it.
             GoogleError: The bucket refuses, or has not answered for minutes.
         """
-        self._ask(lambda: self.renew(lease.FRESH))
+        # An answer that took too long, as on a VM that was suspended, confirms nothing.
+        while not self._ask(lambda: self.renew(lease.FRESH)):
+            pass
 
     def check(self) -> None:
         """Raise LeaseError once another process has the lease, or it was given back."""
         if self._lost:
             raise LeaseError(self._lost)
 
-    def renew(self, within: float = 0.0) -> None:
+    def renew(self, within: float = 0.0) -> bool:
         """Renew unless the bucket's last answer is `within` so many seconds; raises as `confirm`.
 
-        It makes one try.
+        It makes one try, and returns whether no other process may hold the lease now.
         """
         with self._turn:
             self.check()
-            self._lease.hold(within)
+            is_sure = self._lease.hold(within)
             if not self._lease.is_held:
-                self._lost = self._who_took_it()
+                self._lose()
         self.check()
+        return is_sure
 
     def release(self) -> None:
         """Give the lease back, so that the next holder need not wait."""
@@ -178,7 +181,7 @@ class BucketLease:
             except GoogleError as error:
                 logger.warning("lease: not given back; the next job waits for a minute: %s", error)
 
-    def _ask(self, call: Callable[[], bool | None]) -> bool | None:
+    def _ask(self, call: Callable[[], bool]) -> bool:
         """Return what `call` does, as soon as the bucket answers it."""
         give_up = self._now() + _PATIENCE_SECONDS
         while True:
@@ -210,16 +213,17 @@ class BucketLease:
                 "lease; let it finish or stop it first, or give another --model-dir"
             )
 
-    def _who_took_it(self) -> str:
-        try:
+    def _lose(self) -> None:
+        end = (
+            "this process writes nothing more there, so that two trainers don't mix their "
+            "checkpoints"
+        )
+        # Before the look-up, whatever it raises: the next renewal would take a free lease again.
+        self._lost = f"--model-dir={self._directory}: another process has taken it over; {end}"
+        with suppress(GoogleError, AccessError):
             found = self._bucket.look(self._path)
             who = f"{_name_of(found)} has taken it over" if found else "its lease was deleted"
-        except GoogleError:
-            who = "another process has taken it over"
-        return (
-            f"--model-dir={self._directory}: {who}; this process writes nothing more there, so "
-            "that two trainers don't mix their checkpoints"
-        )
+            self._lost = f"--model-dir={self._directory}: {who}; {end}"
 
 
 def _log(line: str) -> None:

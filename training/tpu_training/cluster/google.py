@@ -40,7 +40,11 @@ def metadata(path: str) -> str | None:
 
 def transport(tokens: Tokens | None = None) -> Transport:
     """Return what sends requests once, by default with Application Default Credentials."""
-    return Transport(tokens or default_tokens(), timeout=_TIMEOUT_SECONDS)
+    # Where a company's proxy signs all answers, these name its authority to google-auth and to
+    # TensorFlow's gs:// client; the standard library knows SSL_CERT_FILE alone.
+    names = (os.environ.get(name, "") for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    authorities = next((path for path in names if os.path.exists(path)), "")
+    return Transport(tokens or default_tokens(), 0.0, _TIMEOUT_SECONDS, authorities)
 
 
 def bucket(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:

@@ -109,9 +109,8 @@ def sizes(directory: str) -> Mapping[str, int]:
     if directory.startswith("gs://"):
         bucket, _, folder = f"{directory}/".removeprefix("gs://").partition("/")
         try:
-            items = google.bucket(bucket).items(folder)
-            found = {item.path.removeprefix(folder): item.size for item in items}
-            return {name: size for name, size in found.items() if "/" not in name}
+            items = google.bucket(bucket).items(folder, deep=False)
+            return {item.path.removeprefix(folder): item.size for item in items}
         except (GoogleError, TrainingError) as error:
             # TensorFlow may have other rights, and tries again.
             logger.warning("%s: can't be listed at once (%s)", directory, error)
