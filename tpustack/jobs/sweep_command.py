@@ -119,7 +119,7 @@ def sweep(
     # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
     managed = given["on"] == "vertex"
-    # A sweep that is continued may need its trials read only, which takes no stack that runs jobs.
+    # A continued sweep may have only results left to read, for which no stack must run jobs.
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
     framework = _FRAMEWORK if given["command"] is None and submits else given["framework"]
