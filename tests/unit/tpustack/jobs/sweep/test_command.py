@@ -90,7 +90,7 @@ def test_an_invalid_sweep_is_refused_and_writes_nothing(
 def test_a_picture_takes_any_text_and_shows_the_table_if_it_fails(
     job: Run, queue: Queue, tmp_path: Path
 ) -> None:
-    values = {"rate": 0.1, "kind": "$a$"}
+    values: dict[str, sweep.Value] = {"rate": 0.1, "kind": "$a$"}
     trial = sweep.Trial(0, "a-bucket", "s-000", values, sweep.COMPLETE, ((1, 0.5),), 0.5)
     asked = sweep.Sweep(
         name="s",
