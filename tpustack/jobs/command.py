@@ -17,6 +17,7 @@ import click
 
 from tpu_agent.jobs.queue import Job, Queue
 from tpustack import console
+from tpustack.errors import UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs import spec as options
 from tpustack.jobs import vertex
@@ -211,6 +212,8 @@ def resubmit(
 
     What Vertex AI runs needs --stack: its settings say as whom and where, not the job's record.
     """
+    for problem in options.name_problems(name):
+        raise UsageError(problem)
     queue = open_queue(stack, bucket)
     with explained(queue):
         old = jobs.read_job(queue, job)
