@@ -239,7 +239,7 @@ class Answers:
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
-            # What is as the default has no line: the file shows what was chosen.
+            # Defaults are left out: the file shows what was chosen.
             **({"tpu-stack:training": training} if training else {}),
             **_OF_A_PERSON,
         }
@@ -349,10 +349,14 @@ def _path_for(stack: str) -> Path:
     """Return the path to write to. Raises UsageError if the stack has a file or cannot have one."""
     path = stacks.path_of(stack)
     if path.exists():
-        raise UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
+        raise _exists(path)
     wrong = [p for p in problems_of(stack, _completed({}), Catalog()) if p.setting == _NAME]
     console.refuse(wrong[:1])
     return path
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
 
 
 def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog) -> StackSettings:
@@ -361,9 +365,12 @@ def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog
     config = answers.config(catalog)
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)
-    # "x" refuses to overwrite a file that has appeared since.
-    with path.open("x", encoding="utf-8") as file:
-        file.write(_HEADING + text)
+    try:
+        # "x" refuses to overwrite a file that has appeared since: questions take a while.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_HEADING + text)
+    except FileExistsError:
+        raise _exists(path) from None
     return parse(config, stack)
 
 

@@ -15,7 +15,7 @@ import click
 from tpu_core.records import replace_file
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
-from tpustack.logs.diagnosis import Finding, Unknown, diagnose, errors_page
+from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
 
 if TYPE_CHECKING:
     from tpu_agent.jobs.queue import Try
@@ -180,10 +180,10 @@ def _what_fits(stack: str | None) -> str:
     return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
 
 
-def _print_errors(findings: list[Finding], unknown: list[Unknown], fits: str | None) -> None:
+def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | None) -> None:
     """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
-    found: list[Finding | Unknown] = [*findings, *unknown[:_MOST_UNKNOWN]]
+    found: list[Excerpt] = [*findings, *unknown[:_MOST_UNKNOWN]]
     for one in sorted(found, key=_comes_later):
         known = one.known if isinstance(one, Finding) else None
         lines = ",".join(map(str, one.lines[:_MOST_LINES]))
@@ -203,7 +203,7 @@ def _print_errors(findings: list[Finding], unknown: list[Unknown], fits: str | N
         click.echo("Nothing found.")
 
 
-def _comes_later(one: Finding | Unknown) -> bool:
+def _comes_later(one: Excerpt) -> bool:
     # Sorting is stable: all others keep the order of the log.
     return _ENDED not in one.text
 

@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
@@ -279,14 +280,15 @@ async def _file(request: Request) -> Response:
     return Response(content, media_type=_KINDS[Path(name).suffix])
 
 
+@cache
 def assets() -> dict[str, bytes]:
     """Return the content of each file of the page by its name: no other file can be asked for."""
     folder = files("tpustack.dashboard") / "page"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if _is_shown(file.name)}
-
-
-def _is_shown(name: str) -> bool:
-    return Path(name).suffix in _KINDS
+    return {
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if Path(file.name).suffix in _KINDS
+    }
 
 
 async def _explained(request: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ import click
 
 from tpu_agent.jobs.queue import Job, Queue
 from tpustack import console
+from tpustack.errors import UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs import spec as options
 from tpustack.jobs import vertex
@@ -29,7 +30,10 @@ _RECENT = 86400
 @click.group(
     "job",
     cls=console.LazyGroup,
-    later={"sweep": "tpustack.jobs.sweep_command:sweep"},
+    later={
+        "sweep": "tpustack.jobs.sweep_command:sweep",
+        "trials": "tpustack.jobs.sweep_command:trials",
+    },
 )
 def command() -> None:
     """Submit any program to a stack's queue, and look after it.
@@ -208,6 +212,8 @@ def resubmit(
 
     What Vertex AI runs needs --stack: its settings say as whom and where, not the job's record.
     """
+    for problem in options.name_problems(name):
+        raise UsageError(problem)
     queue = open_queue(stack, bucket)
     with explained(queue):
         old = jobs.read_job(queue, job)
@@ -218,23 +224,6 @@ def resubmit(
             _warn(f"warning: {why}")
         new = jobs.resubmit_job(queue, old, place, name)
     _print_state(new, new.state, new.name, as_json=as_json)
-
-
-@command.command("trials")
-@click.argument("sweep")
-@options.on_queue
-@console.as_json("trials")
-def trials(queue: Queue, sweep: str, as_json: bool) -> None:
-    """Show the trials of a sweep, as far as it has come."""
-    from tpustack.jobs.sweep import Record, trials_table
-
-    found = Record(queue.store, sweep).read()
-    if as_json:
-        click.echo(json.dumps(found.document(), indent=2))
-    else:
-        from rich.console import Console
-
-        Console().print(trials_table(found))
 
 
 def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -165,7 +165,7 @@ class JobOptions:
             raise UsageError('--command: (not given). Give one like "python main.py"')
         source = source_of(self.folder, self.wheel)
         problems = [
-            *_name_problems(name),
+            *name_problems(name),
             *_env_problems(self.env),
             *_requirements_problems(self.requirements),
             *_command_problems(self.command, source),
@@ -189,7 +189,8 @@ class JobOptions:
         return spec, source
 
 
-def _name_problems(name: str | None) -> Iterator[str]:
+def name_problems(name: str | None) -> Iterator[str]:
+    """Yield what is wrong with `--name`, which becomes a part of paths in the bucket."""
     if name is not None and not NAME.fullmatch(name):
         yield (
             f"--name: {name!r} is not a job name (at most 63 lower-case letters, digits, hyphens, "

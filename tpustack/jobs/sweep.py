@@ -20,14 +20,12 @@ from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import parse
-from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs import vertex
 
 if TYPE_CHECKING:
     import optuna
-    from rich.table import Table
 
 Value = float | int | str
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -303,13 +301,7 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))
                 and one.bucket in sweep.buckets
-                and one.state
-                in (  # --- The sweep and its record.
-                    OPEN,
-                    COMPLETE,
-                    PRUNED,
-                    FAILED,
-                )
+                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
                 and one.params.keys() == {each.name for each in space}
                 and all(each.has(one.params[each.name]) for each in space)
             )
@@ -631,23 +623,3 @@ def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float],
     while len(finite) // every > _MOST_REPORTS:
         every *= 2
     return finite[every - 1 :: every]
-
-
-def trials_table(sweep: Sweep) -> "Table":
-    """Return the trials, the best first, then those that have no value."""
-    # Loaded here, since `tpustack.jobs.command` imports this module for `job trials` alone.
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    names = [one.name for one in space_of(sweep.params)]
-    for name in ("trial", "state", console.line(sweep.metric), *names, "job", "steps"):
-        made.add_column(Text(name), no_wrap=True)
-    for one in sorted(sweep.trials, key=sweep.rank):
-        best = " *" if one == sweep.best else ""
-        value = "" if one.value is None else f"{one.value:.6g}"
-        steps = str(one.reports[-1][0]) if one.reports else ""
-        params = (str(one.params[name]) for name in names)
-        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
-        made.add_row(*(Text(console.line(cell)) for cell in cells))
-    return made

@@ -1,24 +1,28 @@
-"""`tpustack job sweep`: begin a sweep or continue one, and drive it to its end."""
+"""`tpustack job sweep` and `job trials`: begin a sweep or continue one, and show its trials."""
 
+import io
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from tpu_agent.jobs.queue import Queue
 from tpustack import console
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import sweep as sweeps
 from tpustack.jobs.job import name_of
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
 from tpustack.jobs.source import upload
-from tpustack.jobs.spec import JobOptions, job_options
+from tpustack.jobs.spec import JobOptions, job_options, on_queue
 from tpustack.jobs.vertex import place_again, place_of
 
 # What the stack's own training is written for, and how the agent's variables become its arguments.
@@ -29,8 +33,49 @@ _TRAINER = (
 )
 # The options that are fields of a Sweep under the same names.
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "pruner", "seed")
-_WITH_RESUME = {"--resume", "--stack", "--bucket", "--image", "--json"}
+_WITH_RESUME = {"--resume", "--stack", "--bucket", "--image", "--plot", "--json"}
 _GOALS = (sweeps.MINIMIZE, sweeps.MAXIMIZE)
+_COLOURS = {
+    sweeps.COMPLETE: "#2166ac",
+    sweeps.PRUNED: "#b0b0b0",
+    sweeps.OPEN: "#f4a582",
+    sweeps.FAILED: "#b2182b",
+}
+_BEST = "#1b7837"
+# Texts stay texts, and the same trials give the same file: no random names, version or time.
+_STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sweep"}
+_METADATA: dict[str, Any] = {
+    ".png": {"Software": None},
+    ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+}
+# Inches of one of the panels, which stand side by side.
+_PANEL, _HEIGHT = 3.4, 3.2
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a picture that could not be drawn: asked before hours have passed."""
+    if path is None:
+        return None
+    if path.suffix not in _METADATA:
+        raise UsageError(f"--plot: {path} ends with neither .png nor .svg")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot: there is no folder {path.absolute().parent}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed: `pip install matplotlib`, or this "
+            "package with its extra `sweep`"
+        ) from None
+    return path
+
+
+_PLOT = click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    callback=_drawable,
+    help="Draw the trials into this PNG or SVG.",
+)
 
 
 @click.command("sweep")
@@ -54,12 +99,14 @@ _GOALS = (sweeps.MINIMIZE, sweeps.MAXIMIZE)
     "--resume", metavar="NAME", help="Continue this sweep, where it runs; takes no other options."
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
+@_PLOT
 @console.as_json("trials")
 @job_options
 def sweep(
     stacks: tuple[str, ...],
     buckets: tuple[str, ...],
     resume: str | None,
+    plot: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -72,7 +119,7 @@ def sweep(
     # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
     managed = given["on"] == "vertex"
-    # A sweep that is continued may need its trials read only, which takes no stack that runs jobs.
+    # A continued sweep may have only results left to read, for which no stack must run jobs.
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
     framework = _FRAMEWORK if given["command"] is None and submits else given["framework"]
@@ -98,10 +145,7 @@ def sweep(
         by_bucket = {queue.store.bucket: queue for queue in queues}
         driver = sweeps.Driver(begun, record, by_bucket, _say)
         driver.run()
-    if as_json:
-        click.echo(json.dumps(driver.sweep.document(), indent=2))
-    else:
-        Console().print(sweeps.trials_table(driver.sweep))
+    _print(driver.sweep, plot, as_json=as_json)
     sys.exit(0 if driver.sweep.best else 1)
 
 
@@ -210,3 +254,82 @@ def _continued(
         spec = replace(found.spec, vertex=found.places.get(queue.store.bucket, {}))
         places[queue.store.bucket] = place_again(stack, image, spec)
     return replace(found, places=places)
+
+
+@click.command("trials")
+@click.argument("sweep")
+@on_queue
+@_PLOT
+@console.as_json("trials")
+def trials(queue: Queue, sweep: str, plot: Path | None, as_json: bool) -> None:
+    """Show the trials of a sweep, as far as it has come."""
+    _print(sweeps.Record(queue.store, sweep).read(), plot, as_json=as_json)
+
+
+def _print(sweep: sweeps.Sweep, plot: Path | None, *, as_json: bool) -> None:
+    # Before the picture, which may fail: a full disk should not hide what hours have found.
+    if as_json:
+        click.echo(json.dumps(sweep.document(), indent=2))
+    else:
+        Console().print(_table(sweep))
+    if plot is not None:
+        _draw(sweep, plot)
+
+
+def _table(sweep: sweeps.Sweep) -> Table:
+    """Return the trials, the best first, then those that have no value."""
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    names = [one.name for one in sweeps.space_of(sweep.params)]
+    for name in ("trial", "state", console.line(sweep.metric), *names, "job", "steps"):
+        made.add_column(Text(name), no_wrap=True)
+    for one in sorted(sweep.trials, key=sweep.rank):
+        best = " *" if one == sweep.best else ""
+        value = "" if one.value is None else f"{one.value:.6g}"
+        steps = str(one.reports[-1][0]) if one.reports else ""
+        params = (str(one.params[name]) for name in names)
+        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
+        made.add_row(*(Text(console.line(cell)) for cell in cells))
+    return made
+
+
+def _draw(sweep: sweeps.Sweep, path: Path) -> None:
+    """Draw the metric by step and by each parameter. Raises TpustackError if it can't."""
+    # Loaded here: an extra, which the table does without.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    space, best = sweeps.space_of(sweep.params), sweep.best
+    shown = [(one, _BEST if one == best else _COLOURS[one.state]) for one in sweep.trials]
+    ended = [pair for pair in shown if pair[0].value is not None]
+    try:
+        with rc_context(_STYLE):
+            size = (_PANEL * (1 + len(space)), _HEIGHT)
+            figure = Figure(figsize=size, dpi=110, layout="constrained")
+            curves, *others = figure.subplots(1, 1 + len(space), squeeze=False)[0]
+            for one, colour in shown:
+                steps, values = [step for step, _ in one.reports], [v for _, v in one.reports]
+                # A line of one point would not be seen.
+                marker = "o" if len(steps) == 1 else None
+                curves.plot(steps, values, color=colour, marker=marker, markersize=3)
+            if best:
+                curves.set_title(f"best: trial {best.number}, {best.value:.4g}", loc="left")
+            curves.set(xlabel="step")
+            for axes, parameter in zip(others, space, strict=True):
+                axes.scatter(
+                    [one.params[parameter.name] for one, _ in ended],
+                    [one.value for one, _ in ended],
+                    c=[colour for _, colour in ended],
+                    s=22,
+                )
+                if parameter.is_log:
+                    axes.set_xscale("log")
+                axes.set(xlabel=parameter.name)
+            for axes in (curves, *others):
+                # Its name is any text, also one with the signs of a formula.
+                axes.set_ylabel(sweep.metric, parse_math=False)
+            content = io.BytesIO()
+            figure.savefig(content, format=path.suffix[1:], metadata=_METADATA[path.suffix])
+        path.write_bytes(content.getvalue())
+    except (OSError, ValueError) as error:
+        # ValueError: a choice that looks like a formula, and isn't one.
+        raise TpustackError(f"--plot: {path} can't be written: {error}") from None

@@ -36,8 +36,8 @@ _DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """A text that looks like an error and is not in the catalogue.
+class Excerpt:
+    """A text of a log that looks like an error, known or not.
 
     Attributes:
         source: the name of the log.
@@ -55,8 +55,8 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Finding(Unknown):
-    """A known error in a log."""
+class Finding(Excerpt):
+    """A known error in a log, and what the catalogue says of it."""
 
     known: KnownError
 
@@ -72,7 +72,7 @@ class Diagnosis:
     """Everything that was found, in the order of the lines."""
 
     findings: tuple[Finding, ...]
-    unknown: tuple[Unknown, ...]
+    unknown: tuple[Excerpt, ...]
 
 
 def diagnose(source: str, text: str) -> Diagnosis:
@@ -94,7 +94,7 @@ def diagnose(source: str, text: str) -> Diagnosis:
     by_id = {known.id: known for known in known_errors()}
     return Diagnosis(
         tuple(Finding(*about(found), by_id[name]) for name, found in lines.items()),
-        tuple(Unknown(*about(found)) for found in alike.values()),
+        tuple(Excerpt(*about(found)) for found in alike.values()),
     )
 
 

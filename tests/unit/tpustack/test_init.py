@@ -291,10 +291,25 @@ def test_an_existing_stack_file_is_never_overwritten(project: Path, run: Run) ->
     assert stacks.path_of("dev").read_bytes() == before
 
 
+def test_a_stack_file_that_appears_while_init_asks_is_kept(
+    project: Path, run: Run, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stacks.path_of("mine")
+
+    def asks(*_: object) -> tuple[str, str, None]:
+        path.write_text("theirs", encoding="utf-8")
+        return "file", "passphrase", None
+
+    monkeypatch.setattr(init, "_home", asks)
+    done = run("init", "mine", *TOLD, *HOME)
+    assert (done.code, path.read_text(encoding="utf-8")) == (2, "theirs")
+    assert "stacks/Pulumi.mine.yaml is there already" in done.err
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("BIG", "can't begin names: it would be"),
+        ("BIG", 'NAME: "BIG" can\'t begin names: it would be'),
         ("a-very-long-name-of-a-stack", "has 37 characters"),
         ("-", "can't begin names"),
         ("../up", '"../up" is no name of a stack'),

@@ -87,6 +87,14 @@ def test_waiting_and_following_end_with_the_jobs_exit_code(
     assert job("logs", "one").code == 0
 
 
+def test_resubmit_refuses_an_invalid_job_name(job: Run, filled: Queue) -> None:
+    before = set(filled.summaries())
+    for name in ("../x", ""):
+        done = job("resubmit", next(iter(before)), "--name", name)
+        assert (done.code, f"--name: {name!r} is not a job name" in done.err) == (2, True)
+    assert set(filled.summaries()) == before
+
+
 def test_wait_gives_up_after_its_timeout(job: Run, filled: Queue) -> None:
     done = job("wait", "first", "--timeout", "0.1s")
     assert done.code == 1
