@@ -1,4 +1,4 @@
-"""Rematerialised blocks, batch normalisation over all replicas, the stem on blocks of pixels."""
+"""Rematerialised blocks, and batch normalisation over all replicas."""
 
 from __future__ import annotations
 

@@ -248,6 +248,11 @@ def test_a_data_function_without_a_test_split_is_split_at_random(
             "",
             r"split train: another pass gave another example \d+; draw all that is random from",
         ),
+        (
+            "n % 3",
+            "tf.cast(tf.random.uniform(()) * 1e6, tf.int64) % 3",
+            r"split train: another pass gave another example \d+; draw all that is random from",
+        ),
         ("n % 3", "tf.debugging.assert_less(n, 3) or n", r"mine\.py:\d+: after 0 examples|TypeE"),
     ],
 )

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -78,6 +79,12 @@ def test_the_input_may_be_named_and_the_version_given(url: str, predictor: Predi
     assert predict(versioned, request) == plain
     columns = predict(url, {"inputs": {"images": IMAGES.tolist()}})["outputs"]
     assert columns["classes"] == [row["classes"] for row in plain["predictions"]]
+
+
+def test_metadata_names_types_as_protocol_buffers_do() -> None:
+    halves = TensorInfo("numbers", "float16", (None, 2))
+    api = RestApi("m", Mock(version="1", input=halves, outputs=[]))
+    assert '"DT_HALF"' in json.dumps(api.answer("GET", "/v1/models/m/metadata", b"").body)
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(

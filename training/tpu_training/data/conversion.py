@@ -6,7 +6,6 @@ with a source, its options or the output folder is reported before.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -244,6 +243,7 @@ def write_split(
 
     The files get their names once complete.
     """
+    from tpu_training.data import files  # It loads TensorFlow.
 
     # Encoding checks each image by decoding it, which is most of the time, so it runs in threads:
     # TensorFlow releases Python's lock while it decodes. `map` keeps the order.
@@ -269,9 +269,9 @@ def write_split(
         )
     written = []
     for path, final, count in zip(unfinished, paths, counts, strict=True):
-        content = path.replace(final).read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        written.append(DataFile(final.name, count, len(content), digest))
+        size = path.replace(final).stat().st_size
+        # In pieces: a file of the largest data sets has hundreds of MiB.
+        written.append(DataFile(final.name, count, size, files.sha256(str(final))))
     return Split(examples.count, tuple(written))
 
 

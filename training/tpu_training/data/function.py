@@ -390,8 +390,10 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
             with _named(place):
                 checked = live.as_announced(rows, split).as_numpy_iterator()
                 for number, (feature, target) in enumerate(checked):
-                    seen.extend([zlib.crc32(feature)] if number == len(seen) else [])
-                    if zlib.crc32(feature) != seen[number]:
+                    checksum = zlib.crc32(target, zlib.crc32(feature))
+                    if number == len(seen):
+                        seen.append(checksum)
+                    if checksum != seen[number]:
                         raise DataError(
                             f"{place}: another pass gave another example {number}; draw all that "
                             "is random from context.seed, and shuffle with a seed"

@@ -283,12 +283,15 @@ def in_services(build: Build, addresses: str) -> Build:
         ]
         if len(parts) == 1:
             return parts[0]
-        # The rows of the services, one after the other, are those of this host.
-        return tf.data.Dataset.zip(tuple(parts)).map(
-            lambda *rows: tuple(tf.concat(part, axis=0) for part in zip(*rows, strict=True))
-        )
+        return tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
 
     return built
+
+
+def _concatenate(*parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+    """Return the rows of the services, one after the other, which are those of this host."""
+    # By number: AutoGraph's zip takes no `strict` in TensorFlow 2.12.
+    return tuple(tf.concat([part[i] for part in parts], axis=0) for i in range(len(parts[0])))
 
 
 def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:

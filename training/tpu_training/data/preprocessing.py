@@ -68,18 +68,15 @@ def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
         pixels = tf.cast(tf.io.decode_raw(batch[manifests.TARGETS_FIELD], tf.uint8), tf.int32)
         classes = tf.where(pixels == manifests.NO_CLASS, specs.IGNORED, pixels)
         return tf.reshape(classes, (-1, *spec.target_shape))
-    return tf.cast(
-        batch[manifests.LABEL if spec.targets == specs.CLASS else manifests.TARGETS_FIELD], tf.int32
-    )
+    name = manifests.LABEL if spec.targets == specs.CLASS else manifests.TARGETS_FIELD
+    return tf.cast(batch[name], tf.int32)
 
 
 def _range(spec: DataSpec) -> tuple[int, int]:
     if spec.targets == specs.LABELS:
         return 0, 1
-    return specs.IGNORED if spec.targets in (
-        specs.TOKEN_CLASSES,
-        specs.MASK,
-    ) else 0, spec.classes - 1
+    least = specs.IGNORED if spec.targets in (specs.TOKEN_CLASSES, specs.MASK) else 0
+    return least, spec.classes - 1
 
 
 # (features, seeds) -> features
@@ -212,9 +209,8 @@ def _resized_crop_flip(
         part = decode_and_crop(image, window, channels)
     else:
         part = crop(image, random_window(tf.shape(image)[:2], seed))
-    return tf.ensure_shape(
-        tf.image.stateless_random_flip_left_right(resize(part, height, width), seed), spec.shape
-    )
+    flipped = tf.image.stateless_random_flip_left_right(resize(part, height, width), seed)
+    return tf.ensure_shape(flipped, spec.shape)
 
 
 # Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so

@@ -80,7 +80,7 @@ class Bert(tf.Module):  # type: ignore[misc]
     ) -> None:
         """Build for `length` token ids; `causal` hides from each token those after it.
 
-        `params` are those of built_in.BertParams, whose size is a multiple of the heads.
+        `params` are those of registry.BertParams, whose size is a multiple of the heads.
         """
         super().__init__()
         self._dropout, self._remat = params.dropout, params.remat
@@ -155,7 +155,7 @@ class ResNet(tf.Module):  # type: ignore[misc]
     ) -> None:
         """Build for images of `channels` channels and any size.
 
-        `params` are those of built_in.ResNetParams; its width multiplies the channels of all stages
+        `params` are those of registry.ResNetParams; its width multiplies the channels of all stages
         (arXiv:1605.07146). `stages` has the number of blocks in each; `large` is for images like
         ImageNet's.
         """

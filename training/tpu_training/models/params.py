@@ -56,7 +56,7 @@ class Params:
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = param(2048, "examples per evaluation batch", 1, 1 << 20)
+    evaluation_batch_size: int = param(2048, "the same in evaluations", 1, 1 << 20)
     gradient_accumulation: int = param(1, "parts of a replica's batch, to save memory", 1, 4096)
     optimizer: str = param(
         "adam",
@@ -71,14 +71,17 @@ class Params:
         choices=("constant", "cosine", "linear", "step", "exponential"),
     )
     decay_factor: float = param(0.1, "factor of the schedules step and exponential", 1e-6, 1.0)
-    decay_interval: float = param(0.333, "part of the steps between two such falls", 1e-4, 1.0)
+    decay_interval: float = param(
+        0.333, "part of the steps after which the rate falls by decay_factor", 1e-4, 1.0
+    )
     momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
-    # 0.99 suits runs of a few hundred steps, in which 0.999 never forgets the first ones.
-    squares_momentum: float = param(0.999, "adam's decay rate of squares", 0, 0.99999)
+    squares_momentum: float = param(
+        0.999, "adam's decay rate of squares; 0.99 suits runs of a few hundred steps", 0, 0.99999
+    )
     weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
-    steps_per_loop: int = param(0, "most steps per compiled loop; 0: for a second", 0, 1_000_000)
+    steps_per_loop: int = param(0, "most steps per loop; 0: as many as take 1 s", 0, 1_000_000)
     # 0: by what one costs and how often TPUs are preempted.
     checkpoint_interval: int = param(0, "steps between checkpoints; 0: by their cost", 0, 1 << 40)
     evaluation_interval: int = param(0, "steps between evaluations; 0: at the end", 0, 1 << 40)
@@ -89,7 +92,9 @@ class Params:
         0,
         0.9,
     )
-    patience: int = param(0, "evaluations without a better one to end after; 0: none", 0, 1 << 20)
+    patience: int = param(
+        0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
+    )
     snapshot_interval: int = param(
         1000, "steps between images, weights and gradients in TensorBoard; 0: none", 0, 1 << 40
     )

@@ -27,7 +27,7 @@ _PATH = re.compile(
     r"(?P<rest>/metadata|:\w+)?"
 )
 # Types whose name in TensorFlow's protocol buffers is not their own in capitals.
-_DATA_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
+_DATA_TYPES = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
 
 
 class Answer(NamedTuple):

@@ -87,7 +87,7 @@ def mean_iou(sums: Any) -> float:
     return float(np.mean(right[occurs] / union[occurs])) if occurs.any() else 0.0
 
 
-# Classification: one class for each example. Of `predictions` an exported model gives the same.
+# Classification: one class for each example.
 
 
 def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, params: Params) -> tf.Tensor:
