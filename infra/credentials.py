@@ -34,8 +34,8 @@ _BILLING_PROJECTS = ("GOOGLE_BILLING_PROJECT",)
 _OVERRIDES = ("USER_PROJECT_OVERRIDE",)
 _ADC = "application_default_credentials.json"
 _TRUE = ("1", "t", "true")
-# Of one call.
-_SECONDS = 60.0
+# Of one call; in a preview, of one that must have failed before the preview stops waiting for it.
+_SECONDS, _USERS_SECONDS = 60.0, 10.0
 # Of Google's 403 with which golang/oauth2#702 (2024-02) and others end.
 _ASKS_FOR_ONE = "requires a quota project"
 _PROJECT = re.compile(r"/projects/([^/]+)/")
@@ -112,12 +112,12 @@ def session(given: Given) -> requests.Session:
     return made
 
 
-def client(given: Given) -> Client:
+def client(given: Given, seconds: float = _SECONDS) -> Client:
     """Return a client with these credentials. Raises as `session` does."""
-    return client_of(session(given))
+    return client_of(session(given), seconds)
 
 
-def client_of(session: requests.Session) -> Client:
+def client_of(session: requests.Session, seconds: float = _SECONDS) -> Client:
     """Return a client that sends by a session, with its credentials and connections.
 
     It is not tpu_core's own transport, since people's machines need what requests brings along:
@@ -127,7 +127,7 @@ def client_of(session: requests.Session) -> Client:
 
     def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         try:
-            found = session.request(method, url, headers=headers, data=body, timeout=_SECONDS)
+            found = session.request(method, url, headers=headers, data=body, timeout=seconds)
         except requests.Timeout as error:
             raise TimeoutError(str(error)) from None
         except requests.ConnectionError as error:
@@ -140,7 +140,7 @@ def client_of(session: requests.Session) -> Client:
 def users_client() -> Client | None:
     """Return a client as the provider is; None if the machine had to be asked, for seconds."""
     found = of_program()
-    return client(found) if found.is_users else None
+    return client(found, _USERS_SECONDS) if found.is_users else None
 
 
 def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:

@@ -128,7 +128,7 @@ class Api:
             if 0 < status < 400:
                 return answer
             refused = ApiError(status, _reason(answer), message(answer))
-            last = tries + 1 == (ATTEMPTS if reached else self._connects)
+            last = tries + 1 >= (ATTEMPTS if reached else self._connects)
             if last or (reached and status not in _TRANSIENT):
                 raise refused
             self._sleep(times.backoff(tries, _FIRST_ATTEMPT, _LONGEST_PAUSE))

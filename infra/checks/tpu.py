@@ -1,7 +1,8 @@
 """Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
@@ -392,37 +393,61 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
 
 # --- What is not proven to work (docs/tpu.md)
 
+_TPU = "https://tpu.googleapis.com/v2"
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
 _LIVE = "`tpustack check --live` asks Google"
 
 
-def _unlisted(
-    settings: StackSettings, context: Context
-) -> Iterator[tuple[str, str, Iterable[str]]]:
-    """Yield what the catalog does not know: its setting, what it names, what is known of its kind.
+@dataclass(frozen=True)
+class Unlisted:
+    """What the catalog does not know, so that only Google can say whether it exists.
 
-    Only Google can say whether it exists.
+    Attributes:
+        setting: the setting that names it.
+        value: what it names.
+        known: what the catalog knows of its kind.
+        url: where Google describes it, if it exists.
     """
-    catalog = context.catalog
+
+    setting: str
+    value: str
+    known: tuple[str, ...]
+    url: str
+
+
+def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
+    """Yield what the catalog does not know."""
+    catalog, zone = context.catalog, settings.zone
+    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
     accelerator = catalog.accelerator(settings.tpu.accelerator_type)
-    if accelerator and not accelerator.listed:
-        yield "tpu.acceleratorType", accelerator.name, catalog.accelerators
-    for zone in settings.tpu_zones if accelerator else ():
-        if accelerator and zone not in accelerator.zones:
-            known = [f"{accelerator.name} in {other}" for other in accelerator.zones]
-            yield settings.setting_of(zone), f"{accelerator.name} in {zone}", known
+    if accelerator:
+        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
+        if not accelerator.listed:
+            known = tuple(catalog.accelerators)
+            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
+        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
+        for other in settings.tpu_zones:
+            if other not in accelerator.zones:
+                setting = settings.setting_of(other)
+                there = url.replace(f"/{zone}/", f"/{other}/")
+                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and not runtime.listed:
-        yield "tpu.runtimeVersion", runtime.name, catalog.runtimes
-    if settings.vm.machine_type not in catalog.machine_types:
-        yield "vm.machineType", settings.vm.machine_type, catalog.machine_types
+        url = f"{tpus}/runtimeVersions/{runtime.name}"
+        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
+    machine = settings.vm.machine_type
+    if machine not in catalog.machine_types:
+        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
+        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
+        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
 
 
 def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of what the catalog does not know."""
-    for setting, value, known in _unlisted(settings, context):
+    for one in unlisted(settings, context):
         yield (
-            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is mistyped: "
-            f"{nearest(value, known)}."
+            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(one.value, one.known)}."
         )
 
 

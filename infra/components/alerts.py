@@ -190,7 +190,9 @@ class Budget(pulumi.ComponentResource):
             ).id
         if not channels and topic is None:
             return None
-        return {"monitoring_notification_channels": channels or None, "pubsub_topic": topic}
+        rule = {"monitoring_notification_channels": channels, "pubsub_topic": topic}
+        # Nulls of a dict reach the engine, unlike those of Pulumi's own classes of arguments.
+        return {key: value for key, value in rule.items() if value}
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:

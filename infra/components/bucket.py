@@ -164,13 +164,15 @@ def _rule(rule: LifecycleRule) -> Any:
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
     move = {"type": "SetStorageClass", "storage_class": rule.action.value.upper()}
+    condition = {
+        "age": rule.age_days,
+        "days_since_noncurrent_time": rule.noncurrent_days,
+        "num_newer_versions": rule.newer_versions,
+        "matches_prefixes": [rule.prefix] if rule.prefix else None,
+        "with_state": "ARCHIVED" if old_versions else "ANY",
+    }
     return {
         "action": {"type": "Delete"} if delete else move,
-        "condition": {
-            "age": rule.age_days,
-            "days_since_noncurrent_time": rule.noncurrent_days,
-            "num_newer_versions": rule.newer_versions,
-            "matches_prefixes": [rule.prefix] if rule.prefix else None,
-            "with_state": "ARCHIVED" if old_versions else "ANY",
-        },
+        # Nulls of a dict reach the engine, unlike those of Pulumi's own classes of arguments.
+        "condition": {key: value for key, value in condition.items() if value is not None},
     }

@@ -74,7 +74,7 @@ class Identity(pulumi.ComponentResource):
         member = pulumi.Output.concat("serviceAccount:", account.email)
         only = () if machines is None else JOBS_OBJECTS
         read_only = read_only_object(stack.settings)
-        grant_bucket_to(prefix, bucket, account.email, self, read_only, only)
+        grant_bucket_to(f"{prefix}storage.", bucket, account.email, self, read_only, only)
         roles = list(_PROJECT_ROLES)
         if stack.settings.vm.ops_agent and machines is None:
             roles.append("roles/monitoring.metricWriter")
@@ -163,11 +163,13 @@ def grant_bucket_to(
 ) -> list[pulumi.Resource]:
     """Let an account use the bucket; `name` is what the grants' names begin with.
 
-    They go with a bucket that goes with the stack, instead of one by one before it.
+    The names must stay: for another name the engine makes the same grant, which is there already,
+    and then takes it away with the old name. They go with a bucket that goes with the stack,
+    instead of one by one before it.
     """
     return [
         gcp.storage.BucketIAMMember(
-            f"{name}{role.rpartition('/')[2]}",
+            f"{name}{role.rpartition('.')[2]}",
             bucket=bucket.name,
             role=role,
             condition=condition,

@@ -62,7 +62,7 @@ def test_a_given_topic_is_told_and_none_is_made(run: Run) -> None:
     topic = "projects/ops/topics/alerts"
     engine, _ = run(config(budget={"amount": 5, "pubsubTopic": topic}))
     assert engine.of("Topic") == []
-    assert engine.one("Budget")["allUpdatesRule"]["pubsubTopic"] == topic
+    assert engine.one("Budget")["allUpdatesRule"] == {"pubsubTopic": topic}
 
 
 def test_the_stack_enables_no_apis_with_enable_apis_false(run: Run) -> None:

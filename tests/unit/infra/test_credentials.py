@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
+import requests
 from pulumi import dynamic
 
-from infra import apis
+from infra import advice, apis, credentials
 from infra.credentials import Given, given, of_program, session
 from infra.resources.request import ApiResourceProvider, TpuApi
 from infra.resources.vertex import CustomJobsApi
@@ -40,6 +41,23 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(Api, "configured", {})
+
+
+def test_a_call_of_a_preview_fails_before_the_preview_stops_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+
+    class Silent(requests.Session):
+        def request(self, *_: object, timeout: float, **more: object) -> NoReturn:  # type: ignore[override]
+            waited.append(timeout)
+            raise requests.ConnectTimeout("too late")
+
+    monkeypatch.setattr(credentials, "session", lambda _: Silent())
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t")
+    warning = advice.missing_data("a-bucket")
+    assert "can't be looked up (TimeoutError)" in (warning or "")
+    assert waited[0] < advice.LONGEST
 
 
 @pytest.mark.parametrize(

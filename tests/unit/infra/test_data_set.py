@@ -81,7 +81,7 @@ def test_a_preview_warns_of_a_training_without_data(
 def test_google_is_not_asked_where_the_settings_name_the_data(
     training: dict[str, object], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "users_client", lambda: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(advice, "users_client", lambda: pytest.fail("Google was asked"))
     previewed(training)
     assert warnings == []
 

@@ -78,7 +78,7 @@ def test_without_credentials_google_is_not_asked(
     token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
-    monkeypatch.setattr(apis, "_enabled", lambda *_: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(apis, "_enabled", lambda *_: pytest.fail("Google was asked"))
     assert apis.disabled(DEFAULT_PROJECT, [TPU]) == []
 
 

@@ -464,7 +464,7 @@ def test_another_number_of_slices_is_another_request_and_says_so(
     diff = QueuedRequestProvider().diff(ENTRY, SLICES, more)
     assert diff.replaces == ["request"]
     assert (
-        "a-tpu: another request is made. Its place in the queue is given up"
+        "a-tpu: another request is made for another multiNodeParams.nodeCount. Its place"
         in capsys.readouterr().out
     )
     again = json.loads(json.dumps(SLICES).replace("2.0", "2"))

@@ -148,6 +148,23 @@ def test_the_program_does_not_wait_for_an_unreachable_google(
     assert len(asked) == 1
 
 
+def test_google_that_refuses_once_and_then_is_unreachable_is_an_error() -> None:
+    busy = requests.Response()
+    busy.status_code = 503
+
+    class Failing(requests.Session):
+        answers = iter([busy])
+
+        def request(self, *arguments: object, **options: object) -> requests.Response:  # type: ignore[override]
+            for answer in self.answers:
+                return answer
+            raise requests.ConnectionError("no address")
+
+    api = TpuApi(client_of(Failing()), sleep=lambda _: None, connects=1)
+    with pytest.raises(ApiError, match="cannot be reached: no address"):
+        api.get("nodes")
+
+
 def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
