@@ -5,6 +5,7 @@ JSON calls of it, and `tpu_core.bucket.Bucket` a bucket. `MetadataServer` tells 
 itself, its tokens included.
 """
 
+import http.client
 import json
 import re
 import ssl
@@ -145,15 +146,20 @@ class Transport:
         token: where the access tokens come from.
         patience: for how many seconds a request is repeated that may work later.
         timeout: the seconds after which a silent connection counts as lost.
+        wire: what sends a request that has its token; by default urllib, with one connection a
+            request and the certificates of Python's OpenSSL. It follows no redirection, which would
+            take the token along. Raises OSError without an answer.
     """
 
     def __init__(
-        self, token: Tokens, patience: float = 0.0, timeout: float = _TIMEOUT_SECONDS
+        self,
+        token: Tokens,
+        patience: float = 0.0,
+        timeout: float = _TIMEOUT_SECONDS,
+        wire: Send | None = None,
     ) -> None:
-        self._token, self._patience, self._timeout = token, patience, timeout
-        # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
-        https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
-        self._opener = urllib.request.build_opener(https, _NoRedirects)
+        self._token, self._patience = token, patience
+        self._wire = wire or _urllib(timeout)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         """Send a request and return the answer. Raises GoogleError if there is none."""
@@ -173,7 +179,6 @@ class Transport:
                 return answer
             time.sleep(pause)
             tries += 1
-            self._token.expire()
             if body is not None and not isinstance(body, bytes):
                 body.seek(0)
 
@@ -181,14 +186,31 @@ class Transport:
         if not is_google(url):
             raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
-        request = urllib.request.Request(url, data=body, headers=sent, method=method)
+        answer = self._wire(method, url, sent, body)
+        if answer[0] == HTTPStatus.UNAUTHORIZED:
+            self._token.expire()
+        return answer
+
+
+def _urllib(timeout: float) -> Send:
+    # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
+    https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    opener = urllib.request.build_opener(https, _NoRedirects)
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
-            with self._opener.open(request, timeout=self._timeout) as response:
+            try:
+                response = opener.open(request, timeout=timeout)
+            except urllib.error.HTTPError as refusal:
+                response = refusal
+            with response:
                 return response.status, dict(response.headers), response.read()
-        except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.UNAUTHORIZED:
-                self._token.expire()
-            return error.code, dict(error.headers), error.read()
+        except http.client.HTTPException as error:
+            # Such as IncompleteRead, of an answer that was cut off: it isn't an OSError.
+            raise ConnectionError(str(error) or type(error).__name__) from None
+
+    return send
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
