@@ -112,9 +112,12 @@ def test_calls_trust_the_named_certificates_and_share_a_connection(
     who = Principal(DEVELOPER, frozenset({CLOUD_PLATFORM}), own_client=True)
     opened: list[object] = []
     connect = HTTPSConnection.connect
-    monkeypatch.setattr(
-        HTTPSConnection, "connect", lambda self: (opened.append(self), connect(self))[1]
-    )
+
+    def counted(self: HTTPSConnection) -> None:
+        opened.append(self)
+        connect(self)
+
+    monkeypatch.setattr(HTTPSConnection, "connect", counted)
     try:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.cloud.token(who))
