@@ -6,7 +6,6 @@ SSL_CERT_FILE), as for every other client of Google's.
 
 import functools
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -99,24 +98,13 @@ class AccountToken(core.Tokens):
             raise TpustackError("Google refuses the access token: it has expired or been revoked")
 
 
-def _session() -> Any:
-    """Return what keeps connections: a loop over a thousand objects makes a call for each.
-
-    It has certificates where Python itself has none (python.org's on macOS), since requests brings
-    Mozilla's. REQUESTS_CA_BUNDLE, which requests reads, counts before SSL_CERT_FILE.
-    """
-    import requests
-
-    made = requests.Session()
-    made.verify = os.environ.get("SSL_CERT_FILE") or True
-    # Without this, an entry of ~/.netrc replaces the token.
-    made.auth = lambda request: request
-    return made
-
-
 def _transport() -> core.Send:
     """Return what sends requests with the caller's credentials, to Google's APIs alone."""
-    given, session = credentials.given({}), _session()
+    import requests
+
+    given = credentials.given({})
+    # It keeps connections: a loop over a thousand objects makes a call for each.
+    session = credentials.prepared(requests.Session())
     token = AccountToken(given, session)
 
     def wire(method: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:

@@ -303,13 +303,7 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))
                 and one.bucket in sweep.buckets
-                and one.state
-                in (  # --- The sweep and its record.
-                    OPEN,
-                    COMPLETE,
-                    PRUNED,
-                    FAILED,
-                )
+                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
                 and one.params.keys() == {each.name for each in space}
                 and all(each.has(one.params[each.name]) for each in space)
             )
