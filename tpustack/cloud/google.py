@@ -75,13 +75,18 @@ class AccountToken(core.Tokens):
             raise TpustackError(f"no Google credentials: {error}") from None
 
     def __call__(self) -> str:
-        """Return a token that is valid now. Raises TpustackError if Google gives none."""
-        from google.auth.exceptions import GoogleAuthError
+        """Return a token that is valid now. Raises TpustackError if Google gives none.
+
+        Raises OSError if it can't be reached, so that a read is repeated.
+        """
+        from google.auth.exceptions import GoogleAuthError, TransportError
         from google.auth.transport.requests import Request
 
         try:
             if not self._account.valid:
                 self._account.refresh(Request(self._session))
+        except TransportError as error:
+            raise OSError(f"Google gives no access token: {error}") from None
         except GoogleAuthError as error:
             raise TpustackError(f"no Google credentials: {error}") from None
         return str(self._account.token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_a_token_that_was_handed_over_and_has_expired_is_reported_at_once(replie
     with pytest.raises(TpustackError, match="access token: it has expired or been revoked"):
         Google().get(URL)
     assert len(sent) == 1
+
+
+def test_a_read_is_repeated_when_google_cannot_be_asked_for_a_token(
+    replies: Replies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    person = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
+    monkeypatch.setenv("GOOGLE_CREDENTIALS", json.dumps({**person, "refresh_token": "r"}))
+    content = b'{"access_token": "new", "expires_in": 3600}'
+    sent = replies(requests.ConnectionError("no route"), 200, 200, content=content)
+    assert Google().get(URL)["access_token"] == "new"
+    assert [each.method for each in sent] == ["POST", "POST", "GET"]
+    assert sent[-1].headers["Authorization"] == "Bearer new"
 
 
 def test_an_entry_of_netrc_does_not_replace_the_token(
