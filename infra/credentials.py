@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpu_core.google import Answer, Body, Client, is_google
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import google.auth.credentials
     import requests
     from urllib3.util import Retry
+
+    _S = TypeVar("_S", bound=requests.Session)
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _TOKENS = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
@@ -112,6 +114,19 @@ def session(given: Given) -> requests.Session:
     return made
 
 
+def prepared(session: _S) -> _S:
+    """Return a session that trusts what people name, and whose token nothing replaces.
+
+    requests has certificates where Python itself has none (python.org's on macOS), since it brings
+    Mozilla's. REQUESTS_CA_BUNDLE, which it reads itself, counts before SSL_CERT_FILE, which the
+    provider reads.
+    """
+    session.verify = os.environ.get("SSL_CERT_FILE") or True
+    # Without this, an entry of ~/.netrc replaces the token.
+    session.auth = lambda request: request
+    return session
+
+
 def client(given: Given, seconds: float = _SECONDS) -> Client:
     """Return a client with these credentials. Raises as `session` does."""
     return client_of(session(given), seconds)
@@ -184,7 +199,7 @@ def _counted(answer: requests.Response, **how: Any) -> requests.Response:
 def _plain_session(given: Given) -> requests.Session:
     import requests
 
-    made = requests.Session()
+    made = prepared(requests.Session())
     made.headers["Authorization"] = f"Bearer {_content(given.token)}"
     return made
 
@@ -202,9 +217,12 @@ def account(given: Given) -> google.auth.credentials.Credentials:
 
 
 def _session(given: Given) -> requests.Session:
-    from google.auth.transport.requests import AuthorizedSession
+    import requests
+    from google.auth.transport.requests import AuthorizedSession, Request
 
-    return AuthorizedSession(account(given))  # type: ignore[no-untyped-call]
+    # By default, a session of its own asks for tokens.
+    asking: Any = Request(prepared(requests.Session()))
+    return prepared(AuthorizedSession(account(given), auth_request=asking))  # type: ignore[no-untyped-call]
 
 
 def _credentials(given: Given) -> google.auth.credentials.Credentials:

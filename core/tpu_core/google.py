@@ -152,6 +152,9 @@ class Transport:
         patience: for how many seconds a request is repeated that may work later.
         timeout: the seconds after which a silent connection counts as lost.
         authorities: a file or folder of the certificates to trust; the system's if empty.
+        wire: what sends a request that has its token; by default urllib, with one connection a
+            request. It follows no redirection, which would take the token along. Raises OSError
+            without an answer.
     """
 
     def __init__(
@@ -160,13 +163,10 @@ class Transport:
         patience: float = 0.0,
         timeout: float = _TIMEOUT_SECONDS,
         authorities: str = "",
+        wire: Send | None = None,
     ) -> None:
-        self._token, self._patience, self._timeout = token, patience, timeout
-        # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
-        file, folder = (None, authorities) if os.path.isdir(authorities) else (authorities, None)
-        context = ssl.create_default_context(cafile=file or None, capath=folder)
-        https = urllib.request.HTTPSHandler(context=context)
-        self._opener = urllib.request.build_opener(https, _NoRedirects)
+        self._token, self._patience = token, patience
+        self._wire = wire or _urllib(timeout, authorities)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         """Send a request and return the answer. Raises GoogleError if there is none."""
@@ -186,7 +186,6 @@ class Transport:
                 return answer
             time.sleep(pause)
             tries += 1
-            self._token.expire()
             if body is not None and not isinstance(body, bytes):
                 body.seek(0)
 
@@ -194,20 +193,32 @@ class Transport:
         if not is_google(url):
             raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
-        request = urllib.request.Request(url, data=body, headers=sent, method=method)
+        answer = self._wire(method, url, sent, body)
+        if answer[0] == HTTPStatus.UNAUTHORIZED:
+            self._token.expire()
+        return answer
+
+
+def _urllib(timeout: float, authorities: str) -> Send:
+    # Created once: urlopen() reads all certificates at each call, most of what an agent costs.
+    file, folder = (None, authorities) if os.path.isdir(authorities) else (authorities, None)
+    context = ssl.create_default_context(cafile=file or None, capath=folder)
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(https, _NoRedirects)
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
-            return self._exchange(request)
+            try:
+                response = opener.open(request, timeout=timeout)
+            except urllib.error.HTTPError as refusal:
+                response = refusal
+            with response:
+                return response.status, dict(response.headers), response.read()
         except http.client.HTTPException as error:
             raise _lost(error) from error
 
-    def _exchange(self, request: urllib.request.Request) -> Answer:
-        try:
-            with self._opener.open(request, timeout=self._timeout) as response:
-                return response.status, dict(response.headers), response.read()
-        except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.UNAUTHORIZED:
-                self._token.expire()
-            return error.code, dict(error.headers), error.read()
+    return send
 
 
 def _lost(error: http.client.HTTPException) -> OSError:

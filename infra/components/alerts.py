@@ -146,13 +146,17 @@ class Budget(pulumi.ComponentResource):
             opts=pulumi.InvokeOutputOptions(parent=self, depends_on=known),
         )
         in_stack = settings.scope is BudgetScope.STACK
-        amount = {"units": str(settings.amount), "currency_code": settings.currency}
         provider = billing_provider(stack.settings.project, self)
         gcp.billing.Budget(
             "budget",
             billing_account=settings.billing_account or project.billing_account.apply(_required),
             display_name=stack.names.prefix,
-            amount={"specified_amount": amount},
+            amount={
+                "specified_amount": {
+                    "units": str(settings.amount),
+                    "currency_code": settings.currency,
+                }
+            },
             budget_filter={
                 # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
@@ -173,7 +177,7 @@ class Budget(pulumi.ComponentResource):
 
     def _recipients(
         self, stack: CheckedStack, settings: BudgetSettings, services: ProjectServices
-    ) -> dict[str, object] | None:
+    ) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
         project, prefix = stack.settings.project, stack.names.prefix
         channels: list[pulumi.Output[str]] = []
         if settings.emails:
@@ -190,9 +194,9 @@ class Budget(pulumi.ComponentResource):
             ).id
         if not channels and topic is None:
             return None
-        rule = {"monitoring_notification_channels": channels, "pubsub_topic": topic}
-        # Nulls of a dict reach the engine, unlike those of Pulumi's own classes of arguments.
-        return {key: value for key, value in rule.items() if value}
+        return gcp.billing.BudgetAllUpdatesRuleArgs(
+            monitoring_notification_channels=channels or None, pubsub_topic=topic
+        )
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:

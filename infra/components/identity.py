@@ -34,9 +34,6 @@ record.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
 
-Condition = dict[str, pulumi.Input[str]]
-
-
 class Identity(pulumi.ComponentResource):
     """One service account for the stack's machines, with the fewest roles that the job needs.
 
@@ -182,7 +179,7 @@ def grant_bucket_to(
 
 def bucket_grants(
     bucket: pulumi.Input[str], read_only: str | None, only: tuple[str, ...]
-) -> Iterator[tuple[str, Condition | None]]:
+) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
     """Yield each role on the bucket, with the condition under which it counts.
 
     `read_only` names an object that may be read, but not created, overwritten or deleted. `only`
@@ -199,17 +196,20 @@ def bucket_grants(
     if only:
         begins = [pulumi.Output.concat(objects, each, '")') for each in only]
         either = pulumi.Output.all(*begins).apply(" || ".join)
-        yield _WRITER, {"title": "Only what jobs use", "expression": either}
+        yield (
+            _WRITER,
+            gcp.storage.BucketIAMMemberConditionArgs(title="Only what jobs use", expression=either),
+        )
         yield _BUCKET_ROLES[1], None
         return
     if read_only is None:
         yield from ((role, None) for role in _BUCKET_ROLES)
         return
-    condition: Condition = {
-        "title": f"Not {read_only}",
-        "description": "What pulumi up writes and the machines only read",
-        "expression": pulumi.Output.concat("!", objects, read_only, '")'),
-    }
+    condition = gcp.storage.BucketIAMMemberConditionArgs(
+        title=f"Not {read_only}",
+        description="What pulumi up writes and the machines only read",
+        expression=pulumi.Output.concat("!", objects, read_only, '")'),
+    )
     yield _WRITER, condition
     yield _BUCKET_ROLES[1], None
     yield _READER, None

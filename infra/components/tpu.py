@@ -202,14 +202,21 @@ class TpuVm(Tpu):
                     "subnetwork": self.around.network.subnetwork,
                     "enable_external_ips": tpu.external_ips,
                 },
-                scheduling_config=scheduling or None,
-                shielded_instance_config=filled(enable_secure_boot=tpu.secure_boot) or None,
+                scheduling_config=(
+                    gcp.tpu.V2VmSchedulingConfigArgs(**scheduling) if scheduling else None
+                ),
+                shielded_instance_config=(
+                    gcp.tpu.V2VmShieldedInstanceConfigArgs(enable_secure_boot=True)
+                    if tpu.secure_boot
+                    else None
+                ),
                 service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
                 tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
                 data_disks=[
-                    {"source_disk": disk["sourceDisk"], "mode": disk["mode"]} for disk in attached
+                    gcp.tpu.V2VmDataDiskArgs(source_disk=disk["sourceDisk"], mode=disk["mode"])
+                    for disk in attached
                 ]
                 or None,
                 description=preempted.get(name),

@@ -53,4 +53,5 @@ def test_the_demo_trains_on_eight_replicas_and_leaves_nothing(
     assert summary["steps_per_second"] > 0
     assert summary["second_up_changes"] == 0
     assert summary["resources_left"] == 0
+    assert "resources left in the local cloud: none" in said
     assert "test accuracy" in said

@@ -22,6 +22,8 @@ _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 # Seconds for which a read is repeated. A write is sent once: it may have been carried out although
 # its answer was lost, and a second custom job costs money.
 _PATIENCE = 15.0
+# Seconds after which a silent connection counts as lost.
+_TIMEOUT = 60.0
 # Of the 403 with which client-based APIs refuse a person's call without a quota project
 # (golang/oauth2#702, 2024-02; docs.cloud.google.com/docs/quotas/quota-project).
 _ASKS_FOR_ONE = b"requires a quota project"
@@ -51,11 +53,16 @@ def says_disabled(error: Forbidden) -> bool:
     return "it is disabled" in str(error)
 
 
-class AccountToken(core.MachineToken):
-    """Access tokens of who runs the command, by google-auth, in the provider's order."""
+class AccountToken(core.Tokens):
+    """Access tokens of who runs the command, by google-auth, in the provider's order.
 
-    def __init__(self, given: credentials.Given) -> None:
-        self._given = given
+    Args:
+        given: what the environment says of credentials.
+        session: what asks for tokens, a `requests.Session`.
+    """
+
+    def __init__(self, given: credentials.Given, session: Any = None) -> None:
+        self._given, self._session = given, session
         self._account: Any = self._found()
 
     def _found(self) -> Any:
@@ -68,39 +75,70 @@ class AccountToken(core.MachineToken):
             raise TpustackError(f"no Google credentials: {error}") from None
 
     def __call__(self) -> str:
-        """Return a token that is valid now. Raises TpustackError if Google gives none."""
-        from google.auth.exceptions import GoogleAuthError
+        """Return a token that is valid now. Raises TpustackError if Google gives none.
+
+        Raises OSError if it can't be reached, so that a read is repeated.
+        """
+        from google.auth.exceptions import GoogleAuthError, TransportError
         from google.auth.transport.requests import Request
 
         try:
             if not self._account.valid:
-                self._account.refresh(Request())
+                self._account.refresh(Request(self._session))
+        except TransportError as error:
+            raise OSError(f"Google gives no access token: {error}") from None
         except GoogleAuthError as error:
             raise TpustackError(f"no Google credentials: {error}") from None
         return str(self._account.token)
 
     def expire(self) -> None:
-        """Have the next call ask for another token; one that was handed over has no successor."""
+        """Have the next call ask for another token.
+
+        Raises TpustackError if there is no other: one that was handed over has no successor, and
+        to repeat the call would only delay the message.
+        """
+        refused = self._account.token
         self._account = self._found()
+        if refused and self._account.token == refused:
+            raise TpustackError("Google refuses the access token: it has expired or been revoked")
 
 
 def _transport() -> core.Send:
     """Return what sends requests with the caller's credentials, to Google's APIs alone."""
+    import requests
+
     given = credentials.given({})
-    token = AccountToken(given)
-    # Each reads the certificates, which takes longer than most calls.
-    transport = functools.cache(lambda patience: core.Transport(token, patience))
+    # It keeps connections: a loop over a thousand objects makes a call for each.
+    session = credentials.prepared(requests.Session())
+    token = AccountToken(given, session)
+
+    def wire(method: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
+        answer = session.request(
+            method, url, headers=headers, data=body, timeout=_TIMEOUT, allow_redirects=False
+        )
+        return answer.status_code, answer.headers, answer.content
+
+    patient = core.Transport(token, _PATIENCE, wire=wire)
+    once = core.Transport(token, wire=wire)
 
     def send(method: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
-        once = transport(_PATIENCE if method == "GET" else 0.0)
+        def again() -> core.Answer:
+            if body is not None and not isinstance(body, bytes):
+                body.seek(0)
+            return transport(method, url, headers, body)
+
+        transport = patient if method == "GET" else once
         if given.quota_project:
             headers = {**headers, credentials.QUOTA_PROJECT: given.quota_project}
-        answer: core.Answer = once(method, url, headers, body)
+        answer = transport(method, url, headers, body)
+        if answer[0] == 401 and transport is once:
+            # It was not carried out, and the token is another by now.
+            answer = again()
         project = _OF_PROJECT.search(url)
         if answer[0] == 403 and project and _ASKS_FOR_ONE in answer[2]:
             # To name it in each call would take `serviceusage.services.use` of everyone.
-            again = {**headers, credentials.QUOTA_PROJECT: project[1]}
-            answer = once(method, url, again, body)
+            headers = {**headers, credentials.QUOTA_PROJECT: project[1]}
+            answer = again()
         return answer
 
     return send

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any, ClassVar
+import urllib.request
+from typing import ClassVar
 
 import pytest
 
@@ -33,10 +34,8 @@ def test_a_page_in_place_of_an_apis_answer_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, url: str, text: bytes, expected: tuple[int, Json]
 ) -> None:
     machine = Machine()
-    transport: Any = machine.client.send
-    opener = transport._opener
     monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
-    monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: Answer(text))
     assert machine.client.call("GET", f"{url}v2/x", None) == expected
 
 

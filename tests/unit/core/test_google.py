@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import io
 import time
+import urllib.request
 from http.client import HTTPException, IncompleteRead, InvalidURL
 from typing import Any, ClassVar
 
 import pytest
 
-from tpu_core.google import GoogleError, MachineToken, MetadataServer, Transport, message
+from tpu_core.google import (
+    Answer,
+    Body,
+    GoogleError,
+    MachineToken,
+    MetadataServer,
+    Tokens,
+    Transport,
+    message,
+)
 from tpu_core.times import backoff
 
 URL = "https://storage.googleapis.com/storage/v1/b/x"
 
 
-class Answer(io.BytesIO):
+class Opened(io.BytesIO):
     headers: ClassVar[dict[str, str]] = {}
     status = 200
 
 
-def transport(monkeypatch: pytest.MonkeyPatch, patience: float, failures: int) -> tuple[Any, Any]:
+def transport(
+    monkeypatch: pytest.MonkeyPatch,
+    patience: float,
+    failures: int,
+    failure: Exception = OSError("connection lost"),  # noqa: B008
+) -> tuple[Any, Any]:
     """A transport whose first calls fail, and the pauses that it made."""
     pauses = list[float]()
     made: Any = Transport(MachineToken(lambda _: '{"access_token": "t"}'), patience)
-    left = [OSError("connection lost")] * failures
+    left = [failure] * failures
 
-    def opened(*_: Any, **__: Any) -> Answer:
+    def opened(*_: Any, **__: Any) -> Opened:
         if left:
             raise left.pop()
-        return Answer(b"done")
+        return Opened(b"done")
 
-    monkeypatch.setattr(made._opener, "open", opened)
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", opened)
     monkeypatch.setattr(time, "sleep", pauses.append)
     return made, pauses
 
@@ -48,6 +63,35 @@ def test_without_patience_the_first_failure_counts(monkeypatch: pytest.MonkeyPat
     with pytest.raises(GoogleError, match="can't be reached: connection lost") as raised:
         send("GET", URL, {}, None)
     assert (raised.value.status, pauses) == (0, [])
+
+
+def test_an_answer_that_is_cut_off_is_a_failure_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = IncompleteRead(b"{", 10)
+    send, _ = transport(monkeypatch, 60.0, 1, cut)
+    assert send("GET", URL, {}, None)[0] == 200
+    send, _ = transport(monkeypatch, 0.0, 1, cut)
+    with pytest.raises(GoogleError, match="can't be reached: IncompleteRead"):
+        send("GET", URL, {}, None)
+
+
+def test_a_callers_own_wire_gets_a_token_and_another_after_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    tokens, sent = iter("ab"), list[str]()
+
+    def wire(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        sent.append(headers["Authorization"])
+        return (200 if len(sent) > 1 else 401), {}, b""
+
+    send = Transport(Tokens(lambda: (next(tokens), 3600.0)), 60.0, wire=wire)
+    assert send("GET", URL, {}, None)[0] == 200
+    assert sent == ["Bearer a", "Bearer b"]
+    with pytest.raises(GoogleError, match=r"not https://\*\.googleapis\.com"):
+        Transport(Tokens(lambda: ("a", 1.0)), wire=wire)("GET", "https://example.com/", {}, None)
+    assert len(sent) == 2
 
 
 def test_a_pause_doubles_up_to_the_longest_and_half_of_it_is_random() -> None:
@@ -77,7 +121,7 @@ class CutOff(Answer):
 
 def test_an_answer_that_breaks_off_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     send, _ = transport(monkeypatch, 0.0, 0)
-    monkeypatch.setattr(send._opener, "open", lambda *_, **__: CutOff())
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: CutOff())
     with pytest.raises(GoogleError, match="can't be reached: IncompleteRead"):
         send("GET", URL, {}, None)
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, cast
 import pytest
 import requests
 from pulumi import dynamic
+from requests import Request
 
 from infra import advice, apis, credentials
 from infra.credentials import Given, given, of_program, session
@@ -106,6 +107,18 @@ def test_the_configuration_counts_before_the_environment(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps(configured))
     assert given(configured) == of_program() == expected
+
+
+def test_a_session_trusts_the_named_certificates_and_ignores_netrc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login someone password secret")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("SSL_CERT_FILE", "company.pem")
+    made = session(Given(token="t"))
+    assert made.verify == "company.pem"
+    assert made.prepare_request(Request("GET", WHOSE)).headers["Authorization"] == "Bearer t"
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_google_that_refuses_once_and_then_is_unreachable_is_an_error() -> None:
     class Failing(requests.Session):
         answers = iter([busy])
 
-        def request(self, *arguments: object, **options: object) -> requests.Response:  # type: ignore[override]
+        def request(self, *arguments: object, **options: object) -> requests.Response:
             for answer in self.answers:
                 return answer
             raise requests.ConnectionError("no address")

@@ -26,7 +26,7 @@ from tpu_agent.machine import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster import google
 from tpustack.ci.forge import forge_of
-from tpustack.cloud.google import AccountToken, Google
+from tpustack.cloud.google import Google
 from tpustack.jobs.vertex import _BOOT
 
 # Google warns of credentials from elsewhere, as those here are.
@@ -55,7 +55,10 @@ HOSTILE = [
 
 
 def of_the_command_line(url: str) -> None:
-    Google(Transport(AccountToken(Given(token=TOKEN)))).get(url)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", TOKEN)
+        patch.setattr("tpustack.cloud.google._PATIENCE", 0.0)
+        Google().get(url)
 
 
 def of_infra(url: str) -> None:

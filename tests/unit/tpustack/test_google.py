@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import io
-import urllib.request
+import json
 from collections.abc import Callable
-from urllib.error import HTTPError, URLError
+from pathlib import Path
 
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPSConnection
 
 from infra.credentials import Given
+from localcloud.app import LocalCloud
+from localcloud.core.call import CLOUD_PLATFORM, Principal
+from localcloud.core.cloud import DEVELOPER
 from tpu_core import google as core
-from tpustack.cloud import google
+from tpustack.cloud import google as google_client
 from tpustack.cloud.google import AccountToken, ApiError, Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
 
+WHOSE = "https://openidconnect.googleapis.com/v1/userinfo"
 URL = "https://compute.googleapis.com/compute/v1/projects/mine/zones"
-Replies = Callable[..., list[urllib.request.Request]]
+Replies = Callable[..., list[requests.PreparedRequest]]
 
 
 @pytest.fixture
@@ -25,28 +32,30 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> Replies:
     monkeypatch.setattr("tpu_core.google.time.sleep", lambda _: None)
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "ya29.token")
 
-    def reply(*answers: int | Exception, content: bytes = b"{}") -> list[urllib.request.Request]:
-        sent: list[urllib.request.Request] = []
+    def reply(*answers: int | Exception, content: bytes = b"{}") -> list[requests.PreparedRequest]:
+        sent: list[requests.PreparedRequest] = []
         left = iter(answers)
 
-        def opened(self: object, request: urllib.request.Request) -> object:
+        def send(self: object, request: requests.PreparedRequest, **_: object) -> object:
             sent.append(request)
             answer = next(left)
             if isinstance(answer, Exception):
                 raise answer
-            raise HTTPError(request.full_url, answer, "", {}, io.BytesIO(content))  # type: ignore[arg-type]
+            made = requests.Response()
+            made.status_code, made.raw, made.request = answer, io.BytesIO(content), request
+            return made
 
-        monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", opened)
+        monkeypatch.setattr(HTTPAdapter, "send", send)
         return sent
 
     return reply
 
 
 def test_a_read_is_repeated_until_google_answers(replies: Replies) -> None:
-    sent = replies(503, URLError("refused"), 404)
+    sent = replies(503, requests.ConnectionError("refused"), 404)
     with pytest.raises(NotFound, match="answers 404"):
         Google().get(URL)
-    assert [request.get_method() for request in sent] == ["GET"] * 3
+    assert [request.method for request in sent] == ["GET"] * 3
 
 
 def test_a_write_is_sent_once_since_it_may_have_been_carried_out(replies: Replies) -> None:
@@ -57,16 +66,93 @@ def test_a_write_is_sent_once_since_it_may_have_been_carried_out(replies: Replie
 
 
 def test_an_unreachable_host_is_one_message(replies: Replies) -> None:
-    replies(URLError("no route"))
+    replies(requests.ConnectionError("no route"))
     with pytest.raises(TpustackError, match=r"can.t be reached: .*no route"):
         Google().delete(URL)
+
+
+def test_a_write_whose_token_has_expired_is_sent_again_with_another(
+    replies: Replies, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("old")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", str(file))
+    sent = replies(401, 404)
+    google = Google()
+    file.write_text("new")
+    assert google.exchange("POST", URL, {}, io.BytesIO(b"all"))[0] == 404
+    assert [each.headers["Authorization"] for each in sent] == ["Bearer old", "Bearer new"]
+
+
+def test_a_token_that_was_handed_over_and_has_expired_is_reported_at_once(replies: Replies) -> None:
+    sent = replies(401)
+    with pytest.raises(TpustackError, match="access token: it has expired or been revoked"):
+        Google().get(URL)
+    assert len(sent) == 1
+
+
+def test_a_read_is_repeated_when_google_cannot_be_asked_for_a_token(
+    replies: Replies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    person = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
+    monkeypatch.setenv("GOOGLE_CREDENTIALS", json.dumps({**person, "refresh_token": "r"}))
+    content = b'{"access_token": "new", "expires_in": 3600}'
+    sent = replies(requests.ConnectionError("no route"), 200, 200, content=content)
+    assert Google().get(URL)["access_token"] == "new"
+    assert [each.method for each in sent] == ["POST", "POST", "GET"]
+    assert sent[-1].headers["Authorization"] == "Bearer new"
+
+
+def test_an_entry_of_netrc_does_not_replace_the_token(
+    replies: Replies, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login someone password secret")
+    monkeypatch.setenv("NETRC", str(netrc))
+    sent = replies(200)
+    Google().get(URL)
+    assert sent[0].headers["Authorization"] == "Bearer ya29.token"
+
+
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_calls_trust_the_named_certificates_and_share_a_connection(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(each, raising=False)
+    cloud = LocalCloud(tmp_path / "cloud")
+    cloud.start()
+    who = Principal(DEVELOPER, frozenset({CLOUD_PLATFORM}), own_client=True)
+    opened: list[object] = []
+    connect = HTTPSConnection.connect
+
+    def counted(self: HTTPSConnection) -> None:
+        opened.append(self)
+        connect(self)
+
+    monkeypatch.setattr(HTTPSConnection, "connect", counted)
+    try:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.cloud.token(who))
+        with monkeypatch.context() as trusting:
+            trusting.setenv(name, str(cloud.authority.bundle))
+            google = Google()
+            for _ in range(3):
+                assert google.get(WHOSE)["email"] in DEVELOPER
+            assert len(opened) == 1
+        monkeypatch.setattr(google_client, "_PATIENCE", 0.0)
+        with pytest.raises(ApiError, match="certificate verify failed"):
+            Google().get(WHOSE)
+    finally:
+        cloud.stop()
 
 
 def test_a_call_that_needs_a_quota_project_is_charged_to_its_own_project(replies: Replies) -> None:
     sent = replies(403, 404, content=b"The API requires a quota project, which is not set")
     with pytest.raises(NotFound):
         Google().get(URL)
-    assert [each.get_header("X-goog-user-project") for each in sent] == [None, "mine"]
+    assert [each.headers.get("X-Goog-User-Project") for each in sent] == [None, "mine"]
 
 
 def test_missing_credentials_are_reported_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +172,4 @@ def test_errors_of_google_are_errors_of_the_core_too() -> None:
         assert isinstance(error, core.GoogleError)
         assert str(error) == "no"
     assert AccountToken(Given(token="t"))() == "t"
-    assert google.says_disabled(Forbidden("it is disabled"))
+    assert google_client.says_disabled(Forbidden("it is disabled"))

@@ -87,9 +87,11 @@ class MemoryStore(Store):
         self._before()
         return self._item(path) if path in self._there.things else None
 
-    def items(self, prefix: str, behind: str = "") -> Iterator[Item]:
+    def items(self, prefix: str, behind: str = "", *, deep: bool = True) -> Iterator[Item]:
         self._before()
         names = [n for n in sorted(self._there.things) if n.startswith(prefix) and n > behind]
+        if not deep:
+            names = [name for name in names if "/" not in name.removeprefix(prefix)]
         return iter([self._item(name) for name in names])
 
     def write(
