@@ -112,20 +112,6 @@ def test_an_error_is_read_in_all_of_googles_forms(content: bytes, text: str) -> 
     assert message(content) == text
 
 
-class CutOff(Answer):
-    """An answer whose connection is lost before its end."""
-
-    def read(self, *_: object) -> bytes:
-        raise IncompleteRead(b"{", 100)
-
-
-def test_an_answer_that_breaks_off_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    send, _ = transport(monkeypatch, 0.0, 0)
-    monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *_, **__: CutOff())
-    with pytest.raises(GoogleError, match="can't be reached: IncompleteRead"):
-        send("GET", URL, {}, None)
-
-
 @pytest.mark.parametrize("error", [IncompleteRead(b""), InvalidURL("nonnumeric port")])
 def test_a_metadata_server_that_breaks_off_or_has_no_such_address_is_an_oserror(
     monkeypatch: pytest.MonkeyPatch, error: HTTPException
