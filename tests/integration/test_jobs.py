@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
+from tpustack.project import build_wheel
 
 from .conftest import output
 
@@ -116,7 +117,8 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
     deploy: Callable[..., Stack], cloud: LocalCloudCommand, project: Path, tmp_path: Path
 ) -> None:
-    engine = deploy(jobs={"enabled": True})
+    real = {"wheel": str(build_wheel(tmp_path / "wheel")), "tensorflowVersion": "2.19.1"}
+    engine = deploy(jobs={"enabled": True}, training=real)
     bucket = engine.up(ignore).outputs["bucket_url"]
     # What `tpustack local env --backend` looks for in a checkout: the engine's tools, the state.
     (project / "tools").symlink_to(EXAMPLES.parent / "tools")
