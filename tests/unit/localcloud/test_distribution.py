@@ -93,7 +93,7 @@ def test_without_tensorflow_a_new_tpu_is_refused_with_the_extra_to_install(
     assert error == {
         "code": 9,
         "message": "the hosts of a local TPU are servers of TensorFlow, which is not installed "
-        "beside the local cloud: pip install 'tpu-stack-localcloud[tpu]' (in its repository "
+        "with the local cloud: pip install 'tpu-stack-localcloud[tpu]' (in its repository "
         "`make setup`) and start it again",
     }
     assert google.get(nodes).json() == {}

@@ -244,13 +244,8 @@ def test_a_data_function_without_a_test_split_is_split_at_random(
         ("first + count)", "first + count).repeat()", r"split train never ends; leave out repeat"),
         ("first + count)", "first)", r"mine\.py:5: split train is empty"),
         (
-            "seed=context.seed, reshuffle_each_iteration=False",
-            "",
-            r"split train: another pass gave another example \d+; draw all that is random from",
-        ),
-        (
-            "n % 3",
-            "tf.cast(tf.random.uniform(()) * 1e6, tf.int64) % 3",
+            "tf.fill((2, 2, 1), tf.cast(n, tf.uint8))",
+            "tf.cast(tf.random.uniform((2, 2, 1), 0, 255, tf.int32), tf.uint8)",
             r"split train: another pass gave another example \d+; draw all that is random from",
         ),
         ("n % 3", "tf.debugging.assert_less(n, 3) or n", r"mine\.py:\d+: after 0 examples|TypeE"),

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tpu_core
 from tpu_training.errors import InputError, TrainingError
 
 # Python's words where TensorFlow is not installed.
@@ -26,7 +27,7 @@ _NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
 _HEADINGS = ("in user code:", "Graph execution error:")
 _LONGEST = 300
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGES = (str(Path(__file__).parents[1]), str(Path(tpu_core.__file__).parent))
 # The last is this package's command, which pip writes.
 _LIBRARIES = (
     "/site-packages/",
@@ -135,7 +136,7 @@ def user_line(error: BaseException) -> str:
 
 
 def users_line(frames: Iterable[tuple[str, int]]) -> str:
-    """Return the first FILE:LINE of `frames` outside libraries and this package, or ""."""
+    """Return the first FILE:LINE of `frames` outside libraries and our packages, or ""."""
     return next((f"{file}:{line}" for file, line in frames if _is_users(file)), "")
 
 
@@ -155,5 +156,5 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _is_users(file: str) -> bool:
-    not_users = (_PACKAGE, sysconfig.get_path("stdlib"), "<")
+    not_users = (*_PACKAGES, sysconfig.get_path("stdlib"), "<")
     return not file.startswith(not_users) and not any(part in file for part in _LIBRARIES)
