@@ -207,6 +207,18 @@ def test_a_data_function_gives_its_splits(tmp_path: Path) -> None:
     assert contents(out, "test") == {10: 1, 11: 2}
 
 
+def test_a_data_function_that_draws_other_labels_in_each_pass_is_refused(tmp_path: Path) -> None:
+    """The first three labels are fixed, so that each pass has all classes."""
+    drawn = "tf.where(n < 3, n, tf.random.uniform((), 0, 3, tf.int64))"
+    text = FUNCTION.replace("n % 3", drawn).replace("(0, 10)", "(0, 100)")
+    (tmp_path / "mine.py").write_text(
+        text.replace('"validation"', '"validation" or split == "test"')
+    )
+    message = r"split train: another pass gave another example \d+; draw all that is random from"
+    with pytest.raises(InputError, match=message):
+        to_out(tmp_path / "mine.py", test_fraction=0.3)
+
+
 def test_a_data_function_without_a_test_split_is_split_at_random(
     tmp_path: Path,
 ) -> None:
