@@ -223,7 +223,7 @@ class Application:
         return StreamingResponse(feed(found), media_type=_LINES)
 
     def _about_job(self, what: Callable[[Queue, str, str | None], Json]) -> Callable[..., Any]:
-        """Return what answers a call about one job; it is told the stack, if there is one."""
+        """Return what answers a call about one job, with its stack, if there is one."""
 
         async def answer(request: Request) -> Response:
             place = self._place(request)

@@ -15,7 +15,7 @@ from tpu_training.data.manifest import NO_CLASS
 from tpu_training.errors import DataError, require
 from tpu_training.models import spec as specs
 
-# What a split's features and targets are is told by type and shape alone: four axes of bytes are
+# Type and shape alone say what a split's features and targets are: four axes of bytes are
 # images, two axes of whole numbers are token ids, floats are numbers to learn.
 Array = npt.NDArray[Any]
 # Features and targets of a split: arrays or lists of one length; None for no targets.

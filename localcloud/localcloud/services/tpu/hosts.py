@@ -262,7 +262,7 @@ def _read(ready: Path) -> int:
 
 
 def _file(cloud: Cloud, record: Record, index: int, kind: str) -> Path:
-    """Return the file in which a worker says its `port`, or is told to be `shut`."""
+    """Return the file in which a worker writes its `port`, or that asks it to be `shut`."""
     return cloud.folder("tpu") / f"{record['id']}-{index}.{kind}"
 
 
