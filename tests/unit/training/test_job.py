@@ -82,10 +82,10 @@ def test_a_job_trains_over_all_replicas_of_the_worker_and_writes_its_results(
     )
     (times,) = [line for line in lines if line.startswith("time: load ")]
     assert float(times.split()[2]) > 0.0
-    progress = [line for line in lines if line.startswith("progress ")]
-    pattern = r"progress step=\d+/18 loss=\d+\.\d{4} examples_per_second=\d+ eta=\d+s"
-    assert len(progress) == 4
-    assert all(re.fullmatch(pattern, line) for line in progress)
+    # TensorFlow's C++ prints parts of lines while the worker's profile is taken, so a line of ours
+    # may begin behind one.
+    pattern = r"progress step=(\d+)/18 loss=\d+\.\d{4} examples_per_second=\d+ eta=\d+s$"
+    assert re.findall(pattern, out, re.M) == ["5", "10", "15", "18"]
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert lines[-1].startswith(f"training finished test_accuracy={metrics['test_accuracy']:.4g} ")
     assert metrics["test_accuracy"] > 0.9
