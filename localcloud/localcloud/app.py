@@ -108,7 +108,7 @@ class Admin:
             ("POST", "preempt"): self._preempt,
             ("POST", "forward"): self._forward,
             ("POST", "reach"): lambda sent: reach.answer(
-                cloud, sent["source"], sent["destination"], sent["protocol"]
+                cloud, sent["source"], sent["destination"]
             ),
             ("POST", "setting"): lambda sent: faults.change_setting(
                 cloud, sent["name"], sent["value"]

@@ -249,25 +249,20 @@ def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> N
 @json_option
 @click.argument("source")
 @click.argument("destination")
-@click.option("--protocol", default="tcp", show_default=True, help="tcp, udp, icmp, …")
-def reach(home: Path, as_json: bool, source: str, destination: str, protocol: str) -> int:
+def reach(home: Path, as_json: bool, source: str, destination: str) -> int:
     """Say whether SOURCE reaches DESTINATION, and by which route and rules.
 
     SOURCE is a VM, a TPU, TPU/HOST or an address; DESTINATION the same with :PORT, such as
     my-tpu/1:8470. Exit code 0: it does; 1: it does not.
     """
-    asked = {"source": source, "destination": destination, "protocol": protocol}
-    answer = ask(home, "POST", "reach", asked)
-    print(json.dumps(answer, indent=2) if as_json else _reach_lines(answer))
-    return 0 if answer["result"] == "REACHABLE" else 1
-
-
-def _reach_lines(answer: dict[str, Any]) -> str:
-    verbs = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
-    verb = verbs.get(answer["result"], "may or may not reach")
-    port = f" {answer['port']}" if answer["port"] else ""
-    head = f"{answer['source']} {verb} {answer['destination']} by {answer['protocol']}{port}"
-    return "\n".join([head, *(f"  {step}" for step in answer["steps"])])
+    answer = ask(home, "POST", "reach", {"source": source, "destination": destination})
+    if as_json:
+        print(json.dumps(answer, indent=2))
+    else:
+        verb = "reaches" if answer["reached"] else "does not reach"
+        print(f"{answer['source']} {verb} {answer['destination']} at port {answer['port']}")
+        print(*(f"  {step}" for step in answer["steps"]), sep="\n")
+    return 0 if answer["reached"] else 1
 
 
 @cli.group()

@@ -131,5 +131,5 @@ def test_a_stack_comes_up_once_the_host_project_has_granted_what_the_page_says(
 
 
 def reaches(local: LocalCloud) -> bool:
-    found = answer(local.cloud, "tpu-stack-test-vm", "tpu-stack-test-tpu:8470", "tcp")
-    return bool(found["result"] == "REACHABLE")
+    found = answer(local.cloud, "tpu-stack-test-vm", "tpu-stack-test-tpu:8470")
+    return bool(found["reached"])

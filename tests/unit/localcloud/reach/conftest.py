@@ -86,7 +86,7 @@ def reach(local_cloud: LocalCloud, google: Client) -> Ask:
     """Asks as `local reach` does: `reach("a", "b:80")`."""
     from localcloud.services.reach import answer
 
-    def question(source: str, destination: str, protocol: str = "tcp") -> Json:
-        return answer(local_cloud.cloud, source, destination, protocol)
+    def question(source: str, destination: str) -> Json:
+        return answer(local_cloud.cloud, source, destination)
 
     return question

@@ -43,7 +43,7 @@ def test_without_rules_ingress_is_denied_and_egress_allowed(reach: Ask) -> None:
     answer = reach("a", "b:80")
     assert decided(answer, "egress") == ("allowed", "")
     assert decided(answer) == ("denied", "")
-    assert answer["result"] == "UNREACHABLE"
+    assert answer["reached"] is False
     assert answer["steps"] == [
         "egress  allowed by the implied rule, priority 65535",
         "route   subnetwork sub, 10.0.0.0/24",
@@ -105,7 +105,6 @@ def test_a_rule_of_accounts_is_for_machines_that_run_as_them(
     both = {"sourceServiceAccounts": [mine], "targetServiceAccounts": [mine]}
     rule("machines", protocol="all", **both)
     assert decided(reach("c", "d:8471")) == ("allowed", "machines")
-    assert decided(reach("c", "d", "icmp")) == ("allowed", "machines")
     assert decided(reach("e", "d:8471")) == ("denied", "")
     assert decided(reach("c", "e:8471")) == ("denied", "")
     # An address of the network without a machine has no account.
@@ -116,7 +115,7 @@ def test_a_rule_for_what_goes_out_stops_it_at_the_source(reach: Ask, rule: Rule)
     rule("in")
     rule("out", deny=True, direction="EGRESS", destinationRanges=["10.0.0.3/32"])
     assert reach("a", "b:80")["steps"] == ["egress  denied by rule out, priority 1000"]
-    assert reach("b", "a:80")["result"] == "REACHABLE"
+    assert reach("b", "a:80")["reached"]
 
 
 def test_rules_of_another_network_do_not_count(reach: Ask, google: Client) -> None:
@@ -130,8 +129,6 @@ def test_google_refuses_rules_that_mix_tags_with_accounts(google: Client) -> Non
     cases: list[tuple[Json, str]] = [
         ({"sourceTags": ["x"], "targetServiceAccounts": ["a@b.c"]}, "service accounts"),
         ({"sourceServiceAccounts": ["a@b.c"], "targetTags": ["x"]}, "service accounts"),
-        ({"targetServiceAccounts": ["somebody"]}, "somebody"),
-        ({"direction": "EGRESS", "sourceTags": ["x"]}, "sourceTags"),
     ]
     for fields, said in cases:
         body = {"name": "r", "network": NET, "allowed": [{"IPProtocol": "tcp"}], **fields}
