@@ -288,7 +288,6 @@ _switch = _only("on", check=_on)
 # shows, are switches, so that a test can run either way; the README says which.
 _CHECKS: dict[str, Check] = {
     "ai-zones": _switch,
-    "compute.quota": _only("CPUS", check=lambda value: _whole(value.get("CPUS", {}))),
     "compute.stockout": _only("zones", check=_zones),
     "deny-tpu-nodes": _switch,
     "grace": _only("stop", "preempt", check=_whole),
@@ -298,7 +297,6 @@ _CHECKS: dict[str, Check] = {
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,
     TOKENS: _moments,
-    "tpu-firewall": _switch,
     "tpu-hosts": _only("limit", check=_whole),
     "vertex-quota-project": _switch,
 }

@@ -30,7 +30,7 @@ def stored_labels(sent: dict[str, str]) -> dict[str, str]:
     for key, value in sent.items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise invalid(
-                f"Invalid value for field 'labels': '{key}={value}'. Keys are 1-63 lower-case "
+                f'Invalid value for field \'labels\': "{key}": "{value}". Keys are 1-63 lower-case '
                 "letters, digits, '_' and '-', beginning with a letter; values are at most 63 of "
                 "them."
             )

@@ -67,6 +67,13 @@ def load(cloud: Cloud, kind: str, name: str) -> Record:
     return cloud.store.load(kind, name, missing(name))
 
 
+def listed(cloud: Cloud, call: Call, kind: str) -> list[Record]:
+    """Return the stored resources of a zone, or of all zones for the location `-`."""
+    everywhere = call.params["locationsId"] == "-"
+    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/"
+    return [record for _, record in cloud.store.items(kind, prefix)]
+
+
 def missing(name: str) -> ApiError:
     """Return the 404 for a resource by its full name."""
     return ApiError(404, f"Resource '{name}' was not found")
@@ -204,30 +211,6 @@ def list_operations(cloud: Cloud, call: Call) -> Json:
     return page(call, "operations", [_show(k.removeprefix(_OPERATIONS), r) for k, r in found])
 
 
-@API.method("projects.locations.operations.cancel", permission="tpu.operations.get")
-def cancel_operation(cloud: Cloud, call: Call) -> Json:
-    """Refuse: operations on TPUs cannot be called off, and Google says so in their metadata."""
-    if not _load_operation(cloud, call)[1]["done"]:
-        raise ApiError(501, "Cancellation of this operation is not supported.")
-    return {}
-
-
-# Google names no permission for it, and has those to get and to list only: our own word.
-@API.method("projects.locations.operations.delete", permission="tpu.operations.get")
-def delete_operation(cloud: Cloud, call: Call) -> Json:
-    """Forget a finished operation.
-
-    One that still runs must stay: its effect would be called off.
-    """
-    key = f"{_OPERATIONS}{place(call)}/operations/{call.params['operationsId']}"
-    record = cloud.operations.get(key)
-    if record is None or not record["done"]:
-        name = key.removeprefix(_OPERATIONS)
-        raise ApiError(404 if record is None else 400, f"'{name}' is not a done operation")
-    cloud.operations.delete(key)
-    return {}
-
-
 def service_identity(project: str) -> str:
     """Return the account as which Cloud TPU acts in a project; classic nodes read data as it."""
     return f"service-{projects.number(project)}@cloud-tpu.iam.gserviceaccount.com"
@@ -302,18 +285,6 @@ def _serve(
 _serve("acceleratorTypes", _accelerator_types)
 _serve("runtimeVersions", lambda call: _versions(catalog.runtime_versions()), V2)
 _serve("tensorflowVersions", lambda call: _versions(catalog.tensorflow_versions()), ("v1",))
-
-
-@API.method(
-    "projects.locations.generateServiceIdentity", permission="tpu.locations.get", versions=V2
-)
-def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Name the account as which Cloud TPU acts in the project.
-
-    Classic nodes read their data as it, so users grant it rights on their buckets.
-    """
-    place(call)
-    return {"identity": {"email": service_identity(call.project)}}
 
 
 # Both are made when the API is enabled, before the first node: users grant them rights first.

@@ -11,6 +11,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute import disks as compute_disks
 from localcloud.services.compute import networks
 from localcloud.services.compute.api import STORE, last, path_from, url_of
+from localcloud.services.compute.instance_properties import stored_labels
 from localcloud.services.compute.projects import default_service_account
 from localcloud.services.compute.resources import holders, in_use, load
 from localcloud.services.tpu import catalog
@@ -18,9 +19,6 @@ from localcloud.services.tpu.api import NODE, QUEUED, network_agent, project_of,
 from localcloud.services.tpu.catalog import Accelerator
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-_MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
 # Google keeps the first two and the last two addresses of every range.
 _RESERVED_ADDRESSES = 4
@@ -81,13 +79,7 @@ def require_common(body: Json) -> None:
     """Refuse a malformed description, labels or tags."""
     if len(body.get("description", "")) > _LONGEST_DESCRIPTION:
         raise invalid(f"The description must have at most {_LONGEST_DESCRIPTION} characters.")
-    labels = body.get("labels", {})
-    if len(labels) > _MOST_LABELS:
-        raise invalid(f"At most {_MOST_LABELS} labels are allowed, got {len(labels)}.")
-    for key, value in labels.items():
-        if not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            rules = f"Keys match {_LABEL.pattern}, values {_LABEL_VALUE.pattern}."
-            raise wrong("label", key, f': "{value}". {rules}')
+    stored_labels(body.get("labels", {}))
     for tag in body.get("tags", []):
         if not _NAME.fullmatch(tag):
             raise wrong("tag", tag, f". Tags match {_NAME.pattern}.")

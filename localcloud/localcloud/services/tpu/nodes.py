@@ -1,7 +1,9 @@
-"""The life of a node, the same for both architectures, and classic nodes (version 1).
+"""TPU VMs (versions 2 and 2alpha1) and classic nodes (version 1), whose life is the same.
 
 Version 1 also sees, stops and deletes TPU VMs.
 """
+
+from typing import Any
 
 from localcloud.core import projects
 from localcloud.core.call import Call, Json, page
@@ -9,10 +11,11 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, Hook, machine_powered_off
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work, effect
+from localcloud.services import org_policy
 from localcloud.services.compute import addresses, networks, resources
-from localcloud.services.compute.api import STORE, url_of
+from localcloud.services.compute.api import path_of, url_of
 from localcloud.services.tpu import api, catalog, checks, hosts
-from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
+from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, place, zone_of
 
 served: Hook[[Cloud], None] = Hook()
 """Runs when the hosts of a node serve."""
@@ -22,9 +25,11 @@ preempted: Hook[[Cloud, Record], None] = Hook()
 """Runs when a node was preempted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
-_SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
+_SERVING = ("CREATING", "READY", "STARTING", "REIMAGING")
 _DAY = 86400.0
 _V1 = ("v1",)
+_CHANGEABLE = ("description", "labels", "tags", "metadata", "dataDisks")
+_KEPT = (*_CHANGEABLE, "shieldedInstanceConfig", "bootDiskConfig", "autocheckpointEnabled")
 
 
 def new_name(cloud: Cloud, call: Call) -> str:
@@ -116,10 +121,7 @@ def get_node(cloud: Cloud, call: Call) -> Json:
 @NODES.method("list")
 def list_nodes(cloud: Cloud, call: Call) -> Json:
     """List the nodes of a zone, or of all zones for the location `-`."""
-    everywhere = call.params["locationsId"] == "-"
-    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/nodes/"
-    records = [record for _, record in cloud.store.items(NODE, prefix)]
-    return page(call, "nodes", [_view(cloud, call, record) for record in records])
+    return page(call, "nodes", [_view(cloud, call, one) for one in api.listed(cloud, call, NODE)])
 
 
 @NODES.method("delete")
@@ -298,6 +300,106 @@ def _went_off(cloud: Cloud, key: str) -> None:
         set_state(cloud, name, "STOPPED")
 
 
+# TPU VMs.
+
+
+@NODES.method("create", versions=V2)
+def create_node(cloud: Cloud, call: Call) -> Json:
+    """Create a TPU VM.
+
+    Checks come before the quota and the stock: a request that is wrong in itself says so.
+    """
+    name = new_name(cloud, call)
+    record = accepted(cloud, call, zone_of(name), call.body)
+    return begin_create(cloud, call, name, record)
+
+
+def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -> Record:
+    """Return a TPU VM as it will be stored, checked and completed, still without a name.
+
+    `slices` is how many of them there will be.
+
+    Raises:
+        ApiError: 400, 403 or 404 for what is wrong with it.
+    """
+    accelerator = checks.accelerator(zone, body)
+    checks.require_common(body)
+    checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
+    checks.require_boot_disk(body.get("bootDiskConfig", {}))
+    sent = body.get("dataDisks", [])
+    attached = checks.accepted_disks(cloud, call, zone, accelerator, sent, slices=slices)
+    record: Record = {key: body[key] for key in _KEPT if body.get(key)}
+    if attached:
+        record["dataDisks"] = attached
+    config = body.get("networkConfig", {})
+    if config.get("enableExternalIps"):
+        org_policy.require_external_ips_of_tpus(cloud, call.project)
+    record["networkConfig"], network = checks.network(cloud, call, zone, config)
+    subnetwork = record["networkConfig"]["subnetwork"]
+    # Refused here, before anything is stored: later it would be an operation that fails.
+    checks.require_room(cloud, subnetwork, accelerator.hosts * slices)
+    record.setdefault("shieldedInstanceConfig", {})
+    return record | {
+        "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}),
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
+        "runtimeVersion": body["runtimeVersion"],
+        "serviceAccount": checks.service_account(cloud, call, body.get("serviceAccount", {})),
+        "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
+        "_network": network,
+        "_uses": [url_of(network), url_of(subnetwork), *_disk_urls(call.project, attached)],
+    }
+
+
+def _disk_urls(project: str, attached: list[Json]) -> list[str]:
+    return [url_of(path_of(disk["sourceDisk"], project)) for disk in attached]
+
+
+@NODES.method("patch", verb="update", versions=V2)
+def patch_node(cloud: Cloud, call: Call) -> Json:
+    """Change a TPU VM's description, labels, tags, metadata or data disks.
+
+    The disks are a list as a whole: what it leaves out is detached.
+    """
+    name = node_name(call, cloud)
+    fields = call.mask()
+    wrong = [field for field in fields if field not in _CHANGEABLE]
+    if wrong or not fields:
+        raise invalid(
+            f"Invalid update_mask {call.arg('updateMask')!r}. Fields that can be changed are "
+            f"{', '.join(_CHANGEABLE)}."
+        )
+    record = load(cloud, NODE, name)
+    if record["state"] not in ("READY", "STOPPED"):
+        raise bad_state("update", record["state"])
+    checks.require_common(call.body)
+    changes = {field: call.body.get(field) for field in fields}
+    if "dataDisks" in changes:
+        accelerator = catalog.accelerators()[record["acceleratorType"]]
+        sent = call.body.get("dataDisks", [])
+        attached = checks.accepted_disks(cloud, call, zone_of(name), accelerator, sent, node=name)
+        before = _disk_urls(call.project, record.get("dataDisks", []))
+        kept = [url for url in record["_uses"] if url not in before]
+        changes |= {"dataDisks": attached, "_uses": kept + _disk_urls(call.project, attached)}
+    arguments = {"name": name, "changes": changes}
+    work = Work("tpu.node.update", arguments, cloud.seconds("tpu.update"))
+    return api.start_operation(cloud, call, work, verb="update", target=name)
+
+
+@effect("tpu.node.update")
+def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
+    with cloud.store.locked():
+        record = load_present(cloud, name)
+        emptied = {key for key, value in changes.items() if not value}
+        record = {k: v for k, v in (record | changes).items() if k not in emptied}
+        cloud.store.put(NODE, name, record)
+    hosts.update(cloud, record)
+    return record
+
+
+# Classic nodes.
+
+
 @NODES.method("create", versions=_V1)
 def create_classic_node(cloud: Cloud, call: Call) -> Json:
     """Create a classic node."""
@@ -358,29 +460,3 @@ def _require_version(version: str) -> None:
     if version not in catalog.tensorflow_versions():
         known = ", ".join(catalog.tensorflow_versions())
         raise checks.wrong("TensorFlowVersion", version, f". Accepted values are {known}.")
-
-
-# Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and
-# roles/tpu.xpnAgent); whether they do in a network of the project, no source says.
-
-_FIREWALL_RULE: Json = {
-    "priority": 1000,
-    "direction": "INGRESS",
-    "disabled": False,
-    "sourceRanges": ["10.0.0.0/8"],
-    "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}],
-}
-
-
-# It is a switch (setting `tpu-firewall`) for trying a network that cannot be deleted: such a rule
-# is no resource of the stack.
-@served
-def _add_rule(cloud: Cloud) -> None:
-    if not cloud.setting("tpu-firewall").get("on"):
-        return
-    for _, node in cloud.store.items(NODE):
-        project, _, network = node["_network"].partition("/global/networks/")
-        name = f"tpu-{network}"[:63].rstrip("-")
-        path = f"{project}/global/firewalls/{name}"
-        rule = resources.identity(cloud, "compute#firewall", path, name) | _FIREWALL_RULE
-        cloud.store.put(STORE, path, rule | {"network": url_of(node["_network"])})

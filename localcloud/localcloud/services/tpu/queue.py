@@ -14,7 +14,7 @@ from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.tpu import api, catalog, checks, hosts, nodes, vms
+from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import API, NODE, QUEUED, V2, load, place, queued_view, zone_of
 
 _TIERS = ("spot", "guaranteed", "bestEffort")
@@ -53,15 +53,13 @@ def create_queued_resource(cloud: Cloud, call: Call) -> Json:
         raise ApiError(409, f"Resource '{name}' already exists")
     wanted = _requested_nodes(cloud, call, name)
     now = cloud.clock.now()
-    after, until = _interval(call.body.get("queueingPolicy", {}), now)
     record: Record = {
         **call.sent(_KEPT),
         "name": name,
         "createTime": rfc3339(now),
         "state": {"state": "ACCEPTED", "acceptedData": {}, "stateInitiator": "SERVICE"},
         "_nodes": wanted,
-        "_after": after,
-        "_until": until,
+        "_until": _deadline(call.body.get("queueingPolicy", {}), now),
         "_seconds": _run_seconds(call.body),
     }
     with cloud.store.locked():
@@ -87,11 +85,8 @@ def get_queued_resource(cloud: Cloud, call: Call) -> Json:
 @_QUEUED.method("list", versions=V2)
 def list_queued_resources(cloud: Cloud, call: Call) -> Json:
     """List the queued resources of a zone, or of all zones for the location `-`."""
-    everywhere = call.params["locationsId"] == "-"
-    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/"
-    records = [record for _, record in cloud.store.items(QUEUED, prefix)]
-    shown = [queued_view(record, call.method.version) for record in records]
-    return page(call, "queuedResources", shown)
+    found = [queued_view(one, call.method.version) for one in api.listed(cloud, call, QUEUED)]
+    return page(call, "queuedResources", found)
 
 
 @_QUEUED.method("delete", versions=V2)
@@ -125,27 +120,6 @@ def _delete_queued(cloud: Cloud, name: str) -> Record | None:
     return record
 
 
-@_QUEUED.method("reset", versions=V2)
-def reset_queued_resource(cloud: Cloud, call: Call) -> Json:
-    """Take a queued resource's nodes away and put it back into the queue.
-
-    This is the way back for one that was SUSPENDED by a preemption, without another request.
-    """
-    name = _name(call, cloud)
-    record = load(cloud, QUEUED, name)
-    if (state := state_of(record)) not in ("ACTIVE", "SUSPENDED", "FAILED"):
-        raise failed_precondition(f"Cannot reset queued resource '{name}' in state {state}")
-    return _begin(cloud, call, "reset", name, cloud.seconds("tpu.delete"))
-
-
-@effect("tpu.queued.reset")
-def _reset_queued(cloud: Cloud, name: str) -> Record | None:
-    set_state(cloud, name, "ACCEPTED", by="USER")
-    remove_nodes(cloud, load(cloud, QUEUED, name))
-    step(cloud, name)
-    return cloud.store.get(QUEUED, name)
-
-
 def _begin(cloud: Cloud, call: Call, verb: str, name: str, seconds: float) -> Json:
     work = Work(f"tpu.queued.{verb}", {"name": name}, seconds)
     return api.start_operation(cloud, call, work, verb=verb, target=name)
@@ -173,7 +147,7 @@ def _requested_nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
         if scheduling:
             body = body | {"schedulingConfig": body.get("schedulingConfig", {}) | scheduling}
         names = _names(spec)
-        record = vms.accepted(cloud, call, zone_of(name), body, len(names))
+        record = nodes.accepted(cloud, call, zone_of(name), body, len(names))
         record["queuedResource"] = name
         if for_a_while:
             kind = record["acceleratorType"]
@@ -233,20 +207,18 @@ def _scheduling(body: Json) -> Json:
     return {"reserved": True} if guaranteed.get("reserved") or reservation else {}
 
 
-# An interval has an absolute or a relative begin and end; a later field of the policy wins over an
-# earlier one.
-def _interval(policy: Json, now: float) -> tuple[float, float | None]:
-    interval = policy.get("validInterval", {})
-    begin = policy.get("validAfterTime") or interval.get("startTime")
-    end = policy.get("validUntilTime") or interval.get("endTime")
-    after, until = _moment(begin), _moment(end)
-    if "validAfterDuration" in policy:
-        after = now + _seconds(policy["validAfterDuration"])
+def _deadline(policy: Json, now: float) -> float | None:
+    """Return when a request stops waiting, by its policy's time or duration; None for never."""
+    text = policy.get("validUntilTime")
+    try:
+        until = optional_seconds_of(text)
+    except ValueError:
+        raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
     if "validUntilDuration" in policy:
         until = now + _seconds(policy["validUntilDuration"])
-    if until is not None and until <= max(now, after or now):
-        raise invalid("The queueing policy's interval ends before it begins, or is over already.")
-    return after or now, until
+    if until is not None and until <= now:
+        raise invalid("The queueing policy's interval is over already.")
+    return until
 
 
 def _seconds(text: str) -> float:
@@ -254,13 +226,6 @@ def _seconds(text: str) -> float:
     if match is None:
         raise invalid(f"Invalid duration '{text}': seconds with the suffix s, such as '3600s'.")
     return float(match.group(1))
-
-
-def _moment(text: str | None) -> float | None:
-    try:
-        return optional_seconds_of(text)
-    except ValueError:
-        raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
 
 
 def set_state(
@@ -283,21 +248,20 @@ def state_of(record: Record) -> str:
 def step(cloud: Cloud, name: str) -> None:
     """Move a queued resource on: look for room, then provision.
 
-    It looks every few seconds, and not before `validAfter`; the last look is at `validUntil`, when
-    it fails.
+    It looks every few seconds; the last look is at `validUntil`, when it fails.
     """
     record = cloud.store.get(QUEUED, name)
     if record is None or state_of(record) not in (*WAITING, "PROVISIONING"):
         return
     if state_of(record) in WAITING:
-        now = cloud.clock.now()
-        if record["_until"] is not None and now >= record["_until"]:
+        now, until = cloud.clock.now(), record["_until"]
+        if until is not None and now >= until:
             late = "The queued resource was not provisioned within its queueing policy's interval."
             set_state(cloud, name, "FAILED", error=ApiError(400, late, status="DEADLINE_EXCEEDED"))
             return
-        if now < record["_after"] or not _room(cloud, record):
-            look = max(now + _RETRY[cloud.latency_profile], record["_after"])
-            cloud.clock.at(min(look, record["_until"] or look), partial(step, cloud, name))
+        if not _room(cloud, record):
+            look = now + _RETRY[cloud.latency_profile]
+            cloud.clock.at(min(look, until or look), partial(step, cloud, name))
             return
         set_state(cloud, name, "PROVISIONING")
     _later(cloud, "queue.provision", partial(_create_nodes, cloud, name))

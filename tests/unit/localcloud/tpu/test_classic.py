@@ -32,8 +32,6 @@ def test_a_node_gets_a_range_a_network_and_the_services_account(tpu: Client) -> 
     assert node["cidrBlock"].endswith("/29")
     assert node["network"] == f"projects/{NUMBER}/global/networks/default"
     assert node["serviceAccount"] == f"service-{NUMBER}@cloud-tpu.iam.gserviceaccount.com"
-    identity = tpu.post(f"tpu.googleapis.com/v2/{PARENT}:generateServiceIdentity")
-    assert identity["identity"]["email"] == node["serviceAccount"]
 
 
 def test_two_nodes_get_ranges_that_do_not_overlap(tpu: Client) -> None:

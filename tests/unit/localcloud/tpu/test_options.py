@@ -48,23 +48,6 @@ def test_an_ai_zone_has_no_usual_machine_types(tpu: Client, cloud: Cloud) -> Non
     tpu.post(f"{COMPUTE}/zones/{AI}/instances", machine(AI, name="vm"), status=404)
 
 
-@pytest.mark.parametrize("on", [False, True])
-def test_a_rule_of_cloud_tpus_own_may_keep_the_network(tpu: Client, cloud: Cloud, on: bool) -> None:
-    cloud.store.put("setting", "tpu-firewall", {"on": on})
-    tpu.post(f"{COMPUTE}/global/networks", {"name": "net", "autoCreateSubnetworks": True})
-    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
-    place = {"networkConfig": {"network": f"{PROJECT}/global/networks/net"}}
-    tpu.post(f"{V2}/us-central1-b/nodes", body | place, nodeId="t")
-    tpu.delete(f"{V2}/us-central1-b/nodes/t")
-    answer = tpu.delete(f"{COMPUTE}/global/networks/net")
-    assert ("error" in answer) is on
-    if on:
-        rule = f"{PROJECT}/global/firewalls/tpu-net"
-        assert f"is already being used by '{rule}'" in answer["error"]["errors"][0]["message"]
-        tpu.delete(f"{COMPUTE}/global/firewalls/tpu-net")
-        tpu.delete(f"{COMPUTE}/global/networks/net")
-
-
 def test_a_generation_may_be_sold_out_everywhere(tpu: Client, cloud: Cloud) -> None:
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
     cloud.store.put("setting", "stockout", {"*": ["v2-8"]})

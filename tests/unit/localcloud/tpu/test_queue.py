@@ -120,14 +120,6 @@ def test_a_request_fails_when_its_interval_ends(tpu: Client, cloud: Cloud) -> No
     tpu.delete(f"{ALPHA}/queuedResources/q")
 
 
-def test_a_request_is_not_provisioned_before_its_time(tpu: Client, cloud: Cloud) -> None:
-    queue(tpu, request(queueingPolicy={"validAfterDuration": "60s"}))
-    cloud.clock.sleep(59)
-    assert state(tpu) == "ACCEPTED"
-    cloud.clock.sleep(2)
-    assert state(tpu) == "ACTIVE"
-
-
 def test_without_reserved_capacity_a_reserved_request_fails(tpu: Client, cloud: Cloud) -> None:
     cloud.store.put("setting", "reservations", {})
     queue(tpu, request(guaranteed={"reserved": True}))
@@ -136,14 +128,6 @@ def test_without_reserved_capacity_a_reserved_request_fails(tpu: Client, cloud: 
     assert shown["failedData"]["error"]["code"] == 9
     assert "Insufficient reserved capacity" in shown["failedData"]["error"]["message"]
     tpu.get(f"{ALPHA}/nodes/t", status=404)
-
-
-def test_reset_puts_it_back_into_the_queue(tpu: Client, cloud: Cloud) -> None:
-    queue(tpu, request(spot={}))
-    nodes.preempt(cloud, f"{PARENT}/nodes/t")
-    tpu.post(f"{ALPHA}/queuedResources/q:reset")
-    assert state(tpu) == "ACTIVE"
-    assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "READY"
 
 
 def test_a_request_keeps_waiting_after_a_restart(
@@ -193,18 +177,6 @@ def test_a_flex_start_request_is_deleted_when_its_duration_ends(
     client.get(f"{FLEX}/nodes/t", status=404)
     assert client.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "SUSPENDED"
     again.stop()
-
-
-def test_a_reset_flex_start_request_has_its_whole_duration_again(
-    tpu: Client, clock: VirtualClock
-) -> None:
-    tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q")
-    clock.advance(7100)
-    tpu.post(f"{FLEX}/queuedResources/q:reset")
-    clock.advance(7100)
-    assert tpu.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "ACTIVE"
-    clock.advance(101)
-    assert tpu.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "SUSPENDED"
 
 
 def test_a_flex_start_request_counts_against_preemptible_quota(tpu: Client, cloud: Cloud) -> None:

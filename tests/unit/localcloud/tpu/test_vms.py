@@ -137,12 +137,6 @@ def test_a_vm_is_shown_in_full_but_for_what_is_false(tpu: Client) -> None:
     assert IPv4Network(node["cidrBlock"]).subnet_of(IPv4Network("10.128.0.0/20"))
 
 
-def test_a_runtime_that_googles_lists_leave_out_is_taken(tpu: Client) -> None:
-    body = VM | {"runtimeVersion": "tpu-vm-cos-stable"}
-    tpu.post(f"{V2}/nodes", body, nodeId="t")
-    assert tpu.get(f"{V2}/nodes/t")["state"] == "READY"
-
-
 def test_a_customers_key_of_the_boot_disk_is_refused(tpu: Client) -> None:
     body = VM | {"bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": "k"}}}
     answer = tpu.post(f"{ALPHA}/nodes", body, nodeId="t", status=501)
@@ -242,13 +236,6 @@ def test_a_quota_is_named_and_also_held_by_preempted_nodes(tpu: Client, cloud: C
     tpu.post(f"{ALPHA}/nodes", spot, nodeId="b")
 
 
-def test_guest_attributes_come_from_the_asked_workers(tpu: Client) -> None:
-    tpu.post(f"{ALPHA}/nodes", VM, nodeId="t")
-    body = {"queryPath": "hostkeys/", "workerIds": ["0"]}
-    found = tpu.post(f"{ALPHA}/nodes/t:getGuestAttributes", body)["guestAttributes"]
-    assert found[0]["queryValue"]["items"][0]["value"] == "key of 0"
-
-
 def test_a_caller_needs_the_permission_and_the_account(tpu: Client, cloud: Cloud) -> None:
     tpu.as_member("user:nobody@example.com").post(f"{ALPHA}/nodes", VM, nodeId="t", status=403)
     member = "user:ops@example.com"
@@ -278,14 +265,6 @@ class TestWithRealLatencies:
         assert done["error"]["code"] == 3
         assert "not supported while in state PREEMPTED" in done["error"]["message"]
         assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "PREEMPTED"
-
-    def test_maintenance_restarts_the_hosts(self, tpu: Client, cloud: Cloud) -> None:
-        tpu.post(f"{ALPHA}/nodes", VM, nodeId="t")
-        cloud.clock.sleep(cloud.seconds("tpu.create"))
-        tpu.post(f"{ALPHA}/nodes/t:simulateMaintenanceEvent", {"workerIds": ["0"]})
-        assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "RESTARTING"
-        cloud.clock.sleep(cloud.seconds("tpu.start"))
-        assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "READY"
 
 
 def test_a_subnetwork_has_an_address_for_every_host_or_refuses(tpu: Client) -> None:
