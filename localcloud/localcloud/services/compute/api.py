@@ -287,19 +287,12 @@ def _list_operations(cloud: Cloud, call: Call) -> Json:
     return page(call, "compute#operationList", _path(call), items)
 
 
-def _delete_operation(cloud: Cloud, call: Call) -> None:
-    path = f"{_path(call)}/{call.params['operation']}"
-    if not cloud.operations.delete(_PREFIX + path):
-        raise not_found(path)
-
-
 for _scope in ("zone", "region", "global"):
     # A caller who may get an operation may wait for it: `wait` has no permission of its own.
     for _verb, _right, _handler in (
         ("get", "get", _read),
         ("wait", "get", wait_operation),
         ("list", "list", _list_operations),
-        ("delete", "delete", _delete_operation),
     ):
         _methods = f"{_scope}Operations"
         API.method(f"{_methods}.{_verb}", permission=f"compute.{_methods}.{_right}")(_handler)

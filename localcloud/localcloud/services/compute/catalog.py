@@ -9,7 +9,6 @@ from localcloud import data
 from localcloud.core import access, projects
 from localcloud.core.call import ANONYMOUS, Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, not_found
 from localcloud.services.compute import api
 from localcloud.services.compute.api import API, last, path_of, shown, url_of
@@ -137,13 +136,6 @@ _DISK_TYPES = {
     "hyperdisk-ml": "Hyperdisk ML",
 }
 _DISK_SIZE = "10GB-65536GB"
-# Those that Google shows for us-central1-a (March 2025), here of every zone: which machine types a
-# zone has is no fact that the local cloud knows. cloud.google.com/compute/docs/cpu-platforms
-_CPU_PLATFORMS = (
-    "Ampere Altra,AMD Genoa,AMD Milan,AMD Rome,AMD Turin,Google Axion,NVIDIA Grace,Intel Broadwell,"
-    "Intel Cascade Lake,Intel Emerald Rapids,Intel Granite Rapids,Intel Haswell,Intel Ice Lake,"
-    "Intel Ivy Bridge,Intel Sandy Bridge,Intel Sapphire Rapids,Intel Skylake"
-)
 
 
 def _region(project: str, name: str) -> Json:
@@ -163,8 +155,6 @@ def _zone(project: str, name: str) -> Json:
         "description": name,
         "status": "UP",
         "region": url_of(f"{project}/regions/{region_of(name)}"),
-        "availableCpuPlatforms": _CPU_PLATFORMS.split(","),
-        "supportsPzs": False,
     }
 
 
@@ -201,7 +191,7 @@ def require_disk_type(name: str, project: str, zone: str) -> None:
 def _serve_offered(
     collection: str, first: int, offered: Iterable[str], about: Callable[[str, str], Json]
 ) -> None:
-    """Register `get`, `list` and perhaps `aggregatedList` of a collection, such as `diskTypes`.
+    """Register `get` and `list` of a collection, such as `diskTypes`.
 
     `first` is the number of the first one. `about` gets the path that a resource is in and its
     name, and returns its own fields or raises the error for an unknown name.
@@ -230,20 +220,6 @@ def _serve_offered(
         seen = [name for name in names if visible(cloud, call.project, name)]
         items = [] if none else [view(place, name) for name in seen]
         return api.page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
-
-    def aggregated(cloud: Cloud, call: Call) -> Json:
-        project = f"projects/{call.project}"
-        by_zone = {
-            f"zones/{zone}": [view(f"{project}/zones/{zone}", name) for name in names]
-            for zone in zones()
-            if visible(cloud, call.project, zone)
-        }
-        kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
-        return api.aggregate(call, kind, path, collection, by_zone)
-
-    if f"{collection}.aggregatedList" in document("compute", "v1").methods:
-        permission = f"compute.{collection}.list"
-        API.method(f"{collection}.aggregatedList", permission=permission)(aggregated)
 
 
 def _place_of(call: Call, parameter: str) -> str:

@@ -7,11 +7,11 @@ from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import invalid
 from localcloud.core.store import Record, Work
 from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
-from localcloud.services.compute.instance_records import INSTANCE, instance_changes
+from localcloud.services.compute.instance_records import INSTANCE
 
 _LARGEST_GB = 65536
 _OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
@@ -193,8 +193,12 @@ def release_all(cloud: Cloud, record: Record) -> None:
         path = path_from(disk["source"])
         if disk["autoDelete"]:
             cloud.store.delete(STORE, path)
-        else:
-            _detach(cloud, path, record["selfLink"])
+        elif kept := cloud.store.get(STORE, path):
+            # A disk knows its users, which keep it from being deleted; the time is what sweepers of
+            # unused disks look at.
+            users = [user for user in kept.pop("users", []) if user != record["selfLink"]]
+            kept["lastDetachTimestamp"] = rfc3339(cloud.clock.now())
+            cloud.store.put(STORE, path, kept | ({"users": users} if users else {}))
 
 
 # Returns the disk's record with the instance among its users, without storing it. A disk of another
@@ -252,59 +256,10 @@ def _attached(record: Record, sent: Json, index: int) -> Json:
     return attached | {field: record[field] for field in of_image if record.get(field)}
 
 
-# A disk knows its users, which keep it from being deleted; `lastDetachTimestamp` is what sweepers
-# of unused disks look at.
-def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
-    disk = cloud.store.get(STORE, path)
-    if disk is None:
-        return
-    users = [user for user in disk.pop("users", []) if user != instance_url]
-    disk["lastDetachTimestamp"] = rfc3339(cloud.clock.now())
-    cloud.store.put(STORE, path, disk | ({"users": users} if users else {}))
-
-
-def _find(record: Record, device: str) -> Json:
-    for disk in record["disks"]:
-        if disk["deviceName"] == device:
-            found: Json = disk
-            return found
-    raise api.wrong_value("deviceName", device, "No attached disk found.")
-
-
-# A device name is how the guest finds a disk (/dev/disk/by-id/google-NAME), so it is unique in the
-# instance.
-@instance_changes("attachDisk")
-def _attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    path = INSTANCE.path(call)
-    sent = resources.tidy(call.body)
-    if not sent.get("source"):
-        raise api.wrong_value("resource.source", "", "Name the disk to attach.")
-    if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
-        raise invalid("The instance has a boot disk already.")
-    names = {disk["deviceName"] for disk in record["disks"]}
-    disk = _plan(cloud, call, path, sent)
-    attached = _attached(disk, sent, len(record["disks"]))
-    if attached["deviceName"] in names:
-        raise invalid(f"The device name '{attached['deviceName']}' is used already.")
-    cloud.store.put(STORE, path_from(disk["selfLink"]), disk)
-    record["disks"].append(attached)
-
-
-@instance_changes("detachDisk")
-def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
-    """Detach a disk; a boot disk only from a stopped instance.
-
-    Those behind it move up, since the index is a position.
-    """
-    disk = _find(record, call.arg("deviceName"))
-    if disk["boot"] and record["status"] != "TERMINATED":
-        raise ApiError(400, "The boot disk of a running instance cannot be detached.")
-    _detach(cloud, path_from(disk["source"]), record["selfLink"])
-    record["disks"].remove(disk)
-    for index, left in enumerate(record["disks"]):
-        left["index"] = index
-
-
-@instance_changes("setDiskAutoDelete")
+@resources.changes(INSTANCE, "setDiskAutoDelete")
 def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
-    _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")
+    device = call.arg("deviceName")
+    found = [disk for disk in record["disks"] if disk["deviceName"] == device]
+    if not found:
+        raise api.wrong_value("deviceName", device, "No attached disk found.")
+    found[0]["autoDelete"] = call.flag("autoDelete")

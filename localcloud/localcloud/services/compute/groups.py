@@ -1,19 +1,28 @@
-"""Managed instance groups: their methods, and how Google shows them."""
+"""Managed instance groups and their health checks: how they make, recreate and heal instances.
 
+The emulator's own part of a record: `_members` (by name, see `_member`), `_configs` (per-instance
+configs by name), `_creator` (as whom the group acts; on Google a service agent with the same
+rights) and `_deleting`. A group never changes but in its members: Google's provider replaces one.
+"""
+
+import contextlib
+import http.client
+import io
 import re
-from collections.abc import Callable
+import threading
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
-from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.store import Record, effect
-from localcloud.services.compute import api, health_checks, instances, resources
-from localcloud.services.compute import group_actions as actions
+from localcloud.core.call import Call, Json, Principal, Request
+from localcloud.core.cloud import Cloud, cloud_started
+from localcloud.core.discovery import document
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.store import Record, Work, effect
+from localcloud.services.compute import api, instances, resources
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
-from localcloud.services.compute.group_actions import COLLECTION, GROUP, load_group
+from localcloud.services.compute.instance_records import ended
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -40,58 +49,43 @@ _ABSENT = (
 )
 
 
-@API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
-def insert_group(cloud: Cloud, call: Call) -> Json:
-    """Create a group with its first instances.
+_COLLECTION = "instanceGroupManagers"
+# A group acts once at a time: its deletion waits for an instance that is being made. These are not
+# the store's lock: a machine that boots or halts may take long, and calls APIs in that time.
+_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+# What a group knows of an instance that it has just made, or will make: when that was, and how many
+# checks in a row said the opposite of `health`.
+_FRESH: Record = {"since": 0.0, "errors": [], "health": "UNKNOWN", "streak": 0}
 
-    The operation is done before they run: clients wait for `status.isStable`, as the provider does
-    with `waitForInstances`.
+
+def _load(cloud: Cloud, path: str) -> Record:
+    """Return the group at `path`; 404 when there is none or it is being deleted."""
+    record = resources.load(cloud, path)
+    if record.get("_deleting"):
+        raise not_found(path)
+    return record
+
+
+def _instance_path(group: str, name: str) -> str:
+    return f"{group.partition(f'/{_COLLECTION}/')[0]}/instances/{name}"
+
+
+def _save(cloud: Cloud, path: str, record: Record) -> None:
+    staying = [known for known in record["_members"].values() if known["action"] != "DELETING"]
+    record["targetSize"] = len(staying)
+    cloud.store.put(STORE, path, record)
+
+
+def _note(cloud: Cloud, group: str, name: str, **fields: object) -> None:
+    """Change what a group knows of an instance, if both are still there.
+
+    Actions and health checks run in threads of their own; a group may be deleted in between.
     """
-    name = call.body.get("name", "")
-    resources.require_name(name)
-    resources.require_permission(cloud, call, "compute.instances.create")
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    path = f"{zone}/{GROUP.collection}/{name}"
-    body = resources.tidy(call.body)
-    size = int(body.pop("targetSize", 0))
     with cloud.store.locked():
-        resources.require_new(cloud, path)
-        record: Record = {
-            "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
-            "listManagedInstancesResults": "PAGELESS",
-            **{key: value for key, value in body.items() if _is_set(value)},
-            **resources.identity(cloud, GROUP.kind, path, name),
-            "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
-            "targetSuspendedSize": 0,
-            "targetStoppedSize": 0,
-            "_creator": call.principal.member,
-            "_members": {},
-            "_configs": {},
-        }
-        _complete(cloud, call, record)
-        if size and not record["baseInstanceName"]:
-            raise api.wrong_value("resource.baseInstanceName", "")
-        actions.save_group(cloud, path, record)
-    grow(cloud, path, size)
-    health_checks.watch_group(cloud, path)
-    return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
-
-
-def grow(cloud: Cloud, path: str, size: int) -> None:
-    """Add `size` instances with generated names.
-
-    The base name with four characters at random on Google; here they count, so that two are never
-    the same.
-    """
-    for _ in range(size):
-        with cloud.store.locked():
-            record = load_group(cloud, path)
-            number, count = cloud.operations.number(), len(_LETTERS)
-            suffix = "".join(_LETTERS[number // count**place % count] for place in range(4))
-            name = f"{record['baseInstanceName']}-{suffix}"
-            record["_members"][name] = actions.member(actions.template_of(record), "CREATING")
-            actions.save_group(cloud, path, record)
-        actions.act(cloud, path, name, "CREATING")
+        record = cloud.store.get(STORE, group)
+        if record is not None and name in record["_members"]:
+            record["_members"][name] |= fields
+            _save(cloud, group, record)
 
 
 def _is_set(value: Any) -> bool:
@@ -101,11 +95,11 @@ def _is_set(value: Any) -> bool:
     return value not in (None, [], "")
 
 
-# Called for a new group and for a changed one: what it fills in must not depend on what the group
-# was.
-def _complete(cloud: Cloud, call: Call, record: Record) -> None:
+def _prepare(cloud: Cloud, call: Call, path: str, record: Record) -> None:
+    for field in [name for name, value in record.items() if not _is_set(value)]:
+        del record[field]
     for field in _ABSENT:
-        if _is_set(record.get(field)) and record[field] != 0:
+        if record.get(field):
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
@@ -114,11 +108,19 @@ def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     _complete_template(cloud, call, record)
     record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
     record["instanceLifecyclePolicy"] = _REPAIRS | record.get("instanceLifecyclePolicy", {})
-    if record["updatePolicy"]["minimalAction"] != "REPLACE":
-        raise ApiError(501, "the local cloud's groups update their instances by REPLACE only")
-    if record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DELETE":
-        raise ApiError(501, "the local cloud's groups repair instances that fail, or do nothing")
+    if record["instanceLifecyclePolicy"] != _REPAIRS:
+        raise ApiError(501, "the local cloud's groups repair instances that fail, as they were")
     _complete_healing(cloud, call, record)
+    zone, name = f"projects/{call.project}/{resources.place_of(call)}", record["name"]
+    record |= {
+        "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
+        "targetSuspendedSize": 0,
+        "targetStoppedSize": 0,
+        "_creator": call.principal.member,
+        "_members": {},
+        "_configs": {},
+    }
+    _grow(cloud, record, int(record.get("targetSize", 0)))
 
 
 # `instanceTemplate` is the older name of the only version's template; Google shows both. The
@@ -153,59 +155,50 @@ def _complete_healing(cloud: Cloud, call: Call, record: Record) -> None:
             raise api.wrong_value(field, policy["initialDelaySec"], why)
 
 
-@API.method("instanceGroupManagers.patch", permission=GROUP.permission("update"))
-@API.method("instanceGroupManagers.setInstanceTemplate", permission=GROUP.permission("update"))
-def change(cloud: Cloud, call: Call) -> Json:
-    """Change a group, or only the template of its future instances.
+def _grow(cloud: Cloud, record: Record, size: int) -> list[str]:
+    """Add `size` instances with generated names to a group's record; the names.
 
-    Its instances follow according to its update policy: PROACTIVE recreates them at once;
-    OPPORTUNISTIC waits until a caller chooses them. "The templates for existing instances in the
-    group do not change" otherwise (the discovery document, `setInstanceTemplate`).
+    The base name with four characters at random on Google; here they count, so that two are never
+    the same.
     """
-    body, path = call.body, GROUP.path(call)
-    with cloud.store.locked():
-        record = load_group(cloud, path)
-        if call.method.name.endswith(".setInstanceTemplate"):
-            # This method has no fingerprint, and its one field is required: as a version's, an
-            # empty name is refused, where one that is left out would change nothing.
-            versions = [{"instanceTemplate": body.get("instanceTemplate", "")}]
-            body = {"versions": versions, "fingerprint": record["fingerprint"]}
-        resources.require_match(body.get("fingerprint"), record["fingerprint"], "resource")
-        sent = resources.tidy(body)
-        for field in ("name", "zone", "baseInstanceName"):
-            if field in sent and last(str(sent[field])) != last(str(record[field])):
-                raise invalid(f"The {field} of a managed instance group cannot be changed.")
-        if "targetSize" in sent and sent["targetSize"] != record["targetSize"]:
-            raise ApiError(501, "the local cloud changes the size of a group by resize only")
-        if "instanceTemplate" in sent and "versions" not in sent:
-            sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
-        fresh = {k: value for k, value in sent.items() if k != "targetSize" and _is_set(value)}
-        # `tidy` drops empty lists, but this one means: no health check any longer.
-        if body.get("autoHealingPolicies") == []:
-            fresh["autoHealingPolicies"] = []
-        record |= fresh
-        _complete(cloud, call, record)
-        actions.save_group(cloud, path, record)
-    health_checks.watch_group(cloud, path)
-    if record["updatePolicy"]["type"] == "PROACTIVE":
-        roll(cloud, path, list(record["_members"]))
-    return resources.begin(cloud, call, GROUP, "patch", path)
+    names = []
+    for _ in range(size):
+        number, count = cloud.operations.number(), len(_LETTERS)
+        suffix = "".join(_LETTERS[number // count**place % count] for place in range(4))
+        names.append(f"{record['baseInstanceName']}-{suffix}")
+    record["_members"] |= {name: {"action": "CREATING", **_FRESH} for name in names}
+    return names
 
 
-def roll(cloud: Cloud, path: str, names: list[str]) -> None:
-    """Recreate the instances that are of another template; their names stay.
+GROUP = resources.Kind(
+    collection=_COLLECTION,
+    parameter="instanceGroupManager",
+    scope="zones",
+    defaults={
+        "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
+        "listManagedInstancesResults": "PAGELESS",
+        "targetSize": 0,
+    },
+    prepare=_prepare,
+    stamped=True,
+)
+_UPDATE = GROUP.permission("update")
 
-    All at once: the limits of surge and unavailability are kept, but not obeyed.
+
+@API.method("instanceGroupManagers.insert", permission=GROUP.permission("create"))
+def insert_group(cloud: Cloud, call: Call) -> Json:
+    """Create a group with its first instances.
+
+    The operation is done before they run: clients wait for `status.isStable`, as the provider does
+    with `waitForInstances`.
     """
-    for name in names:
-        with cloud.store.locked():
-            record = load_group(cloud, path)
-            known = record["_members"][name]
-            if known["template"] == actions.template_of(record):
-                continue
-            known["template"] = actions.template_of(record)
-            actions.save_group(cloud, path, record)
-        actions.act(cloud, path, name, "RECREATING")
+    resources.require_permission(cloud, call, "compute.instances.create")
+    path = resources.add(cloud, call, GROUP, resources.place_of(call), call.body)
+    record = _load(cloud, path)
+    for name in record["_members"]:
+        _act(cloud, path, name, "CREATING")
+    _plan_checks(cloud, path, record)
+    return resources.begin(cloud, call, GROUP, "insert", path, "compute.settle", "create")
 
 
 @API.method("instanceGroupManagers.delete", permission=GROUP.permission("delete"))
@@ -213,38 +206,23 @@ def _delete_group(cloud: Cloud, call: Call) -> Json:
     resources.require_permission(cloud, call, "compute.instanceGroups.delete")
     path = GROUP.path(call)
     with cloud.store.locked():
-        record = load_group(cloud, path)
+        record = _load(cloud, path)
         record["_deleting"] = True
-        actions.save_group(cloud, path, record)
+        _save(cloud, path, record)
     return resources.begin(cloud, call, GROUP, "delete", path, "compute.group.delete", "delete")
 
 
 @effect("compute.group.delete")
 def _delete(cloud: Cloud, path: str) -> None:
     # An instance that is being made would outlive the group otherwise.
-    with actions.group_lock(path):
-        record = resources.load(cloud, path)
-        for name in record["_members"]:
-            instances.delete(cloud, actions.instance_path(path, name))
+    with _locks[path]:
+        for name in resources.load(cloud, path)["_members"]:
+            instances.delete(cloud, _instance_path(path, name))
         cloud.store.delete(STORE, path)
 
 
 # The instances of a group, and their configs. Each operation is done when the group knows what to
 # do, not when it has done it: clients wait for the group to be stable.
-
-_UPDATE = GROUP.permission("update")
-_VERBS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
-
-
-def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
-    """Return the group's instances that the request names."""
-    known = load_group(cloud, path)["_members"]
-    chosen = [last(reference) for reference in call.body.get("instances", [])]
-    for name in chosen:
-        if name not in known:
-            why = f"Instance is not a member of the managed instance group '{path}'."
-            raise api.wrong_value("instances", name, why)
-    return chosen
 
 
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
@@ -256,22 +234,20 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
     """
     path = GROUP.path(call)
     sent: list[Json] = call.body.get("instances", [])
-
-    def edit(record: Record) -> None:
+    with cloud.store.locked():
+        record = _load(cloud, path)
         for config in sent:
             resources.require_name(config.get("name", ""))
-            resources.require_new(cloud, actions.instance_path(path, config["name"]))
+            resources.require_new(cloud, _instance_path(path, config["name"]))
             if config["name"] in record["_members"]:
                 raise invalid(f"The group has an instance '{config['name']}' already.")
         for config in sent:
-            record["_members"][config["name"]] = actions.member(
-                actions.template_of(record), "CREATING"
-            )
+            record["_members"][config["name"]] = {"action": "CREATING", **_FRESH}
             record["_configs"][config["name"]] = _config(config)
-
-    operation = _edit(cloud, call, "createInstances", path, edit)
+        _save(cloud, path, record)
+    operation = resources.begin(cloud, call, GROUP, "createInstances", path)
     for config in sent:
-        actions.act(cloud, path, config["name"], "CREATING")
+        _act(cloud, path, config["name"], "CREATING")
     return operation
 
 
@@ -285,88 +261,43 @@ def _config(sent: Json) -> Json:
 
 
 @API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
-@API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
-def act_on_instances(cloud: Cloud, call: Call) -> Json:
-    """Delete instances, which shrinks the group, or recreate them.
-
-    Both operations are done when the group has taken the order, as for all methods on its
-    instances.
-    """
-    path, verb = GROUP.path(call), call.method.name.partition(".")[2]
-    chosen = _chosen(cloud, call, path)
-    operation = resources.begin(cloud, call, GROUP, verb, path)
+def delete_instances(cloud: Cloud, call: Call) -> Json:
+    """Delete instances, which shrinks the group."""
+    path = GROUP.path(call)
+    known = _load(cloud, path)["_members"]
+    chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
-        actions.act(cloud, path, name, _VERBS[verb])
+        if name not in known:
+            why = f"Instance is not a member of the managed instance group '{path}'."
+            raise api.wrong_value("instances", name, why)
+    operation = resources.begin(cloud, call, GROUP, "deleteInstances", path)
+    for name in chosen:
+        _act(cloud, path, name, "DELETING")
     return operation
-
-
-@API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
-def abandon_instances(cloud: Cloud, call: Call) -> Json:
-    """Remove instances from the group without deleting them.
-
-    They keep running, and nothing repairs them any longer.
-    """
-    path = GROUP.path(call)
-    for name in _chosen(cloud, call, path):
-        actions.forget(cloud, path, name)
-    return resources.begin(cloud, call, GROUP, "abandonInstances", path)
-
-
-@API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
-def apply_updates(cloud: Cloud, call: Call) -> Json:
-    """Apply the group's template to instances now.
-
-    An instance that is of the template already is left alone unless the caller asks for REPLACE.
-    """
-    path = GROUP.path(call)
-    every = bool(call.body.get("allInstances"))
-    chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
-    if call.body.get("minimalAction") == "REPLACE":
-        for name in chosen:
-            actions.act(cloud, path, name, "RECREATING")
-    else:
-        roll(cloud, path, chosen)
-    return resources.begin(cloud, call, GROUP, "applyUpdatesToInstances", path)
 
 
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
 def _resize_group(cloud: Cloud, call: Call) -> Json:
-    path = GROUP.path(call)
-    record = load_group(cloud, path)
-    size = call.number("size") or 0
+    path, size = GROUP.path(call), call.number("size") or 0
     if size < 0:
         raise api.wrong_value("size", size, "Must not be negative.")
+    with cloud.store.locked():
+        record = _load(cloud, path)
+        staying = [n for n, known in record["_members"].items() if known["action"] != "DELETING"]
+        added = _grow(cloud, record, size - len(staying))
+        _save(cloud, path, record)
     operation = resources.begin(cloud, call, GROUP, "resize", path)
-    staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
     for name in staying[size:]:
-        actions.act(cloud, path, name, "DELETING")
-    grow(cloud, path, max(0, size - len(staying)))
+        _act(cloud, path, name, "DELETING")
+    for name in added:
+        _act(cloud, path, name, "CREATING")
     return operation
 
 
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
 def _list_configs(cloud: Cloud, call: Call) -> Json:
-    configs = load_group(cloud, GROUP.path(call))["_configs"]
+    configs = _load(cloud, GROUP.path(call))["_configs"]
     return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
-
-
-@API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
-@API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
-def update_configs(cloud: Cloud, call: Call) -> Json:
-    """Replace instances' configs; they take effect when the instances are recreated.
-
-    Google asks for the use of disks even where a config preserves metadata alone.
-    """
-    resources.require_permission(cloud, call, "compute.disks.use")
-    path = GROUP.path(call)
-
-    def edit(record: Record) -> None:
-        for sent in call.body.get("perInstanceConfigs", []):
-            if sent.get("name") not in record["_members"]:
-                raise invalid(f"The group has no instance '{sent.get('name')}'.")
-            record["_configs"][sent["name"]] = _config(sent)
-
-    return _edit(cloud, call, "updatePerInstanceConfigs", path, edit)
 
 
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
@@ -376,21 +307,13 @@ def delete_configs(cloud: Cloud, call: Call) -> Json:
     What a config preserved is on the instance until it is recreated.
     """
     path = GROUP.path(call)
-
-    def edit(record: Record) -> None:
+    with cloud.store.locked():
+        record = _load(cloud, path)
         for name in call.body.get("names", []):
             if record["_configs"].pop(name, None) is None:
                 raise invalid(f"There is no per-instance config '{name}'.")
-
-    return _edit(cloud, call, "deletePerInstanceConfigs", path, edit)
-
-
-def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Record], None]) -> Json:
-    with cloud.store.locked():
-        record = load_group(cloud, path)
-        edit(record)
-        actions.save_group(cloud, path, record)
-    return resources.begin(cloud, call, GROUP, type_, path)
+        _save(cloud, path, record)
+    return resources.begin(cloud, call, GROUP, "deletePerInstanceConfigs", path)
 
 
 # As Google shows them.
@@ -401,7 +324,7 @@ _ACTIONS = (
 )
 
 
-def shown_group(record: Record) -> Json:
+def _shown_group(record: Record) -> Json:
     """Return a group with what follows from its instances.
 
     `isStable` is what clients wait for: no instance has anything to be done.
@@ -410,11 +333,10 @@ def shown_group(record: Record) -> Json:
     counts = dict.fromkeys(_ACTIONS, 0)
     for known in members:
         counts[str(known["action"]).lower()] += 1
-    reached = all(known["template"] == actions.template_of(record) for known in members)
     stateful = bool(record["_configs"])
     status = {
         "isStable": counts["none"] == len(members),
-        "versionTarget": {"isReached": reached},
+        "versionTarget": {"isReached": True},
         "allInstancesConfig": {"effective": True},
         "stateful": {"hasStatefulConfig": stateful, "perInstanceConfigs": {"allEffective": True}},
     }
@@ -423,39 +345,38 @@ def shown_group(record: Record) -> Json:
 
 @API.method("instanceGroupManagers.get", permission=GROUP.permission("get"))
 def _get_group(cloud: Cloud, call: Call) -> Json:
-    return shown(call, shown_group(load_group(cloud, GROUP.path(call))))
+    return shown(call, _shown_group(_load(cloud, GROUP.path(call))))
 
 
-resources.serve_lists(GROUP, shown_group)
+resources.serve_lists(GROUP, _shown_group)
 
 
 @API.method("instanceGroupManagers.listManagedInstances", permission=GROUP.permission("get"))
 def _list_managed_instances(cloud: Cloud, call: Call) -> Json:
     group = GROUP.path(call)
-    record = load_group(cloud, group)
+    record = _load(cloud, group)
     found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
     return shown(call, {"managedInstances": found} if found else {})
 
 
 # `currentAction` and `lastAttempt` are what a person looks at when a group is not stable.
 def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
-    member, path = record["_members"][name], actions.instance_path(group, name)
+    known, path = record["_members"][name], _instance_path(group, name)
     instance = cloud.store.get(STORE, path)
     managed: Json = {
         "instance": url_of(path),
         "name": name,
-        "currentAction": member["action"],
-        "version": {"instanceTemplate": member["template"]},
+        "currentAction": known["action"],
+        "version": {"instanceTemplate": record["instanceTemplate"]},
         "lastAttempt": {},
     }
     if instance is not None:
         managed |= {"id": instance["id"], "instanceStatus": instance["status"]}
-    if member["errors"]:
-        plain = [{key: error[key] for key in ("code", "message")} for error in member["errors"]]
-        managed["lastAttempt"] = {"errors": {"errors": plain}}
+    if known["errors"]:
+        managed["lastAttempt"] = {"errors": {"errors": known["errors"]}}
     policies = record.get("autoHealingPolicies", [])
     if policies:
-        found = {"healthCheck": policies[0]["healthCheck"], "detailedHealthState": member["health"]}
+        found = {"healthCheck": policies[0]["healthCheck"], "detailedHealthState": known["health"]}
         managed["instanceHealth"] = [found]
     kept = record["_configs"].get(name, {}).get("preservedState")
     if kept:
@@ -463,77 +384,236 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     return managed
 
 
-# Errors stay until the instance has been made: an attempt that succeeds clears them.
-@API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
-def _list_errors(cloud: Cloud, call: Call) -> Json:
-    group = GROUP.path(call)
-    record = load_group(cloud, group)
-    items = [
-        {
-            "error": {"code": error["code"], "message": error["message"]},
-            "instanceActionDetails": {
-                "action": member["action"],
-                "instance": url_of(actions.instance_path(group, name)),
-                "version": {"instanceTemplate": member["template"]},
-            },
-            "timestamp": rfc3339(error["at"]),
-        }
-        for name, member in sorted(record["_members"].items())
-        for error in member["errors"]
-    ]
-    return shown(call, {"items": items} if items else {})
+# What a group does with its instances.
+
+# Seconds until a group notices that an instance has ended, and until it tries again to create one.
+# They hold without latencies too: an instance that ends at once would be recreated without a pause.
+_NOTICE = 1.0
+_RETRY = 30.0
+_OPERATIONS = {
+    "CREATING": ("insert", "compute.create"),
+    "RECREATING": ("compute.instances.repair.recreateInstance", "compute.create"),
+    "DELETING": ("delete", "compute.delete"),
+}
 
 
-# The plain instance group of each managed one. gcloud and Terraform's data source read these; what
-# changes them goes through the manager, so the local cloud stores none.
+def _act(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
+    """Let the group act on an instance, after `pause` seconds and the time that it takes.
+
+    It is an operation, so that what is still to come survives a restart of the local cloud.
+    """
+    _note(cloud, group, name, action=action)
+    kind, latency = _OPERATIONS[action]
+    seconds = pause + cloud.seconds(latency)
+    work = Work("compute.group.act", {"group": group, "name": name}, seconds)
+    target, zone = _instance_path(group, name), group.partition(f"/{_COLLECTION}/")[0]
+    api.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group).email)
 
 
-def _plain_group(cloud: Cloud, record: Record) -> Json:
-    template = resources.load(cloud, path_from(actions.template_of(record)))
-    interface = template["properties"]["networkInterfaces"][0]
-    return {
-        "kind": "compute#instanceGroup",
-        "id": str(int(record["id"]) + 1),
-        "creationTimestamp": record["creationTimestamp"],
-        "name": record["name"],
-        "description": f"This instance group is controlled by Instance Group Manager "
-        f"'{record['name']}'. To modify instances in this group, use the Instance Group Manager "
-        "API: https://cloud.google.com/compute/docs/reference/latest/instanceGroupManagers",
-        "network": interface.get("network", ""),
-        "subnetwork": interface.get("subnetwork", ""),
-        "size": len(record["_members"]),
-        "zone": record["zone"],
-        "selfLink": record["instanceGroup"],
-    }
+@effect("compute.group.act")
+def _carry_out(cloud: Cloud, group: str, name: str) -> None:
+    with _locks[group]:
+        record = cloud.store.get(STORE, group) or {"_members": {}, "_deleting": True}
+        known = record["_members"].get(name)
+        if record.get("_deleting") or known is None or known["action"] == "NONE":
+            return
+        path = _instance_path(group, name)
+        if known["action"] == "DELETING":
+            instances.delete(cloud, path)
+            _forget(cloud, group, name)
+            return
+        try:
+            _make(cloud, group, record, name)
+        # The instance stays in the group, with its error, and the group tries again.
+        except ApiError as error:
+            entry = {"code": error.reason, "message": error.message}
+            _note(cloud, group, name, errors=[entry])
+            _act(cloud, group, name, known["action"], pause=_RETRY)
+            raise
 
 
-def _managing(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    group = f"{zone}/{COLLECTION}/{call.params['instanceGroup']}"
-    return group, load_group(cloud, group)
+def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
+    path, url = _instance_path(group, name), record["instanceTemplate"]
+    # To recreate is to delete and insert: name, disks and addresses are free in between.
+    if cloud.store.get(STORE, path) is not None:
+        instances.delete(cloud, path)
+    body = properties_of.body_of(resources.load(cloud, path_from(url)), name)
+    kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
+    body["metadata"] = _metadata(body["metadata"], group, url, kept)
+    instances.add(cloud, _call(cloud, group), resources.tidy(body))
+    instances.create(cloud, path)
+    _note(cloud, group, name, action="NONE", **_FRESH | {"since": cloud.clock.now()})
 
 
-@API.method("instanceGroups.get", permission="compute.instanceGroups.get")
-def _get_plain_group(cloud: Cloud, call: Call) -> Json:
-    return shown(call, _plain_group(cloud, _managing(cloud, call)[1]))
+def _metadata(sent: Json, group: str, template: str, kept: dict[str, str]) -> Json:
+    """Return a template's metadata, with what Google adds for the instances of a group."""
+    added = {"created-by": group, "instance-template": path_from(template), **kept}
+    items = [item for item in sent.get("items", []) if item["key"] not in added]
+    return {"items": items + [{"key": key, "value": value} for key, value in added.items()]}
 
 
-@API.method("instanceGroups.list", permission="compute.instanceGroups.list")
-def _list_plain_groups(cloud: Cloud, call: Call) -> Json:
-    zone = f"projects/{call.project}/{resources.place_of(call)}"
-    managed = cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
-    records = [_plain_group(cloud, record) for _, record in managed]
-    return api.page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
+def _forget(cloud: Cloud, group: str, name: str) -> None:
+    """Remove an instance from its group's record."""
+    with cloud.store.locked():
+        record = cloud.store.get(STORE, group)
+        if record is not None:
+            record["_members"].pop(name, None)
+            record["_configs"].pop(name, None)
+            _save(cloud, group, record)
 
 
-@API.method("instanceGroups.listInstances", permission="compute.instanceGroups.list")
-def _list_instances(cloud: Cloud, call: Call) -> Json:
-    group, record = _managing(cloud, call)
-    paths = [actions.instance_path(group, name) for name in sorted(record["_members"])]
-    # An instance that is being made is a member already, but has no record.
-    made = [instance for path in paths if (instance := cloud.store.get(STORE, path))]
-    if call.body.get("instanceState") == "RUNNING":
-        made = [instance for instance in made if instance["status"] == "RUNNING"]
-    found = [{"instance": each["selfLink"], "status": each["status"]} for each in made]
-    path = f"{path_from(record['instanceGroup'])}/listInstances"
-    return api.page(call, "compute#instanceGroupsListInstances", path, found)
+def _creator(cloud: Cloud, group: str) -> Principal:
+    return Principal(str(_load(cloud, group)["_creator"]))
+
+
+def _call(cloud: Cloud, group: str) -> Call:
+    """Return a call as if the group's creator inserted an instance.
+
+    So all checks of an insertion hold for the group too, quota and the right to use the account
+    among them. On Google the service agent of Compute Engine acts.
+    """
+    parts = group.split("/")
+    request = Request("POST", "compute.googleapis.com", group, {}, {}, io.BytesIO(), 0)
+    method = document("compute", "v1").methods["instances.insert"]
+    where = {"project": parts[1], "zone": parts[3]}
+    return Call(request, method, where, _creator(cloud, group))
+
+
+@ended
+def _ended(cloud: Cloud, instance: str) -> None:
+    """Recreate an instance that ended without its group's doing."""
+    zone, _, name = instance.partition("/instances/")
+    for group, record in cloud.store.items(STORE, f"{zone}/{_COLLECTION}/"):
+        idle = name in record["_members"] and record["_members"][name]["action"] == "NONE"
+        if idle and not record.get("_deleting"):
+            _act(cloud, group, name, "RECREATING", pause=_NOTICE)
+
+
+# Health checks, which really ask the machines: a group recreates instances that fail its own.
+
+# Defaults and limits are those of the discovery document.
+_CHECK_DEFAULTS: Json = {
+    "checkIntervalSec": 5,
+    "timeoutSec": 5,
+    "unhealthyThreshold": 2,
+    "healthyThreshold": 2,
+}
+_HIGHEST_PORT = 65535
+_HIGHEST = {"checkIntervalSec": 300, "timeoutSec": 300}
+_MOST_TRIES = 10
+
+
+def _complete_check(record: Json) -> None:
+    if record.get("type") != "HTTP":
+        raise ApiError(501, "the local cloud has health checks of the type HTTP only")
+    settings = {"port": 80, "proxyHeader": "NONE", "requestPath": "/"}
+    record["httpHealthCheck"] = settings | record.get("httpHealthCheck", {})
+    if not 0 < record["httpHealthCheck"]["port"] <= _HIGHEST_PORT:
+        raise api.wrong_value("resource.httpHealthCheck.port", record["httpHealthCheck"]["port"])
+    for name, value in _CHECK_DEFAULTS.items():
+        record.setdefault(name, value)
+        if not 1 <= record[name] <= _HIGHEST.get(name, _MOST_TRIES):
+            why = f"Must be between 1 and {_HIGHEST.get(name, _MOST_TRIES)}."
+            raise api.wrong_value(f"resource.{name}", record[name], why)
+    # "It is invalid for timeoutSec to have greater value than checkIntervalSec."
+    if record["timeoutSec"] > record["checkIntervalSec"]:
+        why = f"Must not be greater than checkIntervalSec ({record['checkIntervalSec']})."
+        raise api.wrong_value("resource.timeoutSec", record["timeoutSec"], why)
+
+
+_HEALTH_CHECK = resources.Kind(
+    collection="healthChecks",
+    parameter="healthCheck",
+    scope="global",
+    prepare=lambda cloud, call, path, record: _complete_check(record),
+    change=lambda cloud, call, before, after: _complete_check(after),
+    latency="network",
+)
+resources.serve(_HEALTH_CHECK)
+
+
+@API.method("healthChecks.update", permission=_HEALTH_CHECK.permission("update"))
+def update_health_check(cloud: Cloud, call: Call) -> Json:
+    """Replace all settings of a health check.
+
+    The provider changes checks by PUT. The record keeps what identifies it.
+    """
+    path = _HEALTH_CHECK.path(call)
+    with cloud.store.locked():
+        before = resources.load(cloud, path)
+        kept = ("id", "kind", "selfLink", "creationTimestamp", "name")
+        after = call.body | {name: before[name] for name in kept}
+        _complete_check(after)
+        return resources.replace(cloud, call, _HEALTH_CHECK, "update", path, after)
+
+
+def _healthy(cloud: Cloud, check: Json, machine: str) -> bool:
+    """Return whether a machine answers a health check as it wants.
+
+    The machine is asked where its port really is on this host, so no firewall rule stands in
+    between: on Google the ranges of health checks must be let in.
+    """
+    settings = check["httpHealthCheck"]
+    address = cloud.machines.address(machine, settings["port"])
+    if address is None:
+        return False
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection = http.client.HTTPConnection(*address, timeout=check["timeoutSec"])
+        with contextlib.closing(connection):
+            host = {"Host": settings["host"]} if settings.get("host") else {}
+            connection.request("GET", settings["requestPath"], headers=host)
+            return connection.getresponse().status == http.HTTPStatus.OK
+    return False
+
+
+@cloud_started
+def resume(cloud: Cloud) -> None:
+    """Continue to check the groups that there are: the clock has forgotten it."""
+    for path, record in cloud.store.items(STORE, "projects/"):
+        if f"/{_COLLECTION}/" in path:
+            _plan_checks(cloud, path, record)
+
+
+def _plan_checks(cloud: Cloud, group: str, record: Record) -> None:
+    if record.get("autoHealingPolicies"):
+        when = cloud.clock.now() + _check(cloud, record)["checkIntervalSec"]
+        cloud.clock.at(when, partial(_round, cloud, group, record["id"]))
+
+
+def _check(cloud: Cloud, record: Record) -> Record:
+    return resources.load(cloud, path_from(record["autoHealingPolicies"][0]["healthCheck"]))
+
+
+def _round(cloud: Cloud, group: str, number: str) -> None:
+    """Ask every instance of the group with the id `number` once: a later one may have its name.
+
+    An instance that the group acts on is left out: it cannot answer yet.
+    """
+    record = cloud.store.get(STORE, group)
+    if record is None or record.get("_deleting") or record["id"] != number:
+        return
+    check = _check(cloud, record)
+    for name, known in record["_members"].items():
+        if known["action"] == "NONE":
+            _ask(cloud, group, record, check, name)
+    _plan_checks(cloud, group, record)
+
+
+def _ask(cloud: Cloud, group: str, record: Record, check: Record, name: str) -> None:
+    known = record["_members"][name]
+    answer = _healthy(cloud, check, _instance_path(group, name))
+    found = "HEALTHY" if answer else "UNHEALTHY"
+    streak = known["streak"] + 1 if found != known["health"] else 0
+    # Only so many answers in a row change what is known: one lost packet makes nothing unhealthy.
+    enough = check["healthyThreshold" if answer else "unhealthyThreshold"]
+    if found != known["health"] and streak >= enough:
+        known |= {"health": found, "streak": 0}
+    else:
+        known["streak"] = streak
+    _note(cloud, group, name, health=known["health"], streak=known["streak"])
+    policy = record["autoHealingPolicies"][0]
+    # "During a VM's initial delay period, the MIG ignores unsuccessful health checks because the VM
+    # might be in the startup process."
+    young = cloud.clock.now() < known["since"] + policy.get("initialDelaySec", 0)
+    if known["health"] == "UNHEALTHY" and not young:
+        _act(cloud, group, name, "RECREATING")

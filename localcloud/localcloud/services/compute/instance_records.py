@@ -1,57 +1,28 @@
 """Records of instances: how a method changes one, and the machine that runs for it."""
 
-from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
 from localcloud.core import projects
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Hook, MachineSpec
 from localcloud.core.errors import ApiError
-from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services.compute.api import API, STORE, last, path_from
-from localcloud.services.compute.resources import Edit, Kind, begin, load, stamp
+from localcloud.services.compute import resources
+from localcloud.services.compute.api import STORE, last, path_from
 
-INSTANCE = Kind(collection="instances", parameter="instance", scope="zones")
+INSTANCE = resources.Kind(
+    collection="instances", parameter="instance", scope="zones", labelled=True, stamped=True
+)
 started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was stopped or deleted, or powered itself off."""
 
 
-def policy_resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Return the resources whose policies may grant a permission on the instance."""
-    return (INSTANCE.path(call), f"projects/{call.project}")
-
-
-INSTANCES = Collection(API, "instances", "compute.instances", policy_resources)
-
-
-def existing(cloud: Cloud, call: Call) -> str:
-    """Return the path of the instance that a call names; 404 when there is none."""
-    path = INSTANCE.path(call)
-    load(cloud, path)
-    return path
-
-
 def metadata(record: Record) -> dict[str, str]:
     """Return the metadata of an instance by key."""
     return {item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])}
-
-
-def invalid_usage(why: str) -> ApiError:
-    """Return the 400 for what an instance in its state or with its settings does not allow."""
-    return ApiError(400, f"Invalid resource usage: '{why}'.", reason="invalidUsage")
-
-
-def save(cloud: Cloud, path: str, record: Record) -> None:
-    """Store a changed instance.
-
-    The fingerprint covers all of it, so that a change from an older state can be refused.
-    """
-    stamp(record)
-    cloud.store.put(STORE, path, record)
 
 
 def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
@@ -60,41 +31,17 @@ def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
     Operations run in threads of their own: what they read may be old by the time they write.
     """
     with cloud.store.locked():
-        record = load(cloud, path) | {"status": status} | fields
-        save(cloud, path, record)
+        record = resources.load(cloud, path) | {"status": status} | fields
+        resources.save(cloud, INSTANCE, path, record)
         return record
-
-
-def instance_changes(name: str) -> Callable[[Edit], Edit]:
-    """Register `edit(cloud, call, record)` for the method `name`, such as `setMetadata`.
-
-    `edit` changes the record or refuses, under the store's lock. Afterwards the machine is updated.
-    """
-
-    def register(edit: Edit) -> Edit:
-        @INSTANCES.method(name)
-        def handle(cloud: Cloud, call: Call) -> Json:
-            path = INSTANCE.path(call)
-            with cloud.store.locked():
-                record = load(cloud, path)
-                edit(cloud, call, record)
-                save(cloud, path, record)
-            # Not under the store's lock: a machine that is halting may still call APIs.
-            cloud.machines.update(machine_spec(cloud, record))
-            return begin(cloud, call, INSTANCE, name, path)
-
-        return edit
-
-    return register
 
 
 def require_stopped(record: Record, what: str) -> None:
     """Refuse a change that needs the instance to be TERMINATED."""
     if record["status"] != "TERMINATED":
-        status = record["status"]
-        raise invalid_usage(
-            f"{what} can only be changed when the instance is stopped; its status is {status}."
-        )
+        why = f"{what} can only be changed when the instance is stopped"
+        message = f"Invalid resource usage: '{why}; its status is {record['status']}.'."
+        raise ApiError(400, message, reason="invalidUsage")
 
 
 # The machine of an instance.
@@ -128,6 +75,13 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         preemptible=record["scheduling"]["preemptible"],
         details=_details(cloud, project, record),
     )
+
+
+@resources.changed
+def _update_machine(cloud: Cloud, path: str) -> None:
+    record = cloud.store.get(STORE, path) if "/instances/" in path else None
+    if record is not None:
+        cloud.machines.update(machine_spec(cloud, record))
 
 
 # In the form of the metadata server's JSON, which has its own names and writes booleans as TRUE and

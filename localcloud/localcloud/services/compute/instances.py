@@ -3,13 +3,13 @@
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, machine_powered_off
-from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.store import POLICY, Record, Work, effect
-from localcloud.services import iam_policy, org_policy
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record, Work, effect
+from localcloud.services import org_policy
 from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
 from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
-from localcloud.services.compute.instance_records import INSTANCE, INSTANCES, instance_changes
+from localcloud.services.compute.instance_records import INSTANCE
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
@@ -68,7 +68,7 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         except ApiError:
             _release(cloud, path, record)
             raise
-        records.save(cloud, path, record)
+        resources.save(cloud, INSTANCE, path, record)
     return path
 
 
@@ -88,14 +88,12 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
         "status": "PROVISIONING",
         "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
-        "deletionProtection": body.get("deletionProtection", False),
         "startRestricted": False,
         "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
         "tags": instance_properties.stored_tags(body.get("tags", {})),
         "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),
-        # The field had another name in beta.
         "shieldedInstanceConfig": instance_properties.full_shielding(
-            body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
+            body.get("shieldedInstanceConfig", {})
         ),
         "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
         "satisfiesPzi": False,
@@ -106,7 +104,6 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     }
     if body.get("labels"):
         record["labels"] = instance_properties.stored_labels(body["labels"])
-    resources.stamp_labels(record)
     return record
 
 
@@ -135,10 +132,7 @@ def boot(cloud: Cloud, path: str) -> None:
     records.started.run(cloud, path)
 
 
-iam_policy.serve(INSTANCES, records.existing, strict=True)
-
-
-@INSTANCES.method("get")
+@API.method("instances.get", permission=INSTANCE.permission("get"))
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Return an instance; the views BASIC and FULL are the same here.
 
@@ -148,31 +142,20 @@ def get_instance(cloud: Cloud, call: Call) -> Json:
 
 
 def _view(record: Record) -> Json:
-    """Return an instance with the old names of its Shielded VM options, which beta shows too."""
-    return {name: value for name, value in record.items() if value != []} | {
-        "shieldedVmConfig": record["shieldedInstanceConfig"],
-        "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
-    }
+    return {name: value for name, value in record.items() if value != []}
 
 
 resources.serve_lists(INSTANCE, _view)
 
 
-@INSTANCES.method("delete")
+@API.method("instances.delete", permission=INSTANCE.permission("delete"))
 def delete_instance(cloud: Cloud, call: Call) -> Json:
     """Delete an instance and its auto-delete disks.
 
     It is STOPPING at once, and gone when the operation is done.
     """
     path = INSTANCE.path(call)
-    with cloud.store.locked():
-        record = resources.load(cloud, path)
-        if record["deletionProtection"]:
-            raise records.invalid_usage(
-                "Resource cannot be deleted if it's protected against deletion. Instance "
-                f"'{record['name']}' has deletionProtection set."
-            )
-        records.set_status(cloud, path, "STOPPING")
+    records.set_status(cloud, path, "STOPPING")
     return _begin(cloud, call, "delete", "delete")
 
 
@@ -193,14 +176,12 @@ def delete(cloud: Cloud, path: str) -> None:
 def _forget(cloud: Cloud, path: str, record: Record) -> None:
     with cloud.store.locked():
         _release(cloud, path, record)
-        cloud.store.delete(POLICY, path)
         cloud.store.delete(STORE, path)
 
 
 def _release(cloud: Cloud, path: str, record: Record) -> None:
     disks.release_all(cloud, record)
     addresses.release(cloud, path)
-    addresses.give_back(cloud, path)
 
 
 # Power: start, stop, reset, preemption, and a guest that powers itself off.
@@ -223,7 +204,7 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
     return resources.begin(cloud, call, INSTANCE, type_, path, f"compute.instance.{type_}", step)
 
 
-@INSTANCES.method("start")
+@API.method("instances.start", permission=INSTANCE.permission("start"))
 def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; no effect on a running one.
 
@@ -248,7 +229,7 @@ def _start(cloud: Cloud, path: str) -> None:
     boot(cloud, path)
 
 
-@INSTANCES.method("stop")
+@API.method("instances.stop", permission=INSTANCE.permission("stop"))
 def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; no effect on a stopped one."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
@@ -263,7 +244,7 @@ def _stop(cloud: Cloud, path: str) -> None:
     _stopped(cloud, path)
 
 
-@INSTANCES.method("reset")
+@API.method("instances.reset", permission=INSTANCE.permission("reset"))
 def reset_instance(cloud: Cloud, call: Call) -> Json:
     """Reboot a running instance without a clean shutdown.
 
@@ -277,16 +258,6 @@ def reset_instance(cloud: Cloud, call: Call) -> Json:
 def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.halt(path, grace=0)
     cloud.machines.boot(records.machine_spec(cloud, resources.load(cloud, path)))
-
-
-@INSTANCES.method("simulateMaintenanceEvent")
-def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
-    """Preempt a spot instance; others migrate without the guest noticing."""
-    record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
-    if not record["scheduling"]["preemptible"]:
-        verb = "simulateMaintenanceEvent"
-        return resources.begin(cloud, call, INSTANCE, verb, INSTANCE.path(call))
-    return _begin(cloud, call, "preempted", "stop")
 
 
 @effect("compute.instance.preempted")
@@ -318,35 +289,34 @@ def _stopped(cloud: Cloud, path: str) -> None:
 # Settings of an existing instance.
 
 
-@instance_changes("setMetadata")
+@resources.changes(INSTANCE, "setMetadata")
 def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
-    """Replace the metadata; running machines see it immediately."""
+    """Replace the metadata, which running machines see too."""
     current = record["metadata"]["fingerprint"]
     resources.require_match(call.body.get("fingerprint"), current, "metadata")
     record["metadata"] = instance_properties.stored_metadata(call.body)
 
 
-@instance_changes("setLabels")
+@resources.changes(INSTANCE, "setLabels")
 def _set_labels(cloud: Cloud, call: Call, record: Record) -> None:
     resources.require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
     record["labels"] = instance_properties.stored_labels(call.body.get("labels", {}))
-    resources.stamp_labels(record)
 
 
-@instance_changes("setTags")
+@resources.changes(INSTANCE, "setTags")
 def _set_tags(cloud: Cloud, call: Call, record: Record) -> None:
     resources.require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
     record["tags"] = instance_properties.stored_tags(call.body)
 
 
-@instance_changes("setServiceAccount")
+@resources.changes(INSTANCE, "setServiceAccount")
 def _set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     accepted = instance_properties.service_accounts(cloud, call, [call.body])
     records.require_stopped(record, "The service account")
     record["serviceAccounts"] = accepted
 
 
-@instance_changes("setScheduling")
+@resources.changes(INSTANCE, "setScheduling")
 def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the scheduling options; spot or not only while stopped.
 
@@ -360,7 +330,7 @@ def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     record["scheduling"] = after
 
 
-@instance_changes("setMachineType")
+@resources.changes(INSTANCE, "setMachineType")
 def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     zone = call.params["zone"]
     name = last(call.body.get("machineType", ""))
@@ -371,13 +341,7 @@ def _set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
 
 
-@instance_changes("setDeletionProtection")
-def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
-    """Switch deletion protection on (the default) or off."""
-    record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
-
-
-@instance_changes("updateShieldedInstanceConfig")
+@resources.changes(INSTANCE, "updateShieldedInstanceConfig")
 def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance.
 
@@ -389,10 +353,10 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     )
 
 
-# Output of the guest: its serial port and guest attributes.
+# Output of the guest: its serial port.
 
 
-@INSTANCES.method("getSerialPortOutput")
+@API.method("instances.getSerialPortOutput", permission=INSTANCE.permission("getSerialPortOutput"))
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     """Return the output of a serial port from byte `start` on; only port 1 is written to.
 
@@ -404,82 +368,27 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     port = call.arg("port", "1")
     if port not in ("1", "2", "3", "4"):
         raise wrong_value("port", port, "Must be one of 1 to 4.")
-    if start < 0:
-        raise wrong_value("start", start, "The local cloud keeps all.")
     text, end = cloud.machines.serial(path, start) if port == "1" else ("", start)
     output = {"contents": text, "start": str(start), "next": str(end)}
     link = url_of(f"{path}/serialPort")
     return shown(call, {"kind": "compute#serialPortOutput", "selfLink": link, **output})
 
 
-def guest_attributes(found: dict[str, str]) -> Json:
-    """Return guest attributes, by `NAMESPACE/KEY`, as the APIs show them."""
-    parts = [(*name.split("/"), value) for name, value in found.items()]
-    named = [dict(zip(("namespace", "key", "value"), part, strict=True)) for part in parts]
-    return {"items": named}
-
-
-@INSTANCES.method("getGuestAttributes")
-def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`.
-
-    404 for none is what clients that wait for one expect.
-    """
-    path = INSTANCE.path(call)
-    record = resources.load(cloud, path)
-    # Off unless the metadata asks: the guest would otherwise write where all readers look.
-    if records.metadata(record).get("enable-guest-attributes", "").upper() != "TRUE":
-        message = "Permission denied: the instance's metadata does not set enable-guest-attributes."
-        raise ApiError(403, message)
-    found = cloud.machines.guest_attributes(path)
-    answer: Json = {"kind": "compute#guestAttributes"}
-    variable, query = call.arg("variableKey"), call.arg("queryPath")
-    at = f"{path}/guestAttributes/{variable or query}"
-    if variable:
-        chosen = {name: value for name, value in found.items() if name == variable}
-        answer |= {"variableKey": variable, "variableValue": chosen.get(variable, "")}
-    else:
-        chosen = {name: value for name, value in found.items() if name.startswith(query)}
-        answer |= {"queryPath": query, "queryValue": guest_attributes(chosen)}
-    if not chosen:
-        raise not_found(at)
-    return shown(call, answer | {"selfLink": url_of(at)})
-
-
-# Stock-outs and quotas, as switched by settings of the local cloud.
-# The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
-# `{"CPUS": {region: limit}}`.
+# The setting `compute.stockout` is `{"zones": […]}`, with `*` for all.
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full.
+    """Refuse to start an instance in a zone that is full.
 
-    The codes are those inside a failed operation; the call itself has succeeded by then.
+    The 503 is the code inside a failed operation; the call itself has succeeded by then.
     """
-    zone, own = last(record["zone"]), path_from(record["selfLink"])
-    region, project = catalog.region_of(zone), own.split("/")[1]
-    limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
-    if limit is not None:
-        # Stopped instances don't count: Google holds no CPUs for them.
-        held = [
-            _cpus(other)
-            for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
-            if "/instances/" in path and path != own and other["status"] != "TERMINATED"
-        ]
-        if _cpus(record) + sum(held) > limit:
-            message = f"Quota 'CPUS' exceeded.  Limit: {limit:.1f} in region {region}."
-            raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
-    if zone in zones or "*" in zones:
+    if last(record["zone"]) in zones or "*" in zones:
         message = (
             f"The zone '{path_from(record['zone'])}' does not have enough resources available to "
             "fulfill the request.  Try a different zone, or try again later."
         )
         raise ApiError(503, message, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
-
-
-def _cpus(record: Record) -> int:
-    return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
 
 
 # Preemptible instances, the predecessors of spot ones, are stopped after a day.

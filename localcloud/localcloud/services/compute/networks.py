@@ -1,17 +1,16 @@
 """VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
-import re
 from ipaddress import IPv4Network, ip_network
 from itertools import product
 from typing import Any
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud, service_enabled
-from localcloud.core.errors import invalid
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import api, catalog, projects, resources
-from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
+from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of
 
 DEFAULT = "default"
 PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
@@ -24,6 +23,12 @@ SUBNETWORK_DEFAULTS: Json = {
     "allowSubnetCidrRoutesOverlap": False,
 }
 """The fields of every new subnetwork whose maker says nothing else."""
+_RULE_DEFAULTS: Json = {
+    "direction": "INGRESS",
+    "priority": 1000,
+    "disabled": False,
+    "logConfig": {"enable": False},
+}
 # The rules of the default network: their name's end, source and ports by protocol. Source:
 # cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc.
 _RULES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -71,29 +76,18 @@ def subnets(cloud: Cloud, network: str) -> list[Record]:
 def _prepare_network(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if "IPv4Range" in record:
         raise invalid("Legacy networks are not supported anymore; set autoCreateSubnetworks.")
-    _complete(record)
-    _add_routes(cloud, path, record)
-    if record["autoCreateSubnetworks"]:
-        _add_auto_subnets(cloud, path, record)
+    _complete(cloud, path, record)
 
 
-def _complete(record: Json) -> None:
+def _complete(cloud: Cloud, path: str, record: Json) -> None:
+    """Fill in what Google fills in, and make what every network begins with."""
     record.setdefault("networkFirewallPolicyEnforcementOrder", "AFTER_CLASSIC_FIREWALL")
     routing: dict[str, Any] = {"routingMode": "REGIONAL", "bgpBestPathSelectionMode": "LEGACY"}
     record["routingConfig"] = routing | record.get("routingConfig", {})
-    _give_ula_range(record)
     record["selfLinkWithId"] = f"{record['selfLink'].rpartition('/')[0]}/{record['id']}"
-
-
-def _give_ula_range(record: Json) -> None:
-    """Give a network with internal IPv6 addresses a /48 of fd20::/20, unless it brings its own."""
-    if not record.get("enableUlaInternalIpv6"):
-        record.pop("enableUlaInternalIpv6", None)
-    elif not record.get("internalIpv6Range"):
-        number = int(record["id"])
-        record["internalIpv6Range"] = (
-            f"fd20:{number >> 16 & 0xFFF:x}:{number & 0xFFFF:x}:0:0:0:0:0/48"
-        )
+    _add_routes(cloud, path, record)
+    if record["autoCreateSubnetworks"]:
+        _add_auto_subnets(cloud, path, record)
 
 
 # One subnet a region, named like the network, each with the range that Google has set aside for the
@@ -131,13 +125,11 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     cloud.store.put(STORE, at, route)
 
 
-def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
+def _change_network(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     # A patch of one field of the routing must not drop the others.
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
-        raise invalid("Use switchToCustomMode to change the mode of a network.")
-    _give_ula_range(after)
-    return "updateNetwork" if "enableUlaInternalIpv6" in call.body else "patch"
+        raise ApiError(501, "the local cloud does not change the mode of a network")
 
 
 @effect("compute.network.remove")
@@ -171,18 +163,6 @@ NETWORK = resources.Kind(
 resources.serve(NETWORK)
 
 
-@resources.changes(NETWORK, "switchToCustomMode")
-def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
-    """Turn an auto mode network into a custom one; its subnets stay.
-
-    There is no way back, so they lose the mark that deletes them with the network.
-    """
-    record["autoCreateSubnetworks"] = False
-    for subnet in subnets(cloud, NETWORK.path(call)):
-        subnet.pop("_automatic", None)
-        cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
-
-
 @service_enabled["compute.googleapis.com"]
 def _add_default_network(cloud: Cloud, project: str) -> None:
     """Create the network that comes with the Compute Engine API.
@@ -198,26 +178,22 @@ def _add_default_network(cloud: Cloud, project: str) -> None:
         "description": "Default network for the project",
         "autoCreateSubnetworks": True,
     }
-    _complete(network)
-    _add_routes(cloud, path, network)
-    _add_auto_subnets(cloud, path, network)
+    _complete(cloud, path, network)
     cloud.store.put(STORE, path, network)
     for short, source, ports in _RULES:
         name = f"default-allow-{short}"
         at = f"projects/{project}/global/firewalls/{name}"
-        rule = resources.identity(cloud, "compute#firewall", at, name) | {
+        own = {
             "network": url_of(path),
             "priority": 65534,
-            "direction": "INGRESS",
             "sourceRanges": [source],
             "allowed": [
                 {"IPProtocol": protocol} | ({"ports": [range_]} if range_ else {})
                 for protocol, range_ in ports.items()
             ],
-            "disabled": False,
-            "logConfig": {"enable": False},
         }
-        cloud.store.put(STORE, at, rule)
+        rule = resources.identity(cloud, "compute#firewall", at, name)
+        cloud.store.put(STORE, at, _RULE_DEFAULTS | rule | own)
 
 
 # Subnetworks, whose ranges must not overlap.
@@ -241,11 +217,6 @@ def ranges(subnet: Record) -> list[IPv4Network]:
     """Return the primary and secondary ranges of a subnetwork."""
     secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
     return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
-
-
-def taken_ranges(cloud: Cloud, network: str) -> list[IPv4Network]:
-    """Return the ranges of all subnetworks of the network at path `network`."""
-    return [block for subnet in subnets(cloud, network) for block in ranges(subnet)]
 
 
 def require_subnetwork(
@@ -303,23 +274,11 @@ def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> No
     network = _place(cloud, call, record)
     _check_ranges(record)
     _require_no_overlap(cloud, record)
-    _complete_logging(record, record)
     record["gatewayAddress"] = str(IPv4Network(record["ipCidrRange"])[1])
     # A network lists its subnetworks, which clients follow.
     owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
-
-
-def _complete_logging(record: Json, sent: Json) -> None:
-    """Write the switch of the flow logs, if `sent` has one, into both of its places.
-
-    `enableFlowLogs` is the older name of `logConfig.enable`; clients read either.
-    """
-    if "enable" in sent.get("logConfig", {}):
-        record["enableFlowLogs"] = sent["logConfig"]["enable"]
-    elif "enableFlowLogs" in sent:
-        record["logConfig"] = record.get("logConfig", {}) | {"enable": sent["enableFlowLogs"]}
 
 
 def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
@@ -328,7 +287,6 @@ def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> N
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
     _check_ranges(after)
     _require_no_overlap(cloud, after)
-    _complete_logging(after, resources.tidy(call.body))
 
 
 def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:
@@ -369,25 +327,14 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     _require_no_overlap(cloud, record)
 
 
-@resources.changes(SUBNETWORK_KIND, "setPrivateIpGoogleAccess")
-def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
-    """Switch Private Google Access on or off."""
-    record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
-
-
 # Routes: the one to the internet that every network has, and those that users add.
 
-_NEXT_HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
-
-# A next hop is one of a kind; the URL of one that is a resource is written down in full.
 def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     _place(cloud, call, record)
-    hops = [hop for hop in _NEXT_HOPS if record.get(hop)]
-    if len(hops) != 1:
-        raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
-    if hops[0] not in ("nextHopIp", "nextHopIlb"):
-        record[hops[0]] = url_of(path_of(record[hops[0]], call.project))
+    if not record.get("nextHopGateway"):
+        raise ApiError(501, "the local cloud has routes to the internet gateway only")
+    record["nextHopGateway"] = url_of(path_of(record["nextHopGateway"], call.project))
 
 
 resources.serve(
@@ -405,36 +352,27 @@ resources.serve(
 # Cloud Routers, whose `nats` are Cloud NAT.
 
 _NAT_DEFAULTS: Json = {
+    "autoNetworkTier": "PREMIUM",
     "enableEndpointIndependentMapping": False,
     "endpointTypes": ["ENDPOINT_TYPE_VM"],
-}
-# A private NAT shares its ports out as they are needed, and always shows how long one rests.
-_BY_TYPE: dict[str, Json] = {
-    "PUBLIC": {"autoNetworkTier": "PREMIUM"},
-    "PRIVATE": {"enableDynamicPortAllocation": True, "effectiveTcpTimeWaitTimeoutSec": 120},
+    "type": "PUBLIC",
 }
 
 
 # NATs are no resources of their own: the provider patches the router with the whole list, and
 # compares it with the answer field by field.
 def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
-    names = [nat.get("name", "") for nat in record.get("nats", [])]
-    for name in names:
-        resources.require_name(name)
-    if len(set(names)) < len(names):
-        raise invalid(f"Invalid value for field 'resource.nats': two are named alike in {names}.")
     completed = []
     for nat in record.get("nats", []):
+        resources.require_name(nat.get("name", ""))
         nat.pop("initialNatIps", None)
         for entry in nat.get("subnetworks", []):
             path = path_of(entry["name"], call.project)
             resources.load(cloud, path)
             entry["name"] = url_of(path)
-        nat["natIps"] = [url_of(path_of(ip, call.project)) for ip in nat.get("natIps", [])]
-        if not nat["natIps"]:
-            del nat["natIps"]
-        type_ = nat.get("type") or "PUBLIC"
-        completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
+        if nat.get("type") == "PRIVATE":
+            raise ApiError(501, "the local cloud has no private NAT")
+        completed.append(_NAT_DEFAULTS | nat)
     if completed:
         record["nats"] = completed
 
@@ -451,44 +389,32 @@ def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _complete_nats(cloud, call, after)
 
 
-_ROUTER = resources.Kind(
-    collection="routers",
-    parameter="router",
-    scope="regions",
-    defaults={"encryptedInterconnectRouter": False},
-    prepare=_prepare_router,
-    change=_change_router,
-    also=("compute.networks.updatePolicy",),
-    latency="network",
+resources.serve(
+    resources.Kind(
+        collection="routers",
+        parameter="router",
+        scope="regions",
+        defaults={"encryptedInterconnectRouter": False},
+        prepare=_prepare_router,
+        change=_change_router,
+        also=("compute.networks.updatePolicy",),
+        latency="network",
+    )
 )
-resources.serve(_ROUTER)
-
-
-@API.method("routers.getRouterStatus", permission="compute.routers.get")
-def get_router_status(cloud: Cloud, call: Call) -> Json:
-    """Return a router's NATs; no traffic uses their addresses here.
-
-    Machines of the local cloud reach the internet through their host.
-    """
-    record = resources.load(cloud, _ROUTER.path(call))
-    status: Json = {"network": record["network"]}
-    if record.get("nats"):
-        status["natStatus"] = [
-            {"name": nat["name"], "minExtraNatIpsNeeded": 0, "numVmEndpointsWithNatMappings": 0}
-            for nat in record["nats"]
-        ]
-    return shown(call, {"kind": "compute#routerStatusResponse", "result": status})
 
 
 # Firewall rules: kept and checked here; `services/reach.py` judges packets by them.
 
 _HIGHEST_PRIORITY = 65535
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 # Either allows or denies, never both. The priority decides between rules.
 def _check_rule(record: Json) -> None:
-    _check_filters(record)
+    # Filters by tags and by accounts exclude each other, as the API's reference has it.
+    tags = [field for field in ("sourceTags", "targetTags") if record.get(field)]
+    accounts = [f for f in ("sourceServiceAccounts", "targetServiceAccounts") if record.get(f)]
+    if tags and accounts:
+        raise invalid(f"{tags[0]} and service accounts ({accounts[0]}) exclude each other.")
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
@@ -500,22 +426,6 @@ def _check_rule(record: Json) -> None:
                 ip_network(text)
             except ValueError as error:
                 raise api.wrong_value(f"resource.{field}", text, f"{error}.") from None
-
-
-def _check_filters(record: Json) -> None:
-    """Refuse filters that exclude each other, as the API's reference has it."""
-    tags = [field for field in ("sourceTags", "targetTags") if record.get(field)]
-    accounts = [f for f in ("sourceServiceAccounts", "targetServiceAccounts") if record.get(f)]
-    if tags and accounts:
-        raise invalid(f"{tags[0]} and service accounts ({accounts[0]}) exclude each other.")
-    for field in accounts:
-        for email in record[field]:
-            if not _EMAIL.fullmatch(email):
-                raise api.wrong_value(f"resource.{field}", email)
-    if record["direction"] == "EGRESS":
-        for field in ("sourceTags", "sourceServiceAccounts"):
-            if record.get(field):
-                raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
 
 
 # A rule without a source or destination is for all of them, which Google writes down.
@@ -543,12 +453,7 @@ resources.serve(
         collection="firewalls",
         parameter="firewall",
         scope="global",
-        defaults={
-            "direction": "INGRESS",
-            "priority": 1000,
-            "disabled": False,
-            "logConfig": {"enable": False},
-        },
+        defaults=_RULE_DEFAULTS,
         prepare=_prepare_rule,
         change=_change_rule,
         also=("compute.networks.updatePolicy",),

@@ -1,13 +1,10 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from collections.abc import Callable
-
 from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud, service_enabled
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.registry import Handler
-from localcloud.core.store import Record, Work
+from localcloud.core.store import Work
 from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, shown, url_of, wrong_value
@@ -57,13 +54,6 @@ def _get_project(cloud: Cloud, call: Call) -> Json:
         "selfLink": url_of(f"projects/{call.project}"),
     }
     return shown(call, record)
-
-
-@API.method("projects.getXpnHost", permission="compute.projects.get")
-def get_xpn_host(cloud: Cloud, call: Call) -> Json:
-    """Return the host project that lends its networks to this one, if any."""
-    host = host_of(cloud, call.project)
-    return {"kind": "compute#project", "name": host} if host else {}
 
 
 @API.method(
@@ -145,67 +135,27 @@ def require_own(project: str, path: str) -> None:
         raise wrong_value("resource.network", path, why)
 
 
-def _sets_up(method: str) -> Callable[[Handler], Handler]:
-    """Register a method of a host project; what it does is done when its operation begins."""
-
-    def register(change: Handler) -> Handler:
-        @API.method(f"projects.{method}", permission=f"compute.organizations.{method}")
-        def handle(cloud: Cloud, call: Call) -> Json:
-            with cloud.store.locked():
-                change(cloud, call)
-            return _begin_change(cloud, call, method, "network.update")
-
-        return change
-
-    return register
+@API.method("projects.enableXpnHost", permission="compute.organizations.enableXpnHost")
+def _enable_host(cloud: Cloud, call: Call) -> Json:
+    with cloud.store.locked():
+        if host_of(cloud, call.project):
+            raise invalid(f"The project '{call.project}' is attached to a host project itself.")
+        if not is_host(cloud, call.project):
+            cloud.store.put(_HOST, call.project, {"attached": []})
+    return _begin_change(cloud, call, "enableXpnHost", "network.update")
 
 
-@_sets_up("enableXpnHost")
-def _enable_host(cloud: Cloud, call: Call) -> None:
-    if host_of(cloud, call.project):
-        raise invalid(f"The project '{call.project}' is attached to a host project itself.")
-    if not is_host(cloud, call.project):
-        cloud.store.put(_HOST, call.project, {"attached": []})
-
-
-@_sets_up("disableXpnHost")
-def _disable_host(cloud: Cloud, call: Call) -> None:
-    if _host(cloud, call.project)["attached"]:
-        raise invalid(f"Service projects are still attached to '{call.project}'.")
-    cloud.store.delete(_HOST, call.project)
-
-
-@_sets_up("enableXpnResource")
-def _attach(cloud: Cloud, call: Call) -> None:
+@API.method("projects.enableXpnResource", permission="compute.organizations.enableXpnResource")
+def _attach(cloud: Cloud, call: Call) -> Json:
     """Attach a service project to a host project; it can have only one."""
-    project, attached = _named(call), _host(cloud, call.project)["attached"]
-    if is_host(cloud, project) or host_of(cloud, project) not in ("", call.project):
-        raise invalid(f"'{project}' is a host project, or attached to another one.")
-    cloud.store.put(_HOST, call.project, {"attached": sorted({*attached, project})})
-
-
-@_sets_up("disableXpnResource")
-def _detach(cloud: Cloud, call: Call) -> None:
-    left = [name for name in _host(cloud, call.project)["attached"] if name != _named(call)]
-    cloud.store.put(_HOST, call.project, {"attached": left})
-
-
-@API.method("projects.getXpnResources", permission="compute.projects.get")
-def _list_attached(cloud: Cloud, call: Call) -> Json:
-    found = _host(cloud, call.project)["attached"]
-    return {
-        "kind": "compute#projectsGetXpnResources",
-        "resources": [{"type": "PROJECT", "id": name} for name in found],
-    }
-
-
-def _host(cloud: Cloud, project: str) -> Record:
-    not_one = invalid(f"The project '{project}' is not a shared VPC host project.")
-    return cloud.store.load(_HOST, project, not_one)
-
-
-def _named(call: Call) -> str:
     resource = call.body.get("xpnResource", {})
-    if resource.get("type", "PROJECT") != "PROJECT" or not resource.get("id"):
+    project = resource.get("id", "")
+    if resource.get("type", "PROJECT") != "PROJECT" or not project:
         raise invalid("Invalid value for field 'xpnResource': a PROJECT with its id is required.")
-    return str(resource["id"])
+    with cloud.store.locked():
+        not_one = invalid(f"The project '{call.project}' is not a shared VPC host project.")
+        attached = cloud.store.load(_HOST, call.project, not_one)["attached"]
+        if is_host(cloud, project) or host_of(cloud, project) not in ("", call.project):
+            raise invalid(f"'{project}' is a host project, or attached to another one.")
+        cloud.store.put(_HOST, call.project, {"attached": sorted({*attached, project})})
+    return _begin_change(cloud, call, "enableXpnResource", "network.update")

@@ -19,7 +19,7 @@ from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, STORE, shown, url_of
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
-Change = Callable[[Cloud, Call, Json, Json], str | None]
+Change = Callable[[Cloud, Call, Json, Json], None]
 Scope = Literal["global", "regions", "zones"]
 Remove = Callable[[Cloud, str, Json], None]
 _OWN = ("labels", "metadata")
@@ -41,13 +41,12 @@ class Kind:
     """A kind of compute resource.
 
     Attributes:
-        collection: in paths, such as `addresses`.
-        parameter: the path's variable, such as `address`; the kind is `compute#address` then.
+        collection: in paths, such as `disks`.
+        parameter: the path's variable, such as `disk`; the kind is `compute#disk` then.
         scope: where it lives.
         defaults: what a new record has where the caller says nothing.
         prepare: checks a new record (path and body) and fills in what Google fills in.
-        change: checks a patched record against the one before; the type of the operation, where
-            it is another than `patch`. None for a kind without patch.
+        change: checks a patched record against the one before. None for a kind without patch.
         remove: does what else goes with a deletion, or refuses it.
         removal: the effect of a deletion. One of the kind's own checks everything itself, so
             that the operation fails, not the call.
@@ -55,8 +54,6 @@ class Kind:
         stamped: it has a fingerprint that a patch must match.
         also: permissions that creating, changing or deleting one takes in addition.
         latency: the prefix of its entries in data/latencies.yaml.
-        methods: the collection in method ids and permissions, where it is another, such as
-            `globalAddresses`.
         inserts: the type of the operation that makes one.
     """
 
@@ -72,17 +69,16 @@ class Kind:
     stamped: bool = False
     also: tuple[str, ...] = ()
     latency: str = "compute"
-    methods: str = ""
     inserts: str = "insert"
 
     @property
     def kind(self) -> str:
-        """The kind of its records, such as `compute#address`."""
+        """The kind of its records, such as `compute#disk`."""
         return f"compute#{self.parameter}"
 
     def method(self, verb: str) -> str:
         """Return the id of the method for `verb`, without the API's name."""
-        return f"{self.methods or self.collection}.{verb}"
+        return f"{self.collection}.{verb}"
 
     def permission(self, verb: str) -> str:
         """Return the IAM permission for `verb`."""
@@ -199,8 +195,9 @@ def serve(kind: Kind) -> None:
                 require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
             fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
             after = tidy(before | fresh)
-            type_ = kind.change(cloud, call, before, after) if kind.change else None
-            return replace(cloud, call, kind, type_ or "patch", path, after)
+            if kind.change:
+                kind.change(cloud, call, before, after)
+            return replace(cloud, call, kind, "patch", path, after)
 
     def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
         require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
@@ -251,17 +248,17 @@ def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
         require_new(cloud, path)
         record = kind.defaults | sent | identity(cloud, kind.kind, path, name)
         kind.prepare(cloud, call, path, record)
-        restamp(kind, record)
-        cloud.store.put(STORE, path, record)
+        save(cloud, kind, path, record)
     return path
 
 
-def restamp(kind: Kind, record: Json) -> None:
-    """Renew the fingerprints that a kind has."""
+def save(cloud: Cloud, kind: Kind, path: str, record: Json) -> None:
+    """Store a resource with the fingerprints that its kind has."""
     if kind.labelled:
         stamp_labels(record)
     if kind.stamped:
         stamp(record)
+    cloud.store.put(STORE, path, record)
 
 
 def begin(
@@ -283,8 +280,7 @@ def begin(
 
 def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
     """Store a changed resource and answer the operation that changed it."""
-    restamp(kind, record)
-    cloud.store.put(STORE, path, record)
+    save(cloud, kind, path, record)
     return begin(cloud, call, kind, type_, path)
 
 
@@ -342,7 +338,9 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)
-                return replace(cloud, call, kind, type_ or verb, path, record)
+                save(cloud, kind, path, record)
+            # Not under the store's lock: what hears of it may wait for a machine that calls APIs.
+            return begin(cloud, call, kind, type_ or verb, path)
 
         return edit
 
@@ -416,7 +414,7 @@ def require_unused(cloud: Cloud, path: str) -> None:
 def in_use(path: str, user: str) -> ApiError:
     """Return the 400 for a resource that `user` uses."""
     # Google's words have the singular in snake case: `instance_template`.
-    kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
+    kind = path.split("/")[-2].removesuffix("s")
     kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
     message = f"The {kind} resource '{path}' is already being used by '{user}'"
     return ApiError(400, message, reason="resourceInUseByAnotherResource")

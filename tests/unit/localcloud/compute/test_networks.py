@@ -1,4 +1,4 @@
-"""Networks, subnetworks, firewall rules, routers, addresses."""
+"""Networks, subnetworks, firewall rules, routers."""
 
 from __future__ import annotations
 
@@ -115,8 +115,6 @@ def test_a_nat_is_part_of_its_router(api: Client, network: str) -> None:
     }
     api.patch(f"{REGION}/routers/r", {"nats": [nat]})
     assert api.get(f"{REGION}/routers/r")["nats"][0]["type"] == "PUBLIC"
-    status = api.get(f"{REGION}/routers/r/getRouterStatus")
-    assert status["result"]["natStatus"][0]["name"] == "nat"
     api.patch(f"{REGION}/routers/r", {"nats": []})
     assert (
         "nats" not in api.get(f"{REGION}/routers/r") or not api.get(f"{REGION}/routers/r")["nats"]
@@ -131,27 +129,14 @@ def test_a_firewall_rule_gets_googles_defaults(api: Client, network: str) -> Non
     assert found["sourceRanges"] == ["0.0.0.0/0"]
 
 
-def test_addresses_are_given_out_and_given_back(api: Client, network: str) -> None:
-    api.post(f"{REGION}/subnetworks", subnet(network))
-    link = "projects/tpu-stack-local/regions/us-central1/subnetworks/sub"
-    body = {"name": "a", "addressType": "INTERNAL", "subnetwork": link}
-    api.post(f"{REGION}/addresses", body)
-    assert api.get(f"{REGION}/addresses/a")["address"] == "10.0.0.2"
-    taken = body | {"name": "b", "address": "10.0.0.2"}
-    api.post(f"{REGION}/addresses", taken, status=400)
-    api.delete(f"{REGION}/addresses/a")
-    api.post(f"{REGION}/addresses", taken)
-    api.post(f"{BASE}/global/addresses", {"name": "g"})
-    assert api.get(f"{BASE}/global/addresses/g")["addressType"] == "EXTERNAL"
-
-
 def test_labels_change_only_with_the_current_fingerprint(api: Client) -> None:
-    api.post(f"{REGION}/addresses", {"name": "a"})
-    found = api.get(f"{REGION}/addresses/a")
+    disks = f"{BASE}/zones/us-central1-b/disks"
+    api.post(disks, {"name": "d", "sizeGb": "10"})
+    found = api.get(f"{disks}/d")
     body = {"labels": {"team": "x"}, "labelFingerprint": found["labelFingerprint"]}
-    api.post(f"{REGION}/addresses/a/setLabels", body)
-    assert api.get(f"{REGION}/addresses/a")["labels"] == {"team": "x"}
-    api.post(f"{REGION}/addresses/a/setLabels", body, status=412)
+    api.post(f"{disks}/d/setLabels", body)
+    assert api.get(f"{disks}/d")["labels"] == {"team": "x"}
+    api.post(f"{disks}/d/setLabels", body, status=412)
 
 
 def test_a_name_that_is_taken_or_malformed_is_refused(api: Client, network: str) -> None:
@@ -187,8 +172,6 @@ class TestWithRealLatencies:
         cloud.clock.sleep(cloud.seconds("network.create"))
         url = f"{BASE}/global/operations/{operation['name']}"
         assert api.get(url)["status"] == "DONE"
-        api.delete(url, status=204)
-        api.get(url, status=404)
 
     def test_waiting_ends_when_the_operation_does(self, api: Client) -> None:
         operation = api.post(f"{BASE}/global/networks", {"name": "slow"})

@@ -7,6 +7,7 @@ from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.services.compute import instances
 from localcloud.services.iam_policy import grant
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -44,13 +45,13 @@ def test_an_instance_with_a_name_of_its_own_knows_its_group_and_what_is_kept_for
 
 @pytest.mark.parametrize("action", ["STOP", "DELETE"])
 def test_a_preempted_instance_comes_back_under_its_name(
-    action: str, groups: Groups, clock: VirtualClock
+    action: str, groups: Groups, clock: VirtualClock, local_cloud: LocalCloud
 ) -> None:
     groups.template("spot", scheduling=SPOT | {"instanceTerminationAction": action})
     groups.insert(instanceTemplate="global/instanceTemplates/spot")
     groups.create("vm")
     before = groups.instance("vm")["id"]
-    groups.api.post(f"{ZONE}/instances/vm/simulateMaintenanceEvent")
+    instances.preempt(local_cloud.cloud, f"{KEY}vm")
     assert groups.managed()["vm"]["currentAction"] == "RECREATING"
     clock.advance(2)
     after = groups.instance("vm")
@@ -84,13 +85,11 @@ def test_a_group_that_finds_no_room_says_why_and_asks_again(
     assert managed["currentAction"] == "CREATING"
     (error,) = managed["lastAttempt"]["errors"]["errors"]
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
-    (listed,) = groups.api.get(f"{MANAGERS}/g/listErrors")["items"]
-    assert listed["instanceActionDetails"]["action"] == "CREATING"
     assert not groups.get()["status"]["isStable"]
     local_cloud.cloud.store.delete("setting", "compute.stockout")
     clock.advance(31)
     assert groups.instance("vm")["status"] == "RUNNING"
-    assert groups.api.get(f"{MANAGERS}/g/listErrors") == {}
+    assert groups.managed()["vm"]["lastAttempt"] == {}
 
 
 def test_a_deleted_group_deletes_its_instances_and_frees_its_template(groups: Groups) -> None:
@@ -106,49 +105,17 @@ def test_a_deleted_group_deletes_its_instances_and_frees_its_template(groups: Gr
     groups.api.delete(url)
 
 
-def test_an_instance_that_the_group_deletes_or_abandons_does_not_come_back(
+def test_an_instance_that_the_group_deletes_does_not_come_back(
     groups: Groups, clock: VirtualClock
 ) -> None:
     groups.insert()
-    groups.create("one", "two", "three")
+    groups.create("one", "two")
     url = "zones/us-central1-b/instances/"
     groups.post("deleteInstances", {"instances": [f"{url}one"]})
-    groups.post("abandonInstances", {"instances": [f"{url}two"]})
-    groups.api.delete(f"{ZONE}/instances/two")
     clock.advance(60)
-    assert list(groups.managed()) == ["three"]
+    assert list(groups.managed()) == ["two"]
     groups.instance("one", status=404)
-    groups.instance("two", status=404)
     groups.post("deleteInstances", {"instances": [f"{url}one"]}, status=400)
-
-
-def test_a_group_is_not_left_without_a_template(groups: Groups) -> None:
-    groups.insert()
-    refusal = groups.post("setInstanceTemplate", {}, status=400)["error"]["message"]
-    assert "resource.instanceTemplate" in refusal
-    groups.template("other")
-    groups.post("setInstanceTemplate", {"instanceTemplate": "global/instanceTemplates/other"})
-    assert groups.get()["instanceTemplate"].endswith("/instanceTemplates/other")
-
-
-def test_a_changed_template_reaches_the_instances_as_the_update_policy_says(
-    groups: Groups,
-) -> None:
-    groups.template("small", machineType="e2-standard-2")
-    groups.insert()
-    groups.create("vm")
-    versions = [{"instanceTemplate": "global/instanceTemplates/small"}]
-    stale = {"versions": versions, "fingerprint": "AAAA"}
-    groups.api.patch(f"{MANAGERS}/g", stale, status=412)
-    fresh = {"versions": versions, "fingerprint": groups.get()["fingerprint"]}
-    groups.api.patch(f"{MANAGERS}/g", fresh)
-    assert groups.instance("vm")["machineType"].endswith("/n1-standard-2")
-    assert not groups.get()["status"]["versionTarget"]["isReached"]
-    proactive = {"type": "PROACTIVE", "minimalAction": "REPLACE", "replacementMethod": "RECREATE"}
-    fingerprint = groups.get()["fingerprint"]
-    groups.api.patch(f"{MANAGERS}/g", {"updatePolicy": proactive, "fingerprint": fingerprint})
-    assert groups.instance("vm")["machineType"].endswith("/e2-standard-2")
-    assert groups.get()["status"]["versionTarget"]["isReached"]
 
 
 def test_an_action_that_was_still_to_come_is_done_after_a_restart(
@@ -166,7 +133,7 @@ def test_an_action_that_was_still_to_come_is_done_after_a_restart(
 
 def test_unsupported_requests_are_refused(groups: Groups) -> None:
     groups.insert(targetPools=["regions/us-central1/targetPools/p"], status=501)
-    groups.insert(updatePolicy={"minimalAction": "REFRESH"}, status=501)
+    groups.insert(instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"}, status=501)
     groups.insert()
     disks = {"disks": {"data": {"source": "zones/us-central1-b/disks/d"}}}
     groups.create("vm", preservedState=disks, status=501)
@@ -204,17 +171,6 @@ def test_a_template_is_found_by_its_name_and_its_number_and_is_never_changed(
     assert groups.instance("by-itself")["status"] == "RUNNING"
 
 
-def test_a_plain_group_lists_what_its_manager_runs(groups: Groups) -> None:
-    groups.insert()
-    groups.create("vm")
-    plain = groups.api.get(groups.get()["instanceGroup"])
-    assert plain["size"] == 1
-    assert plain["network"].endswith("/global/networks/default")
-    assert groups.api.get(f"{ZONE}/instanceGroups")["items"] == [plain]
-    listed = groups.api.post(f"{ZONE}/instanceGroups/g/listInstances", {})["items"]
-    assert [item["status"] for item in listed] == ["RUNNING"]
-
-
 def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> None:
     groups.insert()
     stranger = Groups(api.as_member("user:stranger@example.com"))
@@ -222,9 +178,7 @@ def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> Non
     stranger.get(status=403)
 
 
-def test_a_manager_alone_can_not_delete_its_group_or_change_what_is_kept(
-    groups: Groups, cloud: Cloud
-) -> None:
+def test_a_manager_alone_can_not_delete_its_group(groups: Groups, cloud: Cloud) -> None:
     projects.enable_services(cloud, DEFAULT_PROJECT, ("iam.googleapis.com",))
     groups.insert()
     groups.create("vm")
@@ -235,12 +189,8 @@ def test_a_manager_alone_can_not_delete_its_group_or_change_what_is_kept(
     role = {"roleId": "manages", "role": {"includedPermissions": rights}}
     grant(cloud, f"projects/{DEFAULT_PROJECT}", groups.api.post(iam, role)["name"], member)
     operator = groups.api.as_member(member)
-    configs = {"perInstanceConfigs": [{"name": "vm"}]}
-    denied = operator.post(f"{MANAGERS}/g/updatePerInstanceConfigs", configs, status=403)
-    assert "compute.disks.use" in denied["error"]["message"]
     denied = operator.delete(f"{MANAGERS}/g", status=403)
     assert "compute.instanceGroups.delete" in denied["error"]["message"]
-    both = [*rights, "compute.disks.use", "compute.instanceGroups.delete"]
+    both = [*rights, "compute.instanceGroups.delete"]
     groups.api.patch(f"{iam}/manages", {"includedPermissions": both})
-    operator.post(f"{MANAGERS}/g/updatePerInstanceConfigs", configs)
     operator.delete(f"{MANAGERS}/g")

@@ -4,11 +4,13 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
+from localcloud.services.compute.instances import preempt
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 from tests.unit.localcloud.machines.conftest import until
 
 pytestmark = pytest.mark.server
 
+PATH = f"{ZONE.partition('/beta/')[2]}/instances/vm"
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
 # The script's own output ends with its runner, at the first signal; a unit's does not.
 LOOP = """cat >loop.sh <<'END'
@@ -84,7 +86,9 @@ def test_a_guest_that_shuts_down_leaves_a_terminated_instance(instances: Instanc
     until(lambda: instances.get()["status"] == "TERMINATED")
 
 
-def test_a_simulated_maintenance_event_preempts_a_spot_instance(instances: Instances) -> None:
+def test_a_preempted_instance_hears_of_it_and_is_stopped(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
     wait = (
         "url=http://metadata.google.internal/computeMetadata/v1/instance/preempted\n"
         "curl -sS -H Metadata-Flavor:Google $url; echo; echo waiting\n"
@@ -93,7 +97,7 @@ def test_a_simulated_maintenance_event_preempts_a_spot_instance(instances: Insta
     )
     instances.insert(scheduling=SPOT, metadata=script(wait))
     ready(instances, "startup-script: waiting")
-    instances.post("simulateMaintenanceEvent")
+    preempt(local_cloud.cloud, PATH)
     assert instances.get()["status"] == "TERMINATED"
     text = output(instances)
     assert "startup-script: FALSE" in text
@@ -102,38 +106,11 @@ def test_a_simulated_maintenance_event_preempts_a_spot_instance(instances: Insta
 
 
 def test_a_preempted_instance_is_deleted_if_its_termination_action_says_so(
-    instances: Instances,
+    instances: Instances, local_cloud: LocalCloud
 ) -> None:
     instances.insert(scheduling=SPOT | {"instanceTerminationAction": "DELETE"})
-    instances.post("simulateMaintenanceEvent")
+    preempt(local_cloud.cloud, PATH)
     instances.get(status=404)
-
-
-def test_an_ordinary_instance_does_not_notice_maintenance(instances: Instances) -> None:
-    instances.insert()
-    instances.post("simulateMaintenanceEvent")
-    assert instances.get()["status"] == "RUNNING"
-
-
-def test_guest_attributes_can_be_read_from_outside(instances: Instances) -> None:
-    write = (
-        "url=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes\n"
-        "curl -sS -X PUT -H Metadata-Flavor:Google --data 42 $url/training/step; echo done\n"
-    )
-    items = script(write)["items"] + [{"key": "enable-guest-attributes", "value": "TRUE"}]
-    instances.insert(metadata={"items": items})
-    ready(instances, "startup-script: done")
-    url = f"{ZONE}/instances/vm/getGuestAttributes"
-    one = instances.api.get(url, variableKey="training/step")
-    assert one["variableValue"] == "42"
-    below = instances.api.get(url, queryPath="training/")
-    assert below["queryValue"]["items"] == [{"namespace": "training", "key": "step", "value": "42"}]
-    instances.api.get(url, status=404, queryPath="other/")
-
-
-def test_guest_attributes_are_closed_unless_the_metadata_opens_them(instances: Instances) -> None:
-    instances.insert()
-    instances.api.get(f"{ZONE}/instances/vm/getGuestAttributes", status=403, queryPath="a/")
 
 
 def test_changed_metadata_reaches_the_running_machine(instances: Instances) -> None:

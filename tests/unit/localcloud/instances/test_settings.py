@@ -6,7 +6,7 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.access import ACCOUNT
 from localcloud.testing import Client
-from tests.unit.localcloud.instances.conftest import ZONE, Instances
+from tests.unit.localcloud.instances.conftest import Instances
 
 pytestmark = pytest.mark.server
 
@@ -125,20 +125,6 @@ def test_shielded_options_and_scheduling_are_kept(instances: Instances) -> None:
     assert instances.get()["scheduling"]["automaticRestart"] is False
 
 
-def test_a_second_disk_is_attached_and_detached(instances: Instances, api: Client) -> None:
-    instances.insert()
-    api.post(f"{ZONE}/disks", {"name": "data", "sizeGb": "20"})
-    source = f"{ZONE.partition('/beta/')[2]}/disks/data"
-    instances.post("attachDisk", {"source": source, "deviceName": "data"})
-    disks = instances.get()["disks"]
-    assert [disk["deviceName"] for disk in disks] == ["persistent-disk-0", "data"]
-    assert api.get(f"{ZONE}/disks/data")["users"] == [instances.get()["selfLink"]]
-    api.delete(f"{ZONE}/disks/data", status=400)
-    instances.post("detachDisk", deviceName="data")
-    api.delete(f"{ZONE}/disks/data")
-    instances.post("detachDisk", status=400, deviceName="data")
-
-
 def test_an_external_address_is_added_and_taken_away(instances: Instances) -> None:
     instances.insert()
     instances.post("addAccessConfig", {}, networkInterface="nic0")
@@ -150,39 +136,3 @@ def test_an_external_address_is_added_and_taken_away(instances: Instances) -> No
     some = {"networkInterfaces": ["nic0"], "securityPolicy": "securityPolicies/p"}
     instances.post("setSecurityPolicy", some, status=501)
     assert "accessConfigs" not in instances.get()["networkInterfaces"][0]
-
-
-def test_a_reserved_address_is_in_use_as_long_as_the_instance(
-    instances: Instances, api: Client
-) -> None:
-    address = f"{ZONE.partition('/zones/')[0]}/regions/us-central1/addresses"
-    api.post(address, {"name": "nat"})
-    reserved = api.get(f"{address}/nat")["address"]
-    network = {"network": "global/networks/default", "accessConfigs": [{"natIP": reserved}]}
-    instances.insert(networkInterfaces=[network])
-    found = api.get(f"{address}/nat")
-    assert found["status"] == "IN_USE"
-    assert found["users"] == [instances.get()["selfLink"]]
-    api.delete(f"{address}/nat", status=400)
-    refused = instances.insert("other", status=400, networkInterfaces=[network])
-    assert "already being used" in refused["error"]["message"]
-    api.get(f"{ZONE}/disks/other", status=404)
-    instances.delete()
-    assert api.get(f"{address}/nat")["status"] == "RESERVED"
-    api.delete(f"{address}/nat")
-
-
-def test_a_policy_on_an_instance_lets_in_whom_it_names(instances: Instances, api: Client) -> None:
-    instances.insert()
-    guest = Instances(api.as_member("user:guest@x.org"))
-    guest.get(status=403)
-    current = api.get(f"{ZONE}/instances/vm/getIamPolicy")
-    project = projects.DEFAULT_PROJECT
-    instances.api.local_cloud.cloud.store.put(
-        "role", f"projects/{project}/roles/look", {"includedPermissions": ["compute.instances.get"]}
-    )
-    binding = {"role": f"projects/{project}/roles/look", "members": ["user:guest@x.org"]}
-    policy = {"policy": {"bindings": [binding], "etag": current["etag"]}}
-    instances.post("setIamPolicy", policy)
-    guest.get()
-    instances.post("setIamPolicy", policy, status=409)
