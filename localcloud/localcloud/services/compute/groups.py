@@ -96,6 +96,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Record) -> None:
+    # What is left out has Google's default, which an empty value of the provider's would hide.
     for field in [name for name, value in record.items() if not _is_set(value)]:
         del record[field]
     for field in _ABSENT:

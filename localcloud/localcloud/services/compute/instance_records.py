@@ -1,4 +1,4 @@
-"""Records of instances: how a method changes one, and the machine that runs for it."""
+"""Records of instances: their status, and the machine that runs for one."""
 
 from ipaddress import IPv4Network
 from typing import Any
@@ -18,11 +18,6 @@ started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was stopped or deleted, or powered itself off."""
-
-
-def metadata(record: Record) -> dict[str, str]:
-    """Return the metadata of an instance by key."""
-    return {item["key"]: item.get("value", "") for item in record["metadata"].get("items", [])}
 
 
 def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
@@ -60,6 +55,7 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
     path = path_from(record["selfLink"])
     project = path.split("/")[1]
     accounts = record.get("serviceAccounts") or [{}]
+    items = record["metadata"].get("items", ())
     return MachineSpec(
         key=path,
         project=project,
@@ -67,7 +63,7 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         name=record["name"],
         number=int(record["id"]),
         machine_type=last(record["machineType"]),
-        attributes=metadata(record),
+        attributes={item["key"]: item.get("value", "") for item in items},
         service_account=accounts[0].get("email"),
         scopes=tuple(accounts[0].get("scopes", ())),
         tags=tuple(record["tags"].get("items", ())),
@@ -77,6 +73,8 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
     )
 
 
+# Metadata, tags and accounts of a running machine change: its metadata server shows the new ones,
+# and ends the calls of those who wait for a change.
 @resources.changed
 def _update_machine(cloud: Cloud, path: str) -> None:
     record = cloud.store.get(STORE, path) if "/instances/" in path else None

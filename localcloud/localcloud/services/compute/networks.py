@@ -327,7 +327,8 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     _require_no_overlap(cloud, record)
 
 
-# Routes: the one to the internet that every network has, and those that users add.
+# Routes: the one to the internet that every network has, and others to the same gateway. A machine
+# here forwards no packets for others, and there are no tunnels and no load balancers.
 
 
 def _prepare_route(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -365,6 +366,7 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
     completed = []
     for nat in record.get("nats", []):
         resources.require_name(nat.get("name", ""))
+        # The provider's own field, which no discovery document has.
         nat.pop("initialNatIps", None)
         for entry in nat.get("subnetworks", []):
             path = path_of(entry["name"], call.project)
@@ -382,6 +384,7 @@ def _prepare_router(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     _complete_nats(cloud, call, record)
 
 
+# A router stays in its network, since its NAT serves the subnetworks of that one.
 def _change_router(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _place(cloud, call, after)
     if before["network"] != after["network"]:

@@ -214,6 +214,7 @@ def _deadline(policy: Json, now: float) -> float | None:
         until = optional_seconds_of(text)
     except ValueError:
         raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
+    # The program sends a time; gcloud has a flag for a duration, too.
     if "validUntilDuration" in policy:
         until = now + _seconds(policy["validUntilDuration"])
     if until is not None and until <= now:
