@@ -92,10 +92,9 @@ class _Packet:
             return False
         address = IPv4Address(target.address)
         for subnet in networks.subnets(self.cloud, source.network):
-            for block in networks.ranges(subnet):
-                if address in block:
-                    self.steps.append(f"route   subnetwork {subnet['name']}, {block}")
-                    return self._enters()
+            if address in (block := networks.range_of(subnet)):
+                self.steps.append(f"route   subnetwork {subnet['name']}, {block}")
+                return self._enters()
         for _, node in self.cloud.store.items(NODE):
             peered = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
             if peered and node["_network"] == source.network and address in IPv4Network(peered):

@@ -21,7 +21,7 @@ _EXTERNAL = IPv4Network("198.18.0.0/15")
 def reserve(cloud: Cloud, subnet: Record, owner: str) -> str:
     """Reserve the subnetwork's next free address for the resource at `owner`; 400 for none."""
     key = path_from(subnet["selfLink"])
-    return _take_address(cloud, key, IPv4Network(subnet["ipCidrRange"]), owner)
+    return _take_address(cloud, key, networks.range_of(subnet), owner)
 
 
 def release(cloud: Cloud, owner: str) -> None:

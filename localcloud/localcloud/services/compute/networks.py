@@ -1,7 +1,6 @@
 """VPC networks with their subnetworks, routes, Cloud Routers and firewall rules."""
 
 from ipaddress import IPv4Network, ip_network
-from itertools import product
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -213,10 +212,9 @@ def parse_range(text: str, field: str) -> IPv4Network:
     return network
 
 
-def ranges(subnet: Record) -> list[IPv4Network]:
-    """Return the primary and secondary ranges of a subnetwork."""
-    secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
-    return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
+def range_of(subnet: Record) -> IPv4Network:
+    """Return the range of a subnetwork; there are no secondary ones, which are for containers."""
+    return IPv4Network(subnet["ipCidrRange"])
 
 
 def require_subnetwork(
@@ -245,36 +243,24 @@ def require_subnetwork(
     return subnet
 
 
-def _require_no_overlap(cloud: Cloud, record: Json) -> None:
-    wanted = ranges(record)
-    for other in subnets(cloud, path_from(record["network"])):
-        if other["selfLink"] == record["selfLink"]:
-            continue
-        pairs = product(wanted, ranges(other))
-        if block := next((block for block, held in pairs if block.overlaps(held)), None):
-            raise invalid(
-                f"Invalid IPCidrRange: {block} conflicts with existing subnetwork "
-                f"'{other['name']}' in region '{last(other['region'])}'."
-            )
-    # Secondary ranges must not overlap each other or the primary one either.
-    for index, block in enumerate(wanted):
-        if any(block.overlaps(other) for other in wanted[:index]):
-            raise invalid(f"Invalid IPCidrRange: {block} overlaps another range of the subnetwork.")
-
-
-def _check_ranges(record: Json) -> None:
+def _check_range(cloud: Cloud, record: Json) -> None:
+    """Refuse a range that is malformed or not the subnetwork's alone in its network."""
     if not record.get("ipCidrRange"):
         raise api.wrong_value("resource.ipCidrRange", "", "It must be given.")
-    record["ipCidrRange"] = str(parse_range(record["ipCidrRange"], "resource.ipCidrRange"))
-    for secondary in record.get("secondaryIpRanges", []):
-        parse_range(secondary["ipCidrRange"], "resource.secondaryIpRanges.ipCidrRange")
+    wanted = parse_range(record["ipCidrRange"], "resource.ipCidrRange")
+    record["ipCidrRange"] = str(wanted)
+    for other in subnets(cloud, path_from(record["network"])):
+        if other["selfLink"] != record["selfLink"] and wanted.overlaps(range_of(other)):
+            raise invalid(
+                f"Invalid IPCidrRange: {wanted} conflicts with existing subnetwork "
+                f"'{other['name']}' in region '{last(other['region'])}'."
+            )
 
 
 def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     network = _place(cloud, call, record)
-    _check_ranges(record)
-    _require_no_overlap(cloud, record)
-    record["gatewayAddress"] = str(IPv4Network(record["ipCidrRange"])[1])
+    _check_range(cloud, record)
+    record["gatewayAddress"] = str(range_of(record)[1])
     # A network lists its subnetworks, which clients follow.
     owner = resources.load(cloud, network)
     owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
@@ -285,8 +271,6 @@ def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> N
     for field in ("ipCidrRange", "network", "name"):
         if before[field] != after[field]:
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
-    _check_ranges(after)
-    _require_no_overlap(cloud, after)
 
 
 def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:
@@ -320,11 +304,11 @@ def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     Addresses that are taken stay valid, since the old range is part of the new one.
     """
     wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
-    if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
+    if not range_of(record).subnet_of(wider):
         why = f"It must contain the current range {record['ipCidrRange']}."
         raise api.wrong_value("ipCidrRange", wider, why)
     record["ipCidrRange"] = str(wider)
-    _require_no_overlap(cloud, record)
+    _check_range(cloud, record)
 
 
 # Routes: the one to the internet that every network has, and others to the same gateway. A machine

@@ -131,7 +131,7 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     """Refuse hosts for which the subnetwork at path `subnet` has no addresses left; 400."""
     # TPU VMs have addresses only once they boot, so the types of all stored nodes count.
     record = cloud.store.get(STORE, subnet) or {}
-    room = networks.ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
+    room = networks.range_of(record).num_addresses - _RESERVED_ADDRESSES
     url = url_of(subnet)
     used = sum(
         catalog.accelerators()[node["acceleratorType"]].hosts
@@ -237,9 +237,8 @@ def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted:
 # and of other nodes. The names go into the refusal.
 def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
     found = [
-        (block, f"subnetwork '{subnet['name']}'")
+        (networks.range_of(subnet), f"subnetwork '{subnet['name']}'")
         for subnet in networks.subnets(cloud, network)
-        for block in networks.ranges(subnet)
     ]
     found += [
         (IPv4Network(node["cidrBlock"]), f"TPU node '{node['name']}'")
