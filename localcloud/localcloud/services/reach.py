@@ -41,7 +41,7 @@ class End:
             address without a machine, as are the fields that follow.
         name: of the instance; a TPU's host is `TPU/INDEX`.
         subnet: path of its subnetwork; empty for a classic node.
-        external: whether it has an external address.
+        external: its external address, or empty.
         tags: network tags, which rules choose by.
         account: e-mail of its service account, or empty.
         running: it answers.
@@ -54,7 +54,7 @@ class End:
     path: str = ""
     name: str = ""
     subnet: str = ""
-    external: bool = False
+    external: str = ""
     tags: frozenset[str] = frozenset()
     account: str = ""
     running: bool = True
@@ -228,7 +228,8 @@ def _end(known: list[End], name: str) -> End:
     except AddressValueError:
         listed = ", ".join(sorted(machine.name for machine in known)) or "none"
         raise ApiError(404, f"no machine is called {name}; there are: {listed}") from None
-    having = [machine for machine in known if machine.address == address]
+    # All TPU hosts have the external address of the loopback interface, which names none of them.
+    having = [m for m in known if address in (m.address, m.external if not m.served else "")]
     return having[0] if len(having) == 1 else End(address)
 
 
@@ -265,13 +266,14 @@ def _machines(cloud: Cloud) -> Iterator[End]:
             continue
         accounts = record.get("serviceAccounts") or [{}]
         for interface in record["networkInterfaces"]:
+            configs = interface.get("accessConfigs") or [{}]
             yield End(
                 address=interface["networkIP"],
                 network=path_from(interface["network"]),
                 path=path,
                 name=record["name"],
                 subnet=path_from(interface["subnetwork"]),
-                external="accessConfigs" in interface,
+                external=configs[0].get("natIP", ""),
                 tags=frozenset(record["tags"].get("items", ())),
                 account=accounts[0].get("email", ""),
                 running=record["status"] == "RUNNING",
@@ -286,7 +288,7 @@ def _machines(cloud: Cloud) -> Iterator[End]:
                 path=hosts.keys(record)[index],
                 name=f"{last(name)}/{index}",
                 subnet=subnet,
-                external="accessConfig" in endpoints[index],
+                external=endpoints[index].get("accessConfig", {}).get("externalIp", ""),
                 tags=frozenset(record.get("tags", ())),
                 # No source says that rules for an account hold for the hosts of TPU VMs.
                 account="",

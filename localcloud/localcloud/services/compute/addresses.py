@@ -1,4 +1,4 @@
-"""Addresses: the free ones of a subnetwork, and the interfaces of instances that have them."""
+"""Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
 from ipaddress import IPv4Network
 
@@ -7,9 +7,76 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import networks, resources
+from localcloud.services.compute import catalog, networks, resources
 from localcloud.services.compute.api import STORE, path_from, path_of, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE
+
+# Reserved addresses: external ones, which outlive the instance that has them, and ranges for
+# private services access. Internal addresses of a subnetwork are given out, not reserved.
+
+
+def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    # Google takes labels with a new address and forgets them: only setLabels makes some.
+    record.pop("labels", None)
+    record["status"], wanted = "RESERVED", record.get("address", "")
+    if record.get("ipVersion") == "IPV6":
+        raise ApiError(501, "the local cloud has no IPv6 addresses")
+    if record["addressType"] == "EXTERNAL":
+        if wanted:
+            raise invalid("An external address cannot be chosen; leave 'address' out.")
+        record["address"] = _take_address(cloud, "external", _EXTERNAL, path)
+        if "/global/" in path:
+            record.setdefault("ipVersion", "IPV4")
+    elif "region" in call.params:
+        raise ApiError(501, "the local cloud reserves no internal addresses")
+    else:
+        network = networks.require_network(cloud, call.project, record.get("network", ""))
+        record["network"] = url_of(network)
+        record["address"] = wanted or _free_range(cloud, network, record.get("prefixLength", 0))
+
+
+# Ranges of subnetworks and those that are reserved already must not overlap: the peering exports
+# both. Source: cloud.google.com/vpc/docs/configure-private-services-access.
+def _free_range(cloud: Cloud, network: str, length: int) -> str:
+    if not 8 <= length < 30:
+        why = "Must be between 8 and 29 for a range without an address."
+        raise wrong_value("resource.prefixLength", length, why)
+    taken = [networks.range_of(subnet) for subnet in networks.subnets(cloud, network)]
+    for _, other in cloud.store.items(STORE, "projects/"):
+        if other.get("network") == url_of(network) and other.get("prefixLength"):
+            taken.append(IPv4Network((other["address"], other["prefixLength"]), strict=False))
+    for block in networks.PRIVATE[0].subnets(new_prefix=length):
+        if not any(block.overlaps(other) for other in taken):
+            return str(block.network_address)
+    raise invalid(f"No free range with the prefix length {length} is left in '{network}'.")
+
+
+def _remove(cloud: Cloud, path: str, record: Json) -> None:
+    if record.get("users"):
+        raise resources.in_use(path, path_from(record["users"][0]))
+    release(cloud, path)
+
+
+# Google has other methods and permissions for global ones, in a collection of the same name.
+_SCOPES: tuple[tuple[str, resources.Scope], ...] = (
+    ("addresses", "regions"),
+    ("globalAddresses", "global"),
+)
+for _methods, _scope in _SCOPES:
+    resources.serve(
+        resources.Kind(
+            methods=_methods,
+            collection="addresses",
+            parameter="address",
+            scope=_scope,
+            defaults={"addressType": "EXTERNAL", "description": "", "networkTier": "PREMIUM"},
+            prepare=_prepare,
+            remove=_remove,
+            labelled=True,
+            latency="address",
+        )
+    )
+
 
 # Which addresses are taken, and the next free one.
 
@@ -119,9 +186,38 @@ def _access_config(cloud: Cloud, path: str, sent: Json) -> Json:
         "type": sent.get("type", "ONE_TO_ONE_NAT"),
         "name": sent.get("name", "External NAT"),
         # Its range is routed nowhere: a program that used the address would reach no stranger.
-        "natIP": _take_address(cloud, "external", _EXTERNAL, path),
+        "natIP": _take_reserved(cloud, path, sent["natIP"])
+        if sent.get("natIP")
+        else _take_address(cloud, "external", _EXTERNAL, path),
         "networkTier": sent.get("networkTier", "PREMIUM"),
     }
+
+
+def _take_reserved(cloud: Cloud, instance: str, address: str) -> str:
+    """Mark the region's reserved address as used by an instance; the address."""
+    region = catalog.region_of(instance.split("/")[3])
+    at = f"{'/'.join(instance.split('/')[:2])}/regions/{region}/addresses/"
+    for path, record in cloud.store.items(STORE, at):
+        if record["address"] == address:
+            if record.get("users"):
+                raise resources.in_use(path, path_from(record["users"][0]))
+            used = {"status": "IN_USE", "users": [url_of(instance)]}
+            cloud.store.put(STORE, path, record | used)
+            return address
+    raise invalid(
+        "Invalid value for field 'accessConfigs[0].natIP': The specified external IP address "
+        f"'{address}' was not found in region '{region}'."
+    )
+
+
+def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
+    """Free the reserved addresses that an instance used: all of them, or only `address`."""
+    at = f"{'/'.join(instance.split('/')[:2])}/regions/"
+    for path, record in cloud.store.items(STORE, at):
+        used = "/addresses/" in path and record.get("users") == [url_of(instance)]
+        if used and address in ("", record["address"]):
+            del record["users"]
+            cloud.store.put(STORE, path, record | {"status": "RESERVED"})
 
 
 # The right counts on the subnetwork itself or on its project, which with a Shared VPC is another
@@ -148,13 +244,14 @@ def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface["accessConfigs"] = [_access_config(cloud, INSTANCE.path(call), call.body)]
 
 
-# The address stays with the instance until that is deleted.
+# An address that is not reserved stays with the instance until that is deleted.
 @resources.changes(INSTANCE, "deleteAccessConfig")
 def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     name, interface = call.arg("accessConfig"), _find(record, call.arg("networkInterface"))
     if name not in [config["name"] for config in interface.get("accessConfigs", ())]:
         raise wrong_value("accessConfig", name, "Not found.")
-    interface.pop("accessConfigs")
+    (config,) = interface.pop("accessConfigs")
+    give_back(cloud, INSTANCE.path(call), config["natIP"])
 
 
 @resources.changes(INSTANCE, "setSecurityPolicy")

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from localcloud.core.call import Call, Json, Principal, Request
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid, not_found
@@ -374,7 +375,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     if instance is not None:
         managed |= {"id": instance["id"], "instanceStatus": instance["status"]}
     if known["errors"]:
-        managed["lastAttempt"] = {"errors": {"errors": known["errors"]}}
+        managed["lastAttempt"] = {"errors": {"errors": [e["error"] for e in known["errors"]]}}
     policies = record.get("autoHealingPolicies", [])
     if policies:
         found = {"healthCheck": policies[0]["healthCheck"], "detailedHealthState": known["health"]}
@@ -383,6 +384,22 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
     if kept:
         managed["preservedStateFromConfig"] = kept
     return managed
+
+
+# Errors stay until the instance has been made: an attempt that succeeds clears them.
+@API.method("instanceGroupManagers.listErrors", permission=GROUP.permission("get"))
+def _list_errors(cloud: Cloud, call: Call) -> Json:
+    group = GROUP.path(call)
+    record = _load(cloud, group)
+    items = []
+    for name, known in sorted(record["_members"].items()):
+        details = {
+            "action": known["action"],
+            "instance": url_of(_instance_path(group, name)),
+            "version": {"instanceTemplate": record["instanceTemplate"]},
+        }
+        items += [error | {"instanceActionDetails": details} for error in known["errors"]]
+    return shown(call, {"items": items} if items else {})
 
 
 # What a group does with its instances.
@@ -428,7 +445,8 @@ def _carry_out(cloud: Cloud, group: str, name: str) -> None:
         # The instance stays in the group, with its error, and the group tries again.
         except ApiError as error:
             entry = {"code": error.reason, "message": error.message}
-            _note(cloud, group, name, errors=[entry])
+            at = rfc3339(cloud.clock.now())
+            _note(cloud, group, name, errors=[{"error": entry, "timestamp": at}])
             _act(cloud, group, name, known["action"], pause=_RETRY)
             raise
 

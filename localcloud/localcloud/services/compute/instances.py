@@ -3,7 +3,7 @@
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, machine_powered_off
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
@@ -142,7 +142,11 @@ def get_instance(cloud: Cloud, call: Call) -> Json:
 
 
 def _view(record: Record) -> Json:
-    return {name: value for name, value in record.items() if value != []}
+    """Return an instance with the old names of its Shielded VM options, which beta shows too."""
+    return {name: value for name, value in record.items() if value != []} | {
+        "shieldedVmConfig": record["shieldedInstanceConfig"],
+        "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
+    }
 
 
 resources.serve_lists(INSTANCE, _view)
@@ -182,6 +186,7 @@ def _forget(cloud: Cloud, path: str, record: Record) -> None:
 def _release(cloud: Cloud, path: str, record: Record) -> None:
     disks.release_all(cloud, record)
     addresses.release(cloud, path)
+    addresses.give_back(cloud, path)
 
 
 # Power: start, stop, reset, preemption, and a guest that powers itself off.
@@ -353,7 +358,7 @@ def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     )
 
 
-# Output of the guest: its serial port.
+# Output of the guest: its serial port and guest attributes.
 
 
 @API.method("instances.getSerialPortOutput", permission=INSTANCE.permission("getSerialPortOutput"))
@@ -372,6 +377,35 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     output = {"contents": text, "start": str(start), "next": str(end)}
     link = url_of(f"{path}/serialPort")
     return shown(call, {"kind": "compute#serialPortOutput", "selfLink": link, **output})
+
+
+@API.method("instances.getGuestAttributes", permission=INSTANCE.permission("getGuestAttributes"))
+def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`.
+
+    404 for none is what clients that wait for one expect.
+    """
+    path = INSTANCE.path(call)
+    attributes = records.machine_spec(cloud, resources.load(cloud, path)).attributes
+    # Off unless the metadata asks: the guest would otherwise write where all readers look.
+    if attributes.get("enable-guest-attributes", "").upper() != "TRUE":
+        message = "Permission denied: the instance's metadata does not set enable-guest-attributes."
+        raise ApiError(403, message)
+    found, variable = cloud.machines.guest_attributes(path), call.arg("variableKey")
+    query = call.arg("queryPath")
+    at = f"{path}/guestAttributes/{variable or query}"
+    names = ("namespace", "key", "value")
+    items = [
+        dict(zip(names, (*name.split("/"), value), strict=True))
+        for name, value in found.items()
+        if (name == variable if variable else name.startswith(query))
+    ]
+    if not items:
+        raise not_found(at)
+    answer: Json = {"kind": "compute#guestAttributes", "selfLink": url_of(at)}
+    if variable:
+        return answer | {"variableKey": variable, "variableValue": items[0]["value"]}
+    return answer | {"queryPath": query, "queryValue": {"items": items}}
 
 
 # The setting `compute.stockout` is `{"zones": […]}`, with `*` for all.

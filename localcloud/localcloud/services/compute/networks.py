@@ -260,6 +260,7 @@ def _check_range(cloud: Cloud, record: Json) -> None:
 def _prepare_subnetwork(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     network = _place(cloud, call, record)
     _check_range(cloud, record)
+    _complete_logging(record, record)
     record["gatewayAddress"] = str(range_of(record)[1])
     # A network lists its subnetworks, which clients follow.
     owner = resources.load(cloud, network)
@@ -271,6 +272,15 @@ def _change_subnetwork(cloud: Cloud, call: Call, before: Json, after: Json) -> N
     for field in ("ipCidrRange", "network", "name"):
         if before[field] != after[field]:
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
+    _complete_logging(after, resources.tidy(call.body))
+
+
+# `enableFlowLogs` is the older name of `logConfig.enable`. Google shows both.
+def _complete_logging(record: Json, sent: Json) -> None:
+    if "enable" in sent.get("logConfig", {}):
+        record["enableFlowLogs"] = sent["logConfig"]["enable"]
+    elif "enableFlowLogs" in sent:
+        record["logConfig"] = record.get("logConfig", {}) | {"enable": sent["enableFlowLogs"]}
 
 
 def _remove_subnetwork(cloud: Cloud, path: str, record: Json) -> None:

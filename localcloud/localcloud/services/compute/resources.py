@@ -41,8 +41,8 @@ class Kind:
     """A kind of compute resource.
 
     Attributes:
-        collection: in paths, such as `disks`.
-        parameter: the path's variable, such as `disk`; the kind is `compute#disk` then.
+        collection: in paths, such as `addresses`.
+        parameter: the path's variable, such as `address`; the kind is `compute#address` then.
         scope: where it lives.
         defaults: what a new record has where the caller says nothing.
         prepare: checks a new record (path and body) and fills in what Google fills in.
@@ -54,6 +54,8 @@ class Kind:
         stamped: it has a fingerprint that a patch must match.
         also: permissions that creating, changing or deleting one takes in addition.
         latency: the prefix of its entries in data/latencies.yaml.
+        methods: the collection in method ids and permissions, where it is another, such as
+            `globalAddresses`.
         inserts: the type of the operation that makes one.
     """
 
@@ -69,16 +71,17 @@ class Kind:
     stamped: bool = False
     also: tuple[str, ...] = ()
     latency: str = "compute"
+    methods: str = ""
     inserts: str = "insert"
 
     @property
     def kind(self) -> str:
-        """The kind of its records, such as `compute#disk`."""
+        """The kind of its records, such as `compute#address`."""
         return f"compute#{self.parameter}"
 
     def method(self, verb: str) -> str:
         """Return the id of the method for `verb`, without the API's name."""
-        return f"{self.collection}.{verb}"
+        return f"{self.methods or self.collection}.{verb}"
 
     def permission(self, verb: str) -> str:
         """Return the IAM permission for `verb`."""
@@ -414,7 +417,7 @@ def require_unused(cloud: Cloud, path: str) -> None:
 def in_use(path: str, user: str) -> ApiError:
     """Return the 400 for a resource that `user` uses."""
     # Google's words have the singular in snake case: `instance_template`.
-    kind = path.split("/")[-2].removesuffix("s")
+    kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
     kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
     message = f"The {kind} resource '{path}' is already being used by '{user}'"
     return ApiError(400, message, reason="resourceInUseByAnotherResource")

@@ -8,6 +8,9 @@ from localcloud import data
 
 # Those of classic nodes that have no version of TensorFlow in their names.
 _OTHER_NODE_VERSIONS = ("nightly", "pytorch-2.0")
+# Runtimes that Google takes though its lists for people name none of them: Container-Optimized OS,
+# with which a v5p-8 became READY in an answer of 2025.
+_OTHER_RUNTIMES = ("tpu-vm-cos-stable",)
 # Google gives a classic node twice as many addresses as it has hosts, and at least a /29.
 _LONGEST_PREFIX = 29
 
@@ -123,7 +126,7 @@ def in_zone(zone: str) -> list[Accelerator]:
 @lru_cache(maxsize=1)
 def runtime_versions() -> tuple[str, ...]:
     """Return the runtime versions of TPU VMs."""
-    return tuple(sorted(data.load("tpu-runtimes")["runtimes"]))
+    return (*sorted(data.load("tpu-runtimes")["runtimes"]), *_OTHER_RUNTIMES)
 
 
 @lru_cache(maxsize=1)
@@ -134,7 +137,8 @@ def tensorflow_versions() -> tuple[str, ...]:
 
 def runs_on(runtime: str, accelerator: Accelerator) -> bool:
     """Return whether a runtime version supports a TPU type."""
-    return accelerator.generation in data.load("tpu-runtimes")["runtimes"][runtime]
+    known = data.load("tpu-runtimes")["runtimes"]
+    return runtime in _OTHER_RUNTIMES or accelerator.generation in known[runtime]
 
 
 def serves_grpc(runtime: str) -> bool:

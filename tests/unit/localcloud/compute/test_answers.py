@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ V1 = f"{ROOT}/v1/projects/tpu-stack-local"
 BETA = f"{ROOT}/beta/projects/tpu-stack-local"
 REGION = f"{V1}/regions/us-central1"
 ZONE = f"{BETA}/zones/us-central1-b"
+RANGE: Json = {"addressType": "INTERNAL", "purpose": "VPC_PEERING", "network": "global/networks/n"}
 
 
 @pytest.fixture
@@ -62,6 +64,16 @@ def test_the_deletion_of_a_network_in_use_fails_in_its_operation(net: Client, cl
     assert net.get(f"{V1}/global/networks/n")["name"] == "n"
 
 
+@pytest.mark.parametrize("switch", [{"logConfig": {"enable": True}}, {"enableFlowLogs": True}])
+def test_the_flow_logs_of_a_subnetwork_are_shown_in_both_places(net: Client, switch: Json) -> None:
+    shown = net.get(f"{REGION}/subnetworks/s")
+    assert (shown["enableFlowLogs"], shown["logConfig"]) == (False, {"enable": False})
+    net.patch(f"{REGION}/subnetworks/s", switch | {"fingerprint": shown["fingerprint"]})
+    shown = net.get(f"{REGION}/subnetworks/s")
+    assert shown["enableFlowLogs"] is True
+    assert shown["logConfig"]["enable"] is True
+
+
 def test_auto_mode_leaves_out_regions_that_google_does_not_open(api: Client, cloud: Cloud) -> None:
     projects.ensure(cloud, "new-project", owner="user:o@example.com")
     projects.enable_services(cloud, "new-project", ("compute.googleapis.com",))
@@ -85,6 +97,30 @@ def test_an_aggregated_list_has_all_scopes_if_it_is_asked(api: Client) -> None:
     scopes = api.get(f"{V1}/aggregated/subnetworks", includeAllScopes="true")["items"]
     assert {scope.partition("/")[0] for scope in scopes} == {"global", "regions", "zones"}
     assert scopes["zones/us-central1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+
+
+def test_google_picks_a_range_for_private_services(net: Client) -> None:
+    taken = IPv4Network("10.0.0.0/24")
+    for name in ("a", "b"):
+        net.post(f"{V1}/global/addresses", RANGE | {"name": name, "prefixLength": 16})
+        shown = net.get(f"{V1}/global/addresses/{name}")
+        block = IPv4Network((shown["address"], 16))
+        assert not block.overlaps(taken)
+        taken = block
+    assert (shown["description"], shown["networkTier"]) == ("", "PREMIUM")
+    net.post(f"{V1}/global/addresses", RANGE | {"name": "c"}, status=400)
+
+
+def test_an_address_has_no_labels_before_set_labels_which_is_done_at_once(net: Client) -> None:
+    net.post(f"{REGION}/addresses", {"name": "a", "labels": {"k": "v"}})
+    shown = net.get(f"{REGION}/addresses/a")
+    assert "labels" not in shown
+    assert "ipVersion" not in shown
+    wanted = {"labels": {"k": "v"}, "labelFingerprint": shown["labelFingerprint"]}
+    operation = net.post(f"{REGION}/addresses/a/setLabels", wanted)
+    assert (operation["status"], operation["progress"]) == ("DONE", 100)
+    assert "endTime" in operation
+    assert net.get(f"{REGION}/addresses/a")["labels"] == {"k": "v"}
 
 
 def test_labels_with_the_words_of_google_stay_as_they_are(api: Client) -> None:
@@ -128,12 +164,15 @@ def test_an_instance_and_its_disk_show_what_googles_do(
     shown = net.get(f"{ZONE}/instances/vm")
     assert shown["resourceStatus"] == {"scheduling": {}}
     assert shown["satisfiesPzi"] is False
+    assert shown["shieldedVmConfig"] == shown["shieldedInstanceConfig"]
     assert not {"displayDevice", "reservationAffinity", "canIpForward", "serviceAccounts"} & set(
         shown
     )
     disk = net.get(f"{ZONE}/disks/vm")
     assert disk["lastAttachTimestamp"]
     assert (disk["locked"], disk["multiWriter"]) == (False, False)
+    only_beta = {"shieldedVmConfig", "shieldedVmIntegrityPolicy"}
+    assert not only_beta & set(net.get(f"{V1}/zones/us-central1-b/instances/vm"))
     assert not {"locked", "multiWriter"} & set(net.get(f"{V1}/zones/us-central1-b/disks/vm"))
 
 

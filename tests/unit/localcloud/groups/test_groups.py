@@ -85,11 +85,15 @@ def test_a_group_that_finds_no_room_says_why_and_asks_again(
     assert managed["currentAction"] == "CREATING"
     (error,) = managed["lastAttempt"]["errors"]["errors"]
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    (listed,) = groups.api.get(f"{MANAGERS}/g/listErrors")["items"]
+    assert listed["error"] == error
+    assert listed["instanceActionDetails"]["action"] == "CREATING"
     assert not groups.get()["status"]["isStable"]
     local_cloud.cloud.store.delete("setting", "compute.stockout")
     clock.advance(31)
     assert groups.instance("vm")["status"] == "RUNNING"
     assert groups.managed()["vm"]["lastAttempt"] == {}
+    assert groups.api.get(f"{MANAGERS}/g/listErrors") == {}
 
 
 def test_a_deleted_group_deletes_its_instances_and_frees_its_template(groups: Groups) -> None:

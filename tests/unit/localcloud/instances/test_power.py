@@ -113,6 +113,27 @@ def test_a_preempted_instance_is_deleted_if_its_termination_action_says_so(
     instances.get(status=404)
 
 
+def test_guest_attributes_can_be_read_from_outside(instances: Instances) -> None:
+    write = (
+        "url=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes\n"
+        "curl -sS -X PUT -H Metadata-Flavor:Google --data 42 $url/training/step; echo done\n"
+    )
+    items = script(write)["items"] + [{"key": "enable-guest-attributes", "value": "TRUE"}]
+    instances.insert(metadata={"items": items})
+    ready(instances, "startup-script: done")
+    url = f"{ZONE}/instances/vm/getGuestAttributes"
+    one = instances.api.get(url, variableKey="training/step")
+    assert one["variableValue"] == "42"
+    below = instances.api.get(url, queryPath="training/")
+    assert below["queryValue"]["items"] == [{"namespace": "training", "key": "step", "value": "42"}]
+    instances.api.get(url, status=404, queryPath="other/")
+
+
+def test_guest_attributes_are_closed_unless_the_metadata_opens_them(instances: Instances) -> None:
+    instances.insert()
+    instances.api.get(f"{ZONE}/instances/vm/getGuestAttributes", status=403, queryPath="a/")
+
+
 def test_changed_metadata_reaches_the_running_machine(instances: Instances) -> None:
     wait = (
         "url=http://metadata.google.internal/computeMetadata/v1/instance/attributes/order\n"

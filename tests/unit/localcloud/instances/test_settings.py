@@ -6,7 +6,7 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.access import ACCOUNT
 from localcloud.testing import Client
-from tests.unit.localcloud.instances.conftest import Instances
+from tests.unit.localcloud.instances.conftest import ZONE, Instances
 
 pytestmark = pytest.mark.server
 
@@ -136,3 +136,27 @@ def test_an_external_address_is_added_and_taken_away(instances: Instances) -> No
     some = {"networkInterfaces": ["nic0"], "securityPolicy": "securityPolicies/p"}
     instances.post("setSecurityPolicy", some, status=501)
     assert "accessConfigs" not in instances.get()["networkInterfaces"][0]
+
+
+def test_a_reserved_address_is_in_use_as_long_as_the_instance(
+    instances: Instances, api: Client
+) -> None:
+    address = f"{ZONE.partition('/zones/')[0]}/regions/us-central1/addresses"
+    api.post(address, {"name": "nat"})
+    reserved = api.get(f"{address}/nat")["address"]
+    network = {"network": "global/networks/default", "accessConfigs": [{"natIP": reserved}]}
+    instances.insert(networkInterfaces=[network])
+    found = api.get(f"{address}/nat")
+    assert found["status"] == "IN_USE"
+    assert found["users"] == [instances.get()["selfLink"]]
+    api.delete(f"{address}/nat", status=400)
+    refused = instances.insert("other", status=400, networkInterfaces=[network])
+    assert "already being used" in refused["error"]["message"]
+    api.get(f"{ZONE}/disks/other", status=404)
+    instances.post("deleteAccessConfig", networkInterface="nic0", accessConfig="External NAT")
+    assert api.get(f"{address}/nat")["status"] == "RESERVED"
+    instances.post("addAccessConfig", {"natIP": reserved}, networkInterface="nic0")
+    instances.delete()
+    assert api.get(f"{address}/nat")["status"] == "RESERVED"
+    api.post(address, {"name": "inside", "addressType": "INTERNAL"}, status=501)
+    api.delete(f"{address}/nat")

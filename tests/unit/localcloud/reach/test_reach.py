@@ -116,7 +116,7 @@ def test_without_its_route_nothing_leaves_the_network(google: Client, reach: Ask
 
 
 def test_the_internet_reaches_external_addresses_alone_and_googles_services_all(
-    reach: Ask, vm: Make, rule: Rule
+    google: Client, reach: Ask, vm: Make, rule: Rule
 ) -> None:
     vm("a")
     vm("p", public=True)
@@ -124,6 +124,10 @@ def test_the_internet_reaches_external_addresses_alone_and_googles_services_all(
     assert last(reach("203.0.113.7", "a:22")) == "drop    a has no external address"
     assert reached(reach("203.0.113.7", "p:22"))
     assert not reached(reach("203.0.113.7", "p:80"))
+    public = google.get(f"{COMPUTE}/zones/us-central1-b/instances/p")["networkInterfaces"][0]
+    address = public["accessConfigs"][0]["natIP"]
+    assert reach("203.0.113.7", f"{address}:22")["destination"].startswith("p (")
+    assert not reached(reach("203.0.113.7", f"{address}:80"))
     for service in ("35.235.240.9", "35.191.3.3"):
         assert reached(reach(service, "a:22"))
         assert not reached(reach(service, "a:80"))

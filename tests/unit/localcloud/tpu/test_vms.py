@@ -137,6 +137,12 @@ def test_a_vm_is_shown_in_full_but_for_what_is_false(tpu: Client) -> None:
     assert IPv4Network(node["cidrBlock"]).subnet_of(IPv4Network("10.128.0.0/20"))
 
 
+def test_a_runtime_that_googles_lists_leave_out_is_taken(tpu: Client) -> None:
+    body = VM | {"runtimeVersion": "tpu-vm-cos-stable"}
+    tpu.post(f"{V2}/nodes", body, nodeId="t")
+    assert tpu.get(f"{V2}/nodes/t")["state"] == "READY"
+
+
 def test_a_customers_key_of_the_boot_disk_is_refused(tpu: Client) -> None:
     body = VM | {"bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": "k"}}}
     answer = tpu.post(f"{ALPHA}/nodes", body, nodeId="t", status=501)
