@@ -1,5 +1,6 @@
 """Addresses: reserved ones, the free ones of a subnetwork, and the interfaces of instances."""
 
+from dataclasses import replace
 from ipaddress import IPv4Network
 
 from localcloud.core import access
@@ -57,25 +58,19 @@ def _remove(cloud: Cloud, path: str, record: Json) -> None:
     release(cloud, path)
 
 
-# Google has other methods and permissions for global ones, in a collection of the same name.
-_SCOPES: tuple[tuple[str, resources.Scope], ...] = (
-    ("addresses", "regions"),
-    ("globalAddresses", "global"),
+_ADDRESS = resources.Kind(
+    collection="addresses",
+    parameter="address",
+    scope="regions",
+    defaults={"addressType": "EXTERNAL", "description": "", "networkTier": "PREMIUM"},
+    prepare=_prepare,
+    remove=_remove,
+    labelled=True,
+    latency="address",
 )
-for _methods, _scope in _SCOPES:
-    resources.serve(
-        resources.Kind(
-            methods=_methods,
-            collection="addresses",
-            parameter="address",
-            scope=_scope,
-            defaults={"addressType": "EXTERNAL", "description": "", "networkTier": "PREMIUM"},
-            prepare=_prepare,
-            remove=_remove,
-            labelled=True,
-            latency="address",
-        )
-    )
+resources.serve(_ADDRESS)
+# Google has other methods and permissions for global ones, in a collection of the same name.
+resources.serve(replace(_ADDRESS, scope="global", methods="globalAddresses"))
 
 
 # Which addresses are taken, and the next free one.
@@ -195,9 +190,9 @@ def _access_config(cloud: Cloud, path: str, sent: Json) -> Json:
 
 def _take_reserved(cloud: Cloud, instance: str, address: str) -> str:
     """Mark the region's reserved address as used by an instance; the address."""
-    region = catalog.region_of(instance.split("/")[3])
-    at = f"{'/'.join(instance.split('/')[:2])}/regions/{region}/addresses/"
-    for path, record in cloud.store.items(STORE, at):
+    _, project, _, zone, *_ = instance.split("/")
+    region = catalog.region_of(zone)
+    for path, record in cloud.store.items(STORE, f"projects/{project}/regions/{region}/addresses/"):
         if record["address"] == address:
             if record.get("users"):
                 raise resources.in_use(path, path_from(record["users"][0]))

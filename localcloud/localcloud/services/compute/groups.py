@@ -43,13 +43,6 @@ _REPAIRS: Json = {
     "forceUpdateOnRepair": "NO",
     "onFailedHealthCheck": "DEFAULT_ACTION",
 }
-# Fields that Google has and the local cloud lacks; they are refused, not ignored.
-_ABSENT = (
-    *("allInstancesConfig", "statefulPolicy", "targetPools", "targetSuspendedSize"),
-    *("targetStoppedSize", "distributionPolicy", "instanceFlexibilityPolicy", "namedPorts"),
-)
-
-
 _COLLECTION = "instanceGroupManagers"
 # A group acts once at a time: its deletion waits for an instance that is being made. These are not
 # the store's lock: a machine that boots or halts may take long, and calls APIs in that time.
@@ -100,9 +93,6 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Record) -> None:
     # What is left out has Google's default, which an empty value of the provider's would hide.
     for field in [name for name, value in record.items() if not _is_set(value)]:
         del record[field]
-    for field in _ABSENT:
-        if record.get(field):
-            raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
         why = f"Must be a match of regex '{_BASE_NAME.pattern}'"
@@ -255,9 +245,6 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
 
 def _config(sent: Json) -> Json:
     kept = sent.get("preservedState", {})
-    for field in ("disks", "internalIPs", "externalIPs"):
-        if kept.get(field):
-            raise ApiError(501, f"the local cloud's groups preserve metadata, but no {field}")
     state = {"preservedState": {"metadata": kept["metadata"]}} if kept.get("metadata") else {}
     return {"name": sent["name"], "status": "EFFECTIVE", **state}
 

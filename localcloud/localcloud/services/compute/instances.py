@@ -89,6 +89,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "status": "PROVISIONING",
         "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
         "startRestricted": False,
+        "deletionProtection": False,
         "metadata": instance_properties.stored_metadata(body.get("metadata", {})),
         "tags": instance_properties.stored_tags(body.get("tags", {})),
         "scheduling": instance_properties.full_scheduling(body.get("scheduling", {})),

@@ -80,6 +80,8 @@ def _prepare_network(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 def _complete(cloud: Cloud, path: str, record: Json) -> None:
     """Fill in what Google fills in, and make what every network begins with."""
+    # No request says true, and Google shows no false.
+    record.pop("enableUlaInternalIpv6", None)
     record.setdefault("networkFirewallPolicyEnforcementOrder", "AFTER_CLASSIC_FIREWALL")
     routing: dict[str, Any] = {"routingMode": "REGIONAL", "bgpBestPathSelectionMode": "LEGACY"}
     record["routingConfig"] = routing | record.get("routingConfig", {})
