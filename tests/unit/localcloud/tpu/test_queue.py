@@ -120,6 +120,21 @@ def test_a_request_fails_when_its_interval_ends(tpu: Client, cloud: Cloud) -> No
     tpu.delete(f"{ALPHA}/queuedResources/q")
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"validAfterDuration": "60s"},
+        {"validAfterTime": "2035-01-01T00:00:00Z"},
+        {"validInterval": {"endTime": "2035-01-01T00:00:00Z"}},
+    ],
+)
+def test_a_request_that_is_to_wait_for_its_time_is_refused_by_name(
+    tpu: Client, policy: Json
+) -> None:
+    answer = queue(tpu, request(queueingPolicy=policy), status=501)
+    assert f"queueingPolicy.{next(iter(policy))}" in answer["error"]["message"]
+
+
 def test_without_reserved_capacity_a_reserved_request_fails(tpu: Client, cloud: Cloud) -> None:
     cloud.store.put("setting", "reservations", {})
     queue(tpu, request(guaranteed={"reserved": True}))
