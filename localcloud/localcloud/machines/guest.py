@@ -26,7 +26,6 @@ def command(program: str, arguments: list[str]) -> int:
         "program": program,
         "arguments": arguments,
         "path": os.environ.get("PATH", ""),
-        "cwd": os.getcwd(),
     }
     # The relative name keeps the socket's address short enough for every system.
     os.chdir(os.path.join(os.environ["LOCALCLOUD_MACHINE"], "run"))
