@@ -55,10 +55,6 @@ def _place(call: Call) -> str:
     return f"projects/{call.project}/locations/global"
 
 
-def _is_listed(call: Call, record: Record) -> bool:
-    return call.flag("showDeleted") or record["state"] != "DELETED"
-
-
 # A deleted pool or provider is shown for thirty days; so `get` finds it, and its ID stays taken.
 _POOL = Kind(
     collection=Collection(API, _PATH, f"{_RIGHTS}s"),
@@ -66,7 +62,7 @@ _POOL = Kind(
     items="workloadIdentityPools",
     missing=lambda name: not_found(name).message,
     parent=_place,
-    chosen=_is_listed,
+    chosen=lambda call, record: record["state"] != "DELETED",
 )
 _PROVIDER = Kind(
     collection=Collection(API, f"{_PATH}.providers", f"{_RIGHTS}Providers"),
@@ -74,7 +70,7 @@ _PROVIDER = Kind(
     items="workloadIdentityPoolProviders",
     missing=lambda name: not_found(name).message,
     parent=_POOL.name,
-    chosen=_is_listed,
+    chosen=lambda call, record: record["state"] != "DELETED",
 )
 _POOLS, _PROVIDERS = _POOL.collection, _PROVIDER.collection
 serve(_POOL, "get", "list")
@@ -126,28 +122,15 @@ def patch(cloud: Cloud, call: Call) -> Json:
 @_POOLS.method("delete")
 @_PROVIDERS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete; its id stays taken, and it can be brought back.
+    """Delete; its id stays taken.
 
     So a pool that a policy names cannot be recreated by another person under the same principals.
     """
-    with cloud.store.locked():
-        return _moved(cloud, call, _present(cloud, _kind(call), call), "DELETED")
-
-
-@_POOLS.method("undelete")
-@_PROVIDERS.method("undelete")
-def undelete(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted one back.
-
-    Tokens of the same issuer work again at once: grants name the pool, which never changed its
-    name.
-    """
     kind = _kind(call)
     with cloud.store.locked():
-        record = cloud.store.get(kind.store, kind.name(call))
-        if record is None or record["state"] != "DELETED":
-            raise ApiError(404, f"There is no deleted {kind.name(call)}.")
-        return _moved(cloud, call, record, "ACTIVE")
+        gone = _present(cloud, kind, call) | {"state": "DELETED"}
+        cloud.store.put(kind.store, kind.name(call), gone)
+    return _done(cloud, kind.name(call))
 
 
 @API.method(f"{_PATH}.operations.get", f"{_PATH}.providers.operations.get")
@@ -202,12 +185,6 @@ def _present(cloud: Cloud, kind: Kind, call: Call) -> Record:
     if record["state"] == "DELETED":
         raise not_found(kind.name(call))
     return record
-
-
-def _moved(cloud: Cloud, call: Call, record: Record, state: str) -> Json:
-    kind = _kind(call)
-    cloud.store.put(kind.store, kind.name(call), record | {"state": state})
-    return _done(cloud, kind.name(call))
 
 
 def _done(cloud: Cloud, key: str) -> Json:

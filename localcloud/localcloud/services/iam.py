@@ -1,12 +1,11 @@
 """The IAM API: service accounts, their policies and tokens, predefined and custom roles.
 
-Accounts have no keys: a caller who asks for one is refused. A deleted role can be brought back for
-7 days. Then it is gone, and its ID is free after 30 more
+Accounts have no keys, and a deleted one is gone. A deleted role can be brought back, as Google's
+provider does when it creates one of the same ID; here at any time, on Google for 7 days
 (docs.cloud.google.com/iam/docs/creating-custom-roles).
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -14,7 +13,7 @@ from fnmatch import fnmatchcase
 from localcloud.core import access, projects
 from localcloud.core.access import ACCOUNT
 from localcloud.core.body import plain
-from localcloud.core.call import Call, Json, Principal, camel, cut, page
+from localcloud.core.call import Call, Json, Principal, camel, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
@@ -26,31 +25,21 @@ API = Api("iam", ("v1",))
 CREDENTIALS_API = Api("iamcredentials", ("v1",))
 
 
-DELETED = "deleted-service-account"
 _ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
 # The discovery document's; the words of the refusal are the local cloud's.
 _LONGEST_NAME = 100
 _LONGEST_TOKEN = 3600.0
 _SECONDS = re.compile(r"\d+(\.\d+)?s")
 _ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
-_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
-_DAY = 24 * 3600.0
-_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
 _ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
 def account_key(cloud: Cloud, call: Call) -> str:
-    """Return the account's full name; its project may be `-`, and its id its number."""
+    """Return the account's full name; its project may be `-`."""
     project = projects.identifier(cloud, call.params["projectsId"])
     account = call.params["serviceAccountsId"]
-    if "@" in account:
-        found = access.find_account(cloud, account)
-        known = [found[0]] if found else []
-    else:
-        records = [*cloud.store.items(ACCOUNT), *cloud.store.items(DELETED)]
-        known = [key for key, record in records if record.get("uniqueId") == account]
-    matching = (key for key in known if project in ("-", key.split("/")[1]))
-    return next(matching, f"projects/{project}/serviceAccounts/{account}")
+    found = access.find_account(cloud, account) if project == "-" else None
+    return found[0] if found else f"projects/{project}/serviceAccounts/{account}"
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -60,7 +49,6 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 
 
 _ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
-_KEYS = Collection(API, f"{_ACCOUNTS.path}.keys", "iam.serviceAccountKeys", account_resources)
 
 
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
@@ -69,7 +57,7 @@ def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
     record = cloud.store.get(ACCOUNT, key)
     if record is not None and access.is_account_visible(cloud, record):
         return key, record
-    if record is None and cloud.store.get(DELETED, key) is None:
+    if record is None:
         raise ApiError(404, "Unknown service account")
     raise ApiError(404, f"Service account {key} does not exist.")
 
@@ -121,10 +109,7 @@ def create_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("get")
 def get_account(cloud: Cloud, call: Call) -> Json:
-    """Return one account, by e-mail address or number.
-
-    A deleted account's number finds it for `undelete` alone.
-    """
+    """Return one account, by its e-mail address."""
     return _account_view(load_account(cloud, call)[1])
 
 
@@ -138,20 +123,13 @@ def list_accounts(cloud: Cloud, call: Call) -> Json:
     return page(call, "accounts", list(map(_account_view, own)))
 
 
-@_ACCOUNTS.method("patch", "update", verb="update")
+@_ACCOUNTS.method("patch", verb="update")
 def patch_account(cloud: Cloud, call: Call) -> Json:
-    """Change display name or description.
-
-    PATCH has the account below `serviceAccount` and answers only what the mask names; PUT, the
-    older method, has it as the body and answers all.
-    """
+    """Change display name or description; the answer has only what the mask names."""
     with cloud.store.locked():
         key, record = load_account(cloud, call)
-        if call.method.verb == "PATCH":
-            sent = plain(call.body.get("serviceAccount", {}))
-            mask = call.body.get("updateMask", "").split(",")
-        else:
-            sent, mask = plain(call.body), ["displayName", "description"]
+        sent = plain(call.body.get("serviceAccount", {}))
+        mask = call.body.get("updateMask", "").split(",")
         for field in mask:
             name = camel(field)
             if name not in ("displayName", "description"):
@@ -159,41 +137,18 @@ def patch_account(cloud: Cloud, call: Call) -> Json:
             record[name] = sent.get(name, "")
         record["etag"] = _account_etag(cloud)
         cloud.store.put(ACCOUNT, key, record)
-    if call.method.verb == "PATCH":
-        return {field: record[field] for field in ("name", *map(camel, mask))}
-    return _account_view(record)
+    return {field: record[field] for field in ("name", *map(camel, mask))}
 
 
 @_ACCOUNTS.method("delete")
 def delete_account(cloud: Cloud, call: Call) -> Json:
-    """Delete the account; policies that name it show it as deleted.
-
-    IAM keeps it for 30 days; here it can be brought back at any time.
-    """
+    """Delete the account; policies that name it show it as deleted."""
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         cloud.store.delete(ACCOUNT, key)
-        cloud.store.put(DELETED, key, record)
         cloud.store.delete("policy", key)
         iam_policy.rename_member(cloud, *iam_policy.deleted_member(_account_view(record)))
     return {}
-
-
-@_ACCOUNTS.method("undelete")
-def undelete_account(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted account back.
-
-    Not when another one has got the address: the two would share their grants.
-    """
-    with cloud.store.locked():
-        key = account_key(cloud, call)
-        record = cloud.store.get(DELETED, key)
-        if record is None or cloud.store.get(ACCOUNT, key) is not None:
-            raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
-        cloud.store.delete(DELETED, key)
-        cloud.store.put(ACCOUNT, key, record)
-        iam_policy.rename_member(cloud, *reversed(iam_policy.deleted_member(record)))
-    return {"restoredAccount": _account_view(record)}
 
 
 @_ACCOUNTS.method("disable")
@@ -214,49 +169,6 @@ def switch_account(cloud: Cloud, call: Call) -> Json:
 
 
 iam_policy.serve(_ACCOUNTS, lambda cloud, call: load_account(cloud, call)[0])
-
-
-@_KEYS.method("create", "upload")
-def refuse_key(cloud: Cloud, call: Call) -> Json:
-    """Refuse a key, as an organization policy against keys does.
-
-    The answer is the one that clients know, with a violation that names the cure.
-    """
-    violation = {
-        "type": "constraints/iam.disableServiceAccountKeyCreation",
-        "subject": account_key(cloud, call),
-        "description": "The local cloud signs no keys: use the metadata server or "
-        "generateAccessToken.",
-    }
-    kind = "type.googleapis.com/google.rpc.PreconditionFailure"
-    raise ApiError(
-        400,
-        "Key creation is not allowed on this service account.",
-        status="FAILED_PRECONDITION",
-        reason="failedPrecondition",
-        details=[{"@type": kind, "violations": [violation]}],
-    )
-
-
-@_KEYS.method("list")
-def list_keys(cloud: Cloud, call: Call) -> Json:
-    """Return the key pair that Google manages; there are no others.
-
-    Clients that look for keys of users, as scanners of old keys do, ask for USER_MANAGED.
-    """
-    key, record = load_account(cloud, call)
-    if "USER_MANAGED" in call.request.query.get("keyTypes", []):
-        return {}
-    number = hashlib.sha256(key.encode()).hexdigest()[:40]
-    managed = {
-        "name": f"{key}/keys/{number}",
-        "keyType": "SYSTEM_MANAGED",
-        "keyAlgorithm": "KEY_ALG_RSA_2048",
-        "keyOrigin": "GOOGLE_PROVIDED",
-        "validAfterTime": rfc3339(record.get("_created", 0.0)),
-        "validBeforeTime": "9999-12-31T23:59:59Z",
-    }
-    return {"keys": [managed]}
 
 
 @CREDENTIALS_API.method(
@@ -302,13 +214,6 @@ def _predefined(name: str) -> Json:
     return role | {"includedPermissions": included}
 
 
-def _role_page(call: Call, roles: list[Json]) -> Json:
-    """Return a page of roles; their permissions are left out unless the caller asks for them."""
-    if call.arg("view") != "FULL":
-        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
-    return page(call, "roles", roles, size=300)
-
-
 def _check_permissions(role: Json) -> None:
     # Google's words: github.com/hashicorp/terraform-provider-google/issues/14033.
     wrong = [name for name in role.get("includedPermissions", []) if not access.is_testable(name)]
@@ -328,49 +233,13 @@ def get_predefined(cloud: Cloud, call: Call) -> Json:
     return _predefined(name)
 
 
-@API.method("roles.list")
-def list_predefined(cloud: Cloud, call: Call) -> Json:
-    """List Google's roles, as far as the local cloud knows them."""
-    return _role_page(call, [_predefined(name) for name in sorted(access.predefined_roles())])
-
-
-@API.method("permissions.queryTestablePermissions")
-def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
-    """List the permissions that a resource, here a project, can be tested for.
-
-    It pages by the body, unlike other lists.
-    """
-    resource = call.body.get("fullResourceName", "")
-    project = resource.removeprefix(_PROJECTS)
-    if project == resource or projects.find(cloud, project) is None:
-        raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
-    names = filter(access.is_testable, sorted(access.known_permissions()))
-    items = [{"name": name, "stage": "GA"} for name in names]
-    size = min(call.body.get("pageSize") or 100, 1000)
-    return cut("permissions", items, call.body.get("pageToken", ""), size)
-
-
 def _role_key(call: Call) -> str:
     return f"projects/{call.project}/roles/{call.params['rolesId']}"
 
 
 def _load_role(cloud: Cloud, call: Call) -> Record:
     missing = ApiError(404, f"The role named {_role_key(call)} was not found.")
-    record = cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
-    if _is_gone(cloud, record):
-        raise missing
-    return record
-
-
-# Nothing removes a role after seven days: its record tells how long its ID stays taken.
-def _is_gone(cloud: Cloud, record: Record) -> bool:
-    return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
-
-
-def _age(cloud: Cloud, record: Record) -> float:
-    """Return for how long a role has been deleted."""
-    since: float = record.get("_deleted", 0.0)
-    return cloud.clock.now() - since
+    return cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
 
 
 def _require_free(cloud: Cloud, name: str) -> None:
@@ -382,14 +251,10 @@ def _require_free(cloud: Cloud, name: str) -> None:
     if not record.get("deleted"):
         project = name.partition("/roles/")[0]
         raise ApiError(409, f"A role named {short} in {project} already exists.")
-    if not _is_gone(cloud, record):
-        raise failed_precondition(
-            f"You can't create a role with role_id ({short}) where there is an existing role with "
-            "that role_id in a deleted state."
-        )
-    if _age(cloud, record) < _RESERVED:
-        message = f"You can't create a role_id ({short}) which has been marked for deletion."
-        raise failed_precondition(message)
+    raise failed_precondition(
+        f"You can't create a role with role_id ({short}) where there is an existing role with "
+        "that role_id in a deleted state."
+    )
 
 
 @API.method("projects.roles.create", permission="iam.roles.create")
@@ -417,11 +282,12 @@ def get_role(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.list", permission="iam.roles.list")
 def list_roles(cloud: Cloud, call: Call) -> Json:
-    """Return the project's roles."""
+    """Return the project's roles; their permissions are left out unless the caller asks."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    every = call.flag("showDeleted")
-    shown = [r for _, r in found if not r.get("deleted") or (every and not _is_gone(cloud, r))]
-    return _role_page(call, list(map(public, shown)))
+    roles = [public(record) for _, record in found if not record.get("deleted")]
+    if call.arg("view") != "FULL":
+        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
+    return page(call, "roles", roles, size=300)
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")
@@ -448,16 +314,15 @@ def delete_role(cloud: Cloud, call: Call) -> Json:
     "Existing bindings to the custom role are not changed, but they have no effect" (the discovery
     document).
     """
-    gone = {"deleted": True, "_deleted": cloud.clock.now()}
-    return _put_role(cloud, call, _load_role(cloud, call) | gone)
+    return _put_role(cloud, call, _load_role(cloud, call) | {"deleted": True})
 
 
 @API.method("projects.roles.undelete", permission="iam.roles.undelete")
 def undelete_role(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted role back."""
     record = _load_role(cloud, call)
-    kept = {field: record[field] for field in record if field not in ("deleted", "_deleted")}
-    return _put_role(cloud, call, kept)
+    record.pop("deleted", None)
+    return _put_role(cloud, call, record)
 
 
 def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:

@@ -210,8 +210,6 @@ def test_a_deleted_provider_exchanges_nothing_and_keeps_its_name(
              workloadIdentityPoolProviderId="github")  # fmt: skip
     assert api.get(provider)["state"] == "DELETED"
     assert api.get(f"{POOLS}/pipelines/providers") == {}
-    api.post(f"{provider}:undelete", {})
-    assert exchange().status_code == 200
 
 
 def test_a_provider_for_a_shared_issuer_needs_a_condition(api: Client, exchange: Exchange) -> None:
