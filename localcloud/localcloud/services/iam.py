@@ -147,7 +147,7 @@ def delete_account(cloud: Cloud, call: Call) -> Json:
         key, record = load_account(cloud, call)
         cloud.store.delete(ACCOUNT, key)
         cloud.store.delete("policy", key)
-        iam_policy.rename_member(cloud, *iam_policy.deleted_member(_account_view(record)))
+        iam_policy.mark_deleted(cloud, _account_view(record))
     return {}
 
 
