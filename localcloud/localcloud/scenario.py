@@ -13,8 +13,6 @@ import yaml
 from localcloud import faults
 from localcloud.lifecycle import CommandError
 
-# A week: a longer time is a mistake in the unit.
-LATEST = 7 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # As in Compose files: such keys are for other programs that read the file.
 _OTHERS = "x-"
@@ -123,14 +121,12 @@ def _problems(raw: Any) -> list[str]:
     return wrong
 
 
-def _time(value: Any, *, zero: bool) -> list[str]:
+def _time(value: Any, *, zero: bool = False) -> list[str]:
     try:
-        number = _seconds(value)
+        good = _seconds(value) > 0 or zero
     except ValueError:
         return [f"{value!r} is not a time; write seconds, or 90s, 5m, 2h"]
-    if number < 0 or (number == 0 and not zero):
-        return [f"{value!r} is not {'0 or more' if zero else 'above 0'}"]
-    return [f"{value!r} is later than a week"] if number > LATEST else []
+    return [] if good else [f"{value!r} is not above 0"]
 
 
 def _check_when(when: Any) -> list[str]:
@@ -156,7 +152,7 @@ def _seconds(value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
-    match = re.fullmatch(r"(-?[\d.]+)\s*([smh]?)", str(value))
+    match = re.fullmatch(r"([\d.]+)\s*([smh]?)", str(value))
     if match is None:
         raise ValueError
     return float(match[1]) * _UNITS[match[2]]
@@ -179,11 +175,6 @@ class Kind:
 
 def _check_text(value: Any) -> list[str]:
     return [] if isinstance(value, str) and value else [f"expected a name, not {value!r}"]
-
-
-def _check_seconds(value: Any) -> list[str]:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return [] if good else [f"expected seconds above 0, not {value!r}"]
 
 
 def _nothing() -> None:
@@ -219,7 +210,7 @@ def _put_kill(ask: Ask, value: Any) -> Lift:
 
 
 def _put_clock(ask: Ask, value: Any) -> Lift:
-    ask("POST", "forward", {"seconds": value})
+    ask("POST", "forward", {"seconds": _seconds(value)})
     return _nothing
 
 
@@ -247,7 +238,7 @@ KINDS = {
     "stockout": _setting("stockout", "zone", "types", list),
     "quota": _setting("quota", "metric", "limit", int),
     "expire-tokens": _breaks("expire-tokens"),
-    "clock": Kind(_check_seconds, _put_clock),
+    "clock": Kind(_time, _put_clock),
     "delete-objects": _breaks("delete-objects"),
 }
 

@@ -34,6 +34,7 @@ from localcloud.machines.processes import PORTS
 _HIGHEST_PORT = 65535
 _RUNNER = "google_metadata_script_runner"
 _POLL = 0.02
+# So long the last lines of a process that has ended may take to be read.
 _DRAIN = 0.1
 # The socket of the guest's commands. Like `PORTS` it is in the current directory: the relative name
 # fits macOS's 104 bytes.
@@ -115,13 +116,13 @@ class System:
         """End everything: politely for `grace` seconds, then by force; then end itself."""
         self.halting = True
         deadline = time.monotonic() + grace
-        own: set[int] = set()
+        script = self._script("shutdown")
         if self.config["shutdown_script"] and grace > 0:
-            script = self._script("shutdown")
             script.start()
-            own = {script.pid, *script.members()}
-        # All at once: background processes of start-up scripts belong to no unit.
-        processes.send(self.everything() - own, signal.SIGTERM)
+        # All at once: background processes of start-up scripts belong to no unit. Those of the
+        # shutdown script are told apart last, since it may just have started some.
+        asked = self.everything()
+        processes.send(asked - {script.pid, *script.members()}, signal.SIGTERM)
         while self.everything() and time.monotonic() < deadline:
             # No order follows this one: there is something to read when the emulator is gone.
             if select.select([sys.stdin], [], [], _POLL)[0]:
@@ -245,7 +246,7 @@ class Unit:
 
     def members(self) -> set[int]:
         """Return its processes, also those that outlived the main one."""
-        return processes.marked("INVOCATION_ID", self._invocation)
+        return processes.marked("INVOCATION_ID", self._invocation) if self._invocation else set()
 
     def _serve(self, listener: socket.socket) -> None:
         # A unit that takes no connection ends again and again; systemd closes its socket then.
