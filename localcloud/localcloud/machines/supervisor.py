@@ -34,8 +34,8 @@ from localcloud.machines.processes import PORTS
 _HIGHEST_PORT = 65535
 _RUNNER = "google_metadata_script_runner"
 _POLL = 0.02
-# So long the last lines of a process that has ended may take to be read.
-_DRAIN = 0.1
+# So long may the end of a process take to be seen, and its last lines to be read.
+_DRAIN = 0.5
 # The socket of the guest's commands. Like `PORTS` it is in the current directory: the relative name
 # fits macOS's 104 bytes.
 _SOCKET = "control"
@@ -131,11 +131,18 @@ class System:
         for unit in self.units.values():
             unit.drain()
         self.print("reboot: Power down")
-        os._exit(0)
+        self.quit()
 
     def quit(self) -> NoReturn:
         """End everything and the supervisor at once."""
         processes.kill_all(self.everything)
+        deadline = time.monotonic() + _DRAIN
+        # What is left uncollected would stay a zombie where nothing else collects it, as in a
+        # container.
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(_POLL / 10)
         os._exit(0)
 
     def everything(self) -> set[int]:

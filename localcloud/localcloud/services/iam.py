@@ -233,6 +233,19 @@ def get_predefined(cloud: Cloud, call: Call) -> Json:
     return _predefined(name)
 
 
+@API.method("roles.list")
+def list_predefined(cloud: Cloud, call: Call) -> Json:
+    """List Google's roles, as far as the local cloud knows them."""
+    return _role_page(call, [_predefined(name) for name in sorted(access.predefined_roles())])
+
+
+def _role_page(call: Call, roles: list[Json]) -> Json:
+    """Return a page of roles; their permissions are left out unless the caller asks for them."""
+    if call.arg("view") != "FULL":
+        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
+    return page(call, "roles", roles, size=300)
+
+
 def _role_key(call: Call) -> str:
     return f"projects/{call.project}/roles/{call.params['rolesId']}"
 
@@ -282,12 +295,9 @@ def get_role(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.list", permission="iam.roles.list")
 def list_roles(cloud: Cloud, call: Call) -> Json:
-    """Return the project's roles; their permissions are left out unless the caller asks."""
+    """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    roles = [public(record) for _, record in found if not record.get("deleted")]
-    if call.arg("view") != "FULL":
-        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
-    return page(call, "roles", roles, size=300)
+    return _role_page(call, [public(role) for _, role in found if not role.get("deleted")])
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")
