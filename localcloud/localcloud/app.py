@@ -16,7 +16,7 @@ from localcloud.core import projects
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import Clock, rfc3339
-from localcloud.core.cloud import DEVELOPER, Cloud, Fault, Latency, cloud_started
+from localcloud.core.cloud import DEVELOPER, SETTING, Cloud, Fault, Latency, cloud_started
 from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
 from localcloud.machines.machines import Machines, Network
@@ -161,7 +161,7 @@ class Admin:
             # the end of all of them.
             "processes": machines.processes(),
             "faults": len(cloud.faults.items()),
-            "settings": faults.all_settings(cloud),
+            "settings": dict(cloud.store.items(SETTING)),
             "problems": self._problems(),
         }
 

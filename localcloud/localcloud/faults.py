@@ -187,11 +187,6 @@ def field_problems(
 # Settings: they last until they are taken back, also over a restart of the emulator.
 
 
-def all_settings(cloud: Cloud) -> dict[str, Json]:
-    """Return the settings that are set, by name."""
-    return dict(cloud.store.items(SETTING))
-
-
 def change_setting(cloud: Cloud, name: str, value: Json) -> None:
     """Change the parts of a setting that `value` names.
 

@@ -44,6 +44,11 @@ def fill_disk(full: bool, running: Iterable[int]) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
 
 
+def living() -> set[int]:
+    """Return all processes of this computer, but zombies, which have ended (on Linux)."""
+    return {pid for pid, _ in _parents()}
+
+
 def descendants(ancestor: int) -> set[int]:
     """Return the living processes below `ancestor`."""
     parents, family = _parents(), {ancestor}
