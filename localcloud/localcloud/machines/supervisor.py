@@ -45,7 +45,7 @@ _NOT_RUNNING = 3
 _CLEAN_SIGNALS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE}
 # So many starts within `start_interval` are too many (DefaultStartLimitBurst=).
 _START_BURST = 5
-# What a unit leaves behind has so long to end by itself (DefaultTimeoutStopSec=).
+# What a unit leaves behind is killed after so long (DefaultTimeoutStopSec=).
 _STOP_SECONDS = 90.0
 # The descriptor of the first socket that systemd gives a service (SD_LISTEN_FDS_START).
 _FIRST_SOCKET = 3
