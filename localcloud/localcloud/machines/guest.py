@@ -74,7 +74,7 @@ def _run(key: str, script: str) -> str:
         path.write_text(script, encoding="utf-8")
         path.chmod(0o755)
         process = subprocess.Popen(
-            ["bash", "-c", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ["bash", "-c", '"$0"', str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         assert process.stdout is not None
         for line in process.stdout:

@@ -45,7 +45,7 @@ def fill_disk(full: bool, running: Iterable[int]) -> None:
 
 
 def living() -> set[int]:
-    """Return all processes of this computer, but zombies, which have ended (on Linux)."""
+    """Return all processes of this computer but zombies, which have ended."""
     return {pid for pid, _ in _parents()}
 
 
@@ -98,7 +98,8 @@ def kill_all(find: Callable[[], set[int]], *, seconds: float = 10.0) -> None:
 
 def _parents() -> list[tuple[int, int]]:
     if not _LINUX:
-        return [(int(pid), int(ppid)) for pid, ppid in map(str.split, _ps("-axo", "pid=,ppid="))]
+        rows = map(str.split, _ps("-axo", "pid=,ppid=,stat="))
+        return [(int(pid), int(parent)) for pid, parent, state in rows if state[0] != "Z"]
     found = []
     for folder in _proc():
         with contextlib.suppress(OSError):

@@ -70,8 +70,10 @@ class System:
         self.halting = False
         self.disk_full = False
         self.units: dict[str, Unit] = {}
-        self._codes: dict[int, int] = {}
-        self._changed = threading.Condition()
+        # Held while a unit is loaded and started: then no two have one name, none is started again
+        # while the machine halts, and no child ends before `launched` has named it.
+        self.changed = threading.Condition()
+        self._codes: dict[int, int | None] = {}
         self._serial = os.open(config["serial"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._booted = time.monotonic()
         _thread(self._collect)
@@ -91,7 +93,7 @@ class System:
 
     def load(self, unit: "Unit") -> "Unit":
         """Take a unit in; UnitError while another one has its name."""
-        with self._changed:
+        with self.changed:
             known = self.units.get(unit.name)
             if known is not None and not known.is_unloaded():
                 raise UnitError(
@@ -101,11 +103,17 @@ class System:
             self.units[unit.name] = unit
         return unit
 
+    def launched(self, pid: int) -> None:
+        """Keep the exit code of a new child, as of no other: it may have an adopted one's id."""
+        self._codes[pid] = None
+
     def wait(self, pid: int) -> int:
-        """Wait for the end of a child; its exit code, negative for a signal."""
-        with self._changed:
-            self._changed.wait_for(lambda: pid in self._codes)
-            return self._codes.pop(pid)
+        """Wait for the end of a launched child; its exit code, negative for a signal."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._codes[pid] is not None)
+            code = self._codes.pop(pid)
+        assert code is not None
+        return code
 
     def print(self, text: str) -> None:
         """Print a line on serial port 1, a file that only grows: seconds since the boot, text."""
@@ -114,7 +122,8 @@ class System:
 
     def halt(self, grace: float) -> NoReturn:
         """End everything: politely for `grace` seconds, then by force; then end itself."""
-        self.halting = True
+        with self.changed:
+            self.halting = True
         deadline = time.monotonic() + grace
         script = self._script("shutdown")
         if self.config["shutdown_script"] and grace > 0:
@@ -128,13 +137,15 @@ class System:
             if select.select([sys.stdin], [], [], _POLL)[0]:
                 break
         processes.kill_all(self.everything)
-        for unit in self.units.values():
+        for unit in list(self.units.values()):
             unit.drain()
         self.print("reboot: Power down")
         self.quit()
 
     def quit(self) -> NoReturn:
         """End everything and the supervisor at once."""
+        # Never released: what started now would outlive the machine.
+        self.changed.acquire()
         processes.kill_all(self.everything)
         deadline = time.monotonic() + _DRAIN
         # What is left uncollected would stay a zombie where nothing else collects it, as in a
@@ -163,9 +174,10 @@ class System:
             except ChildProcessError:
                 time.sleep(_POLL)
                 continue
-            with self._changed:
-                self._codes[pid] = os.waitstatus_to_exitcode(status)
-                self._changed.notify_all()
+            with self.changed:
+                if pid in self._codes:
+                    self._codes[pid] = os.waitstatus_to_exitcode(status)
+                    self.changed.notify_all()
 
 
 @dataclass
@@ -223,7 +235,8 @@ class Unit:
 
     def start(self) -> bool:
         """Start the process and follow it in the background; whether it could be started."""
-        launched = self._launch()
+        with self.system.changed:
+            launched = self._launch()
         if launched:
             self._follower = _thread(self._follow)
         return launched
@@ -257,7 +270,7 @@ class Unit:
 
     def _serve(self, listener: socket.socket) -> None:
         # A unit that takes no connection ends again and again; systemd closes its socket then.
-        while select.select([listener], [], []) and self.start():
+        while select.select([listener], [], []) and not self.system.halting and self.start():
             self.join()
 
     def _launch(self) -> bool:
@@ -269,6 +282,8 @@ class Unit:
             return False
         self._invocation = uuid.uuid4().hex
         own = {**self.environment, "INVOCATION_ID": self._invocation}
+        if self._listener is not None:
+            os.dup2(self._listener.fileno(), _FIRST_SOCKET, inheritable=False)
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", self._line()],
@@ -278,36 +293,37 @@ class Unit:
                 cwd=self.system.config["root"],
                 env={**self.system.environment, **own},
                 start_new_session=True,
-                pass_fds=() if self._listener is None else (self._listener.fileno(),),
+                pass_fds=() if self._listener is None else (_FIRST_SOCKET,),
             )
         except OSError as error:
             self._log(f"Failed to execute {self.command[0]}: {error.strerror}")
             self._fail("resources")
             return False
         self.pid, self.state = self._process.pid, "active"
+        self.system.launched(self.pid)
         self._reader = _thread(partial(self._read, self.pid, self._process.stdout))
         return True
 
     def _line(self) -> str:
         """Return the shell line that becomes the command."""
         # The default action of SIGXFSZ would end a process whose write fails.
-        before, after = ["trap '' XFSZ"], ""
+        before = ["trap '' XFSZ"]
         if self.system.disk_full:
             before.append("ulimit -S -f 0")
         if self._listener is not None:
             # As systemd tells a service of its socket: LISTEN_PID is the service's own process.
             before.append("export LISTEN_FDS=1 LISTEN_PID=$$")
-            after = f" {_FIRST_SOCKET}<&{self._listener.fileno()}"
-        return "; ".join([*before, f"exec {shlex.join(self.command)}{after}"])
+        return "; ".join([*before, f"exec {shlex.join(self.command)}"])
 
     def _read(self, pid: int, pipe: IO[bytes] | None) -> None:
         """Print lines as journald forwards them to a console: `identifier[pid]: text`."""
         assert pipe is not None
         name = self.identifier or os.path.basename(self.command[0])
-        for line in iter(partial(pipe.readline, _LONGEST_LINE), b""):
-            if self.console:
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                self.system.print(f"{name}[{pid}]: {text}")
+        with pipe:
+            for line in iter(partial(pipe.readline, _LONGEST_LINE), b""):
+                if self.console:
+                    text = line.decode("utf-8", "replace").rstrip("\r\n")
+                    self.system.print(f"{name}[{pid}]: {text}")
 
     def _follow(self) -> None:
         """Follow the process to its end, and those that are started in its place."""
@@ -326,11 +342,12 @@ class Unit:
                 break
             self.state = "activating"
             time.sleep(self.restart_sec)
-            if self.system.halting:
-                return
-            self._log(f"Scheduled restart job, restart counter is at {restarts}.")
-            if not self._launch():
-                return
+            with self.system.changed:
+                if self.system.halting:
+                    return
+                self._log(f"Scheduled restart job, restart counter is at {restarts}.")
+                if not self._launch():
+                    return
         if clean:
             self.state = "inactive"
         else:
@@ -437,12 +454,14 @@ def _systemd_run(system: System, arguments: list[str], path: str) -> Answer:
     for assignment in parsed.property:
         unit.assign(assignment)
     unit.environment = dict(parsed.setenv)
-    system.load(unit)
-    if parsed.socket_property:
-        unit.listen(parsed.socket_property)
-        return Answer(err=f"Running socket as unit: {unit.name.removesuffix('.service')}.socket\n")
+    with system.changed:
+        system.load(unit)
+        if parsed.socket_property:
+            unit.listen(parsed.socket_property)
+            socket_name = f"{unit.name.removesuffix('.service')}.socket"
+            return Answer(err=f"Running socket as unit: {socket_name}\n")
+        unit.start()
     announced = f"Running as unit: {unit.name}\n"
-    unit.start()
     if not parsed.wait:
         return Answer(err=announced, code=int(unit.state == "failed"))
     unit.join()
@@ -528,7 +547,10 @@ def _control(system: System) -> Callable[[], None]:
 
 def _answer(system: System, client: socket.socket) -> None:
     with client, client.makefile("rb") as sent:
-        request = json.loads(sent.readline())
+        if not (line := sent.readline()):
+            # The caller was killed before it could ask.
+            return
+        request = json.loads(line)
         try:
             answer = _PROGRAMS[request["program"]](system, request["arguments"], request["path"])
         except UnitError as error:
@@ -546,6 +568,8 @@ def main() -> None:
     """Boot with the configuration on standard input, obey the emulator's orders, end."""
     # Then daemons that detach themselves stay below this process, and end with the machine.
     processes.adopt_orphans()
+    # Keeps the number free for sockets: a shell could not move one there from a number above 9.
+    os.dup2(sys.stdin.fileno(), _FIRST_SOCKET, inheritable=False)
     if not (line := sys.stdin.buffer.readline()):
         return
     config = json.loads(line)
@@ -562,6 +586,7 @@ def main() -> None:
         order = json.loads(line)
         if "halt" in order:
             system.halt(order["halt"])
-        system.disk_full = order["full_disk"]
-        processes.fill_disk(system.disk_full, processes.descendants(os.getpid()))
+        with system.changed:
+            system.disk_full = order["full_disk"]
+            processes.fill_disk(system.disk_full, processes.descendants(os.getpid()))
     system.quit()

@@ -94,8 +94,10 @@ def test_unsupported_systemd_options_fail_by_name(guest: Guest) -> None:
 
 
 def test_an_option_of_the_command_itself_is_not_taken_for_one_of_systemd_run(guest: Guest) -> None:
-    text = guest.run(f"systemd-run --wait {CONSOLE} echo --unit=x -p -u")
-    assert re.search(r"echo\[\d+\]: --unit=x -p -u\n", text)
+    text = guest.run(
+        f"""systemd-run --wait {CONSOLE} echo --unit=x -p "it's  \\"so\\"" '$HOME' ';'"""
+    )
+    assert re.search(r"""echo\[\d+\]: --unit=x -p it's  "so" \$HOME ;\n""", text)
 
 
 def test_a_socket_unit_starts_its_service_at_the_first_connection(guest: Guest) -> None:
@@ -104,7 +106,11 @@ def test_a_socket_unit_starts_its_service_at_the_first_connection(guest: Guest) 
         "taken, _ = socket.socket(fileno=3).accept(); taken.sendall(b'hello'); taken.close()"
     )
     run = f'systemd-run --unit=web --socket-property=ListenStream=80 python3 -c "{serve}"'
-    text = guest.run(f"{run}; systemctl is-active web.service; {run}")
+    # So many that the descriptor of the last one has two digits.
+    more = (
+        "for n in 1 2 3 4 5 6 7 8; do systemd-run --socket-property=ListenStream=900$n true; done"
+    )
+    text = guest.run(f"{more}; {run}; systemctl is-active web.service; {run}")
     assert "Running socket as unit: web.socket" in text
     assert "startup-script: inactive" in text
     assert "Unit web.service was already loaded" in text
