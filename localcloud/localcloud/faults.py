@@ -244,7 +244,8 @@ def _whole(value: Any) -> bool:
 
 def _are_types(value: Any) -> bool:
     # `*` stands for all, as the name of a zone, too.
-    return isinstance(value, list) and {*value} <= {"*", *catalog.accelerators()}
+    known = ("*", *catalog.accelerators())
+    return _is_list(value) and all(one in known for one in value)
 
 
 def _is_tpu_quota(metric: str) -> bool:
@@ -257,6 +258,14 @@ def _is_tpu_zone(zone: str) -> bool:
     return zone in ("*", *catalog.zones())
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_whole, value.values()))
+
+
 def _has_keys(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("keys"), list)
 
@@ -267,8 +276,10 @@ _switch = Setting("'on'", "on".__eq__, "true or false", lambda value: isinstance
 # the README says which. Tests put further settings into the store, unchecked.
 _SETTINGS = {
     "ai-zones": _switch,
+    "compute.quota": Setting("'CPUS'", "CPUS".__eq__, "limits by region", _are_limits),
+    "compute.stockout": Setting("'zones'", "zones".__eq__, "a list", _is_list),
     "deny-tpu-nodes": _switch,
-    "grpc": Setting("'deaf'", "deaf".__eq__, "a list", lambda value: isinstance(value, list)),
+    "grpc": Setting("'deaf'", "deaf".__eq__, "a list", _is_list),
     federation.ISSUERS: Setting("an issuer", bool, "an object with `keys`, as in JWKS", _has_keys),
     "quota": Setting("a TPU quota", _is_tpu_quota, _COUNT, _whole),
     "stockout": Setting(

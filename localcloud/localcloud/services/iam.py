@@ -1,8 +1,8 @@
 """The IAM API: service accounts, their policies and tokens, predefined and custom roles.
 
-Accounts have no keys, and a deleted one is gone. A deleted role can be brought back, as Google's
-provider does when it creates one of the same ID; here at any time, on Google for 7 days
-(docs.cloud.google.com/iam/docs/creating-custom-roles).
+Accounts have no keys, and a deleted one is gone. A deleted role can be brought back for 7 days, as
+Google's provider does when it creates one of the same ID. Then it is gone, and its ID is free after
+30 more (docs.cloud.google.com/iam/docs/creating-custom-roles).
 """
 
 import base64
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from localcloud.core import access, projects
 from localcloud.core.access import ACCOUNT
 from localcloud.core.body import plain
-from localcloud.core.call import Call, Json, Principal, camel, page
+from localcloud.core.call import Call, Json, Principal, camel, cut, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
@@ -31,6 +31,9 @@ _LONGEST_NAME = 100
 _LONGEST_TOKEN = 3600.0
 _SECONDS = re.compile(r"\d+(\.\d+)?s")
 _ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
+_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
+_DAY = 24 * 3600.0
+_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
 _ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
@@ -246,13 +249,42 @@ def _role_page(call: Call, roles: list[Json]) -> Json:
     return page(call, "roles", roles, size=300)
 
 
+@API.method("permissions.queryTestablePermissions")
+def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
+    """List the permissions that a resource, here a project, can be tested for.
+
+    `gcloud iam roles create --file` asks. It pages by the body, unlike other lists.
+    """
+    resource = call.body.get("fullResourceName", "")
+    project = resource.removeprefix(_PROJECTS)
+    if project == resource or projects.find(cloud, project) is None:
+        raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
+    names = filter(access.is_testable, sorted(access.known_permissions()))
+    items = [{"name": name, "stage": "GA"} for name in names]
+    size = min(call.body.get("pageSize") or 100, 1000)
+    return cut("permissions", items, call.body.get("pageToken", ""), size)
+
+
 def _role_key(call: Call) -> str:
     return f"projects/{call.project}/roles/{call.params['rolesId']}"
 
 
 def _load_role(cloud: Cloud, call: Call) -> Record:
     missing = ApiError(404, f"The role named {_role_key(call)} was not found.")
-    return cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
+    record = cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
+    if _deleted_for(cloud, record) >= _RESTORABLE:
+        raise missing
+    return record
+
+
+def _deleted_for(cloud: Cloud, record: Record) -> float:
+    """Return the seconds since a role was deleted, 0 for one that is not.
+
+    Nothing removes its record: it tells how long the ID stays taken.
+    """
+    now = cloud.clock.now()
+    since: float = record.get("_deleted", now)
+    return now - since
 
 
 def _require_free(cloud: Cloud, name: str) -> None:
@@ -264,10 +296,15 @@ def _require_free(cloud: Cloud, name: str) -> None:
     if not record.get("deleted"):
         project = name.partition("/roles/")[0]
         raise ApiError(409, f"A role named {short} in {project} already exists.")
-    raise failed_precondition(
-        f"You can't create a role with role_id ({short}) where there is an existing role with "
-        "that role_id in a deleted state."
-    )
+    age = _deleted_for(cloud, record)
+    if age < _RESTORABLE:
+        raise failed_precondition(
+            f"You can't create a role with role_id ({short}) where there is an existing role with "
+            "that role_id in a deleted state."
+        )
+    if age < _RESERVED:
+        message = f"You can't create a role_id ({short}) which has been marked for deletion."
+        raise failed_precondition(message)
 
 
 @API.method("projects.roles.create", permission="iam.roles.create")
@@ -324,15 +361,16 @@ def delete_role(cloud: Cloud, call: Call) -> Json:
     "Existing bindings to the custom role are not changed, but they have no effect" (the discovery
     document).
     """
-    return _put_role(cloud, call, _load_role(cloud, call) | {"deleted": True})
+    gone = {"deleted": True, "_deleted": cloud.clock.now()}
+    return _put_role(cloud, call, _load_role(cloud, call) | gone)
 
 
 @API.method("projects.roles.undelete", permission="iam.roles.undelete")
 def undelete_role(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted role back."""
     record = _load_role(cloud, call)
-    record.pop("deleted", None)
-    return _put_role(cloud, call, record)
+    kept = {field: record[field] for field in record if field not in ("deleted", "_deleted")}
+    return _put_role(cloud, call, kept)
 
 
 def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:

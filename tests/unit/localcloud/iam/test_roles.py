@@ -4,13 +4,17 @@ from fnmatch import fnmatchcase
 
 import pytest
 
+from infra.deployer import _catalog
+from localcloud.app import LocalCloud
 from localcloud.core import access, projects
+from localcloud.core.clock import VirtualClock
 from localcloud.services import all_apis
 from localcloud.testing import Client
 
 PROJECT = projects.DEFAULT_PROJECT
 ROLES = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"
 POLICY = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+DAY = 24 * 3600.0
 MEMBER = "user:operator@example.com"
 
 
@@ -52,17 +56,31 @@ def test_a_custom_role_grants_what_it_includes_until_it_is_deleted(api: Client) 
     operator.get(nodes, status=403)
 
 
-def test_a_deleted_role_keeps_its_id_until_it_comes_back(api: Client) -> None:
+def test_a_deleted_role_comes_back_within_seven_days_and_keeps_its_id_for_thirty_more(
+    local_cloud: LocalCloud, api: Client, clock: VirtualClock
+) -> None:
+    def refused() -> str:
+        answer = api.post(ROLES, {"roleId": "look", "role": {}}, status=400)["error"]
+        assert answer["status"] == "FAILED_PRECONDITION"
+        return str(answer["message"])
+
     api.post(ROLES, {"roleId": "look", "role": {"title": "Look"}})
     assert api.delete(f"{ROLES}/look")["deleted"]
-    refused = api.post(ROLES, {"roleId": "look", "role": {}}, status=400)["error"]
-    assert refused["status"] == "FAILED_PRECONDITION"
-    assert "existing role with that role_id in a deleted state" in refused["message"]
+    assert "existing role with that role_id in a deleted state" in refused()
+    clock.advance(6 * DAY)
     assert api.get(f"{ROLES}/look")["deleted"]
     assert api.get(ROLES) == {}
     api.patch(f"{ROLES}/look", {"title": "1"}, status=400)
     assert "deleted" not in api.post(f"{ROLES}/look:undelete", {})
     assert api.get(ROLES)["roles"]
+    api.delete(f"{ROLES}/look")
+    clock.advance(7 * DAY)
+    api.get(f"{ROLES}/look", status=404)
+    api.post(f"{ROLES}/look:undelete", {}, status=404)
+    api = Client(local_cloud)
+    assert refused() == "You can't create a role_id (look) which has been marked for deletion."
+    clock.advance(30 * DAY)
+    assert Client(local_cloud).post(ROLES, {"roleId": "look", "role": {}})["name"].endswith("/look")
 
 
 def test_a_custom_role_with_an_unknown_permission_is_refused(api: Client) -> None:
@@ -75,6 +93,28 @@ def test_a_custom_role_with_an_unknown_permission_is_refused(api: Client) -> Non
     error = api.patch(f"{ROLES}/right", wrong, status=400)["error"]
     assert error["message"] == "Permission tpu.nodes.paint is not valid."
     api.post(ROLES, {"roleId": "a b", "role": {}}, status=400)
+
+
+def test_permissions_that_a_role_in_a_project_can_have_are_listed(api: Client) -> None:
+    url = "iam.googleapis.com/v1/permissions:queryTestablePermissions"
+    project = f"//cloudresourcemanager.googleapis.com/projects/{PROJECT}"
+    names: set[str] = set()
+    token = ""
+    while True:
+        body = {"fullResourceName": project, "pageSize": 100, "pageToken": token}
+        answer = api.post(url, {key: value for key, value in body.items() if value})
+        names |= {each["name"] for each in answer["permissions"]}
+        if not (token := answer.get("nextPageToken", "")):
+            break
+    wanted = {
+        name
+        for by_kind in _catalog()["groups"].values()
+        for kind in by_kind.values()
+        for name in kind
+    }
+    assert wanted <= names
+    assert not [name for name in names if name.startswith("billing.")]
+    api.post(url, {"fullResourceName": "//x/y"}, status=400)
 
 
 def test_a_stale_etag_of_a_role_is_a_conflict(api: Client) -> None:

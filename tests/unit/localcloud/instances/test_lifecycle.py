@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.org_policy import ORG_POLICY
@@ -168,7 +169,7 @@ def test_a_protected_instance_is_not_deleted(instances: Instances) -> None:
 def test_a_stock_out_fails_the_operation_and_leaves_nothing(
     instances: Instances, local_cloud: LocalCloud, api: Client
 ) -> None:
-    local_cloud.cloud.store.put("setting", "compute.stockout", {"zones": ["us-central1-b"]})
+    faults.change_setting(local_cloud.cloud, "compute.stockout", {"zones": ["us-central1-b"]})
     operation = instances.insert()
     (error,) = operation["error"]["errors"]
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -234,7 +235,7 @@ def test_a_cpu_quota_counts_the_instances_that_run(
     instances: Instances, local_cloud: LocalCloud
 ) -> None:
     quota = {"CPUS": {"us-central1": 3}}
-    local_cloud.cloud.store.put("setting", "compute.quota", quota)
+    faults.change_setting(local_cloud.cloud, "compute.quota", quota)
     assert "error" not in instances.insert()
     operation = instances.insert("other")
     (error,) = operation["error"]["errors"]
