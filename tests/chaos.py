@@ -553,8 +553,9 @@ def _error(status: int) -> Draw:
 
 
 def _slow(chance: random.Random) -> Event:
-    seconds, count = round(chance.uniform(0.1, 1.5), 2), chance.randint(1, 8)
-    return {"slow": {"method": chance.choice(_CALLS), "seconds": seconds, "count": count}}
+    delay, count = round(chance.uniform(0.1, 1.5), 2), chance.randint(1, 8)
+    held_back = {"method": chance.choice(_CALLS), "status": 0, "delay": delay, "count": count}
+    return {"error": held_back}
 
 
 def _tpu_error(chance: random.Random) -> Event:

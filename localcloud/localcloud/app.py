@@ -9,7 +9,6 @@ import hmac
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 from localcloud import faults
@@ -17,7 +16,7 @@ from localcloud.core import projects
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import Clock, rfc3339
-from localcloud.core.cloud import DEVELOPER, Cloud, Fault, Latency, cloud_started
+from localcloud.core.cloud import DEVELOPER, SETTING, Cloud, Fault, Latency, cloud_started
 from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
 from localcloud.machines.machines import Machines, Network
@@ -105,7 +104,6 @@ class Admin:
             ("DELETE", "permissions"): lambda sent: self._forget_permissions(),
             ("POST", "break"): lambda sent: faults.put(cloud, sent["what"], sent),
             ("POST", "objects"): lambda sent: {"objects": faults.objects(cloud, sent["name"])},
-            ("POST", "preempt"): self._preempt,
             ("POST", "forward"): self._forward,
             ("POST", "reach"): lambda sent: reach.answer(
                 cloud, sent["source"], sent["destination"]
@@ -163,7 +161,7 @@ class Admin:
             # the end of all of them.
             "processes": machines.processes(),
             "faults": len(cloud.faults.items()),
-            "settings": faults.all_settings(cloud),
+            "settings": dict(cloud.store.items(SETTING)),
             "problems": self._problems(),
         }
 
@@ -181,13 +179,9 @@ class Admin:
         return {"machine": key, "contents": text, "next": end}
 
     def _add_fault(self, sent: Json) -> Json:
-        known = {field.name for field in fields(Fault)}
-        if unknown := sorted(set(sent) - known):
-            raise invalid(f"a fault has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-        fault = Fault(**sent)
-        if problems := fault.problems():
+        if problems := faults.fault_problems(sent):
             raise invalid("; ".join(problems))
-        return {"id": self._cloud.faults.add(fault)}
+        return {"id": self._cloud.faults.add(Fault(**sent))}
 
     def _permissions(self) -> Json:
         with self._cloud.store.locked():
@@ -197,14 +191,6 @@ class Admin:
         # Calls note permissions at the same time, and others read them.
         with self._cloud.store.locked():
             self._cloud.asked.clear()
-
-    def _preempt(self, sent: Json) -> None:
-        delay, clock = float(sent.get("after", 0)), self._cloud.clock
-        for action in faults.preemptions(self._cloud, sent["name"]):
-            if delay:
-                clock.at(clock.now() + delay, action)
-            else:
-                action()
 
     def _forward(self, sent: Json) -> Json:
         seconds = float(sent["seconds"])

@@ -303,15 +303,6 @@ def add(home: Path, **fault: Any) -> None:
 
 @faults.command()
 @home_option
-@click.argument("name")
-@click.option("--after", type=float, default=0.0, help="Seconds from now.")
-def preempt(home: Path, name: str, after: float) -> None:
-    """Take the TPU or spot VM called NAME away."""
-    ask(home, "POST", "preempt", {"name": name, "after": after})
-
-
-@faults.command()
-@home_option
 @click.argument("zone")
 @click.argument("types", nargs=-1, required=True)
 def stockout(home: Path, zone: str, types: tuple[str, ...]) -> None:
@@ -360,6 +351,7 @@ def _breaks(what: str, text: str, *parameters: Any) -> None:
 
 
 _off = click.option("--off", is_flag=True, help="Lift it.")
+_breaks("preempt", "Take the TPU or spot VM called NAME away.")
 _breaks("dead", "Let the TPU called NAME be dead while the API says READY.")
 _breaks("hang", "Let the VM or TPU called NAME stand still.", _off)
 _breaks("full-disk", "Let processes on the VM called NAME write no file.", _off)

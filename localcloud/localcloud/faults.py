@@ -6,38 +6,25 @@ and read by the modules that they concern.
 """
 
 import contextlib
-import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from localcloud.core.call import TOKENS, Json
-from localcloud.core.cloud import SETTING, Cloud
+from localcloud.core.cloud import SETTING, Cloud, Fault
 from localcloud.core.errors import ApiError, invalid
+from localcloud.machines import processes
 from localcloud.services import aiplatform, federation
-from localcloud.services.compute import catalog as compute_catalog
 from localcloud.services.compute import instances
 from localcloud.services.storage import records, versions
 from localcloud.services.tpu import catalog, hosts, nodes
 from localcloud.services.tpu.api import NODE
 
 _HOSTS = "/hosts/"
-Check = Callable[[Json], "list[str]"]
-
-
-def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
-    """Return what takes TPUs and running VMs of that name away, TPUs before VMs.
-
-    Raises ApiError: 400 when it is off, 404 when nothing is called so.
-    """
-    tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
-    if tpus:
-        return [partial(nodes.preempt, cloud, key) for key in tpus]
-    vms = [key for key in _running(cloud, name) if _HOSTS not in key]
-    return [partial(instances.preempt, cloud, key) for key in vms]
 
 
 def put(cloud: Cloud, what: str, sent: Json) -> None:
@@ -48,8 +35,14 @@ def put(cloud: Cloud, what: str, sent: Json) -> None:
 
 
 def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
-    for action in preemptions(cloud, name):
-        action()
+    """Take TPUs away, or running VMs where no TPU has that name."""
+    tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
+    for key in tpus:
+        nodes.preempt(cloud, key)
+    vms = [] if tpus else _running(cloud, name)
+    for key in vms:
+        if _HOSTS not in key:
+            instances.preempt(cloud, key)
 
 
 def _die(cloud: Cloud, name: str, sent: Json) -> None:
@@ -64,7 +57,7 @@ def _hang(cloud: Cloud, name: str, sent: Json) -> None:
     A client's connection is taken and never answered.
     """
     for key in _running(cloud, name):
-        _signal(cloud.machines.guests(key), signal.SIGSTOP if sent["on"] else signal.SIGCONT)
+        processes.send(cloud.machines.guests(key), signal.SIGSTOP if sent["on"] else signal.SIGCONT)
 
 
 def _kill(cloud: Cloud, name: str, sent: Json) -> None:
@@ -73,7 +66,7 @@ def _kill(cloud: Cloud, name: str, sent: Json) -> None:
     found = [pid for key in keys for pid in cloud.machines.guests(key) if _runs(pid, pattern)]
     if not found:
         raise invalid(f"no process of {name} has a command line with {pattern!r}")
-    _signal(found, signal.SIGKILL)
+    processes.send(found, signal.SIGKILL)
 
 
 def _fill_disk(cloud: Cloud, name: str, sent: Json) -> None:
@@ -84,7 +77,9 @@ def _fill_disk(cloud: Cloud, name: str, sent: Json) -> None:
 
 def _expire_tokens(cloud: Cloud, name: str, sent: Json) -> None:
     """Let all tokens be expired that machines have got by now; new ones are good."""
-    change_setting(cloud, TOKENS, dict.fromkeys(_running(cloud, name), cloud.clock.now()))
+    expired = dict.fromkeys(_running(cloud, name), cloud.clock.now())
+    with cloud.store.locked():
+        cloud.store.put(SETTING, TOKENS, cloud.setting(TOKENS) | expired)
 
 
 def objects(cloud: Cloud, pattern: str) -> list[str]:
@@ -162,19 +157,34 @@ def _runs(pid: int, pattern: str) -> bool:
     return False
 
 
-def _signal(pids: list[int], number: int) -> None:
-    # Each by its own id: units are sessions of their own, so that no group has them all.
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+# Calls that fail: a fault as people send it, checked before it is in force.
+
+_FAULT: dict[str, type] = {name: type(value) for name, value in asdict(Fault("")).items()}
+
+
+def fault_problems(sent: Any) -> list[str]:
+    """Return all that is wrong with a fault of calls."""
+    return field_problems(sent, _FAULT, {"method"}) or Fault(**sent).problems()
+
+
+def field_problems(
+    sent: Any, wanted: Mapping[str, type], least: Collection[str] | None = None
+) -> list[str]:
+    """Return what is wrong with a mapping's names and types; `least` (all) must be there."""
+    least = wanted.keys() if least is None else {*least}
+    if not isinstance(sent, dict):
+        return [f"expected {', '.join(sorted(least))}, not {sent!r}"]
+    found = [f"unknown {name!r}, known: {', '.join(wanted)}" for name in sent.keys() - wanted]
+    found += [f"{name} is missing" for name in least - sent.keys()]
+    for name in sent.keys() & wanted:
+        # A bool is an int to isinstance, but not here.
+        good = (float, int) if wanted[name] is float else (wanted[name],)
+        if type(sent[name]) not in good:
+            found.append(f"{name}: {sent[name]!r} is not of type {wanted[name].__name__}")
+    return sorted(found)
 
 
 # Settings: they last until they are taken back, also over a restart of the emulator.
-
-
-def all_settings(cloud: Cloud) -> dict[str, Json]:
-    """Return the settings that are set, by name."""
-    return dict(cloud.store.items(SETTING))
 
 
 def change_setting(cloud: Cloud, name: str, value: Json) -> None:
@@ -182,8 +192,8 @@ def change_setting(cloud: Cloud, name: str, value: Json) -> None:
 
     Raises ApiError: 400 naming all that is wrong with the name or value.
     """
-    if name not in _CHECKS:
-        raise invalid(f"unknown setting {name}; there are {', '.join(sorted(_CHECKS))}")
+    if name not in _SETTINGS:
+        raise invalid(f"unknown setting {name}; there are {', '.join(_SETTINGS)}")
     if found := setting_problems(name, value):
         raise invalid(f"setting {name}: " + "; ".join(found))
     with cloud.store.locked():
@@ -192,7 +202,13 @@ def change_setting(cloud: Cloud, name: str, value: Json) -> None:
 
 def setting_problems(name: str, value: Json) -> list[str]:
     """Return all that is wrong with the value of a setting."""
-    return _CHECKS[name](value)
+    setting, wrong = _SETTINGS[name], []
+    for part, one in value.items():
+        if not setting.is_part(part):
+            wrong.append(f"{part!r} is not {setting.part}")
+        if not setting.is_value(one):
+            wrong.append(f"{part}: {one!r} is not {setting.value}")
+    return wrong
 
 
 def forget_setting(cloud: Cloud, name: str, part: str) -> None:
@@ -212,91 +228,63 @@ def clear(cloud: Cloud) -> None:
         cloud.store.delete(SETTING, name)
 
 
-def _types_by_zone(value: Json) -> list[str]:
-    # `*` stands for all zones as a name, and for all types in a list.
-    problems = []
-    zones, accelerators = catalog.zones(), catalog.accelerators()
-    for zone, types in value.items():
-        if zone not in ("*", *zones):
-            problems.append(f"{zone!r} is not a zone with TPUs ({', '.join(zones)})")
-        if not isinstance(types, list):
-            problems.append(f"the value of {zone} must be a list of accelerator types, or ['*']")
-            continue
-        unknown = [name for name in types if name != "*" and name not in accelerators]
-        problems += [f"{name!r} is not an accelerator type" for name in unknown]
-    return problems
+@dataclass(frozen=True)
+class Setting:
+    """What a setting may be: each of its parts is one of `part`, each value one of `value`."""
+
+    part: str
+    is_part: Callable[[str], bool]
+    value: str
+    is_value: Callable[[Any], bool]
 
 
-def _limits(value: Json) -> list[str]:
-    accelerators, spot = catalog.accelerators().values(), (False, True)
-    known = {each.metric(preemptible=preemptible) for each in accelerators for preemptible in spot}
-    known |= aiplatform.quota_metrics()
-    listed = ", ".join(sorted(known))
-    wrong = [
-        f"{each!r} is not a TPU quota, those are {listed}" for each in value if each not in known
-    ]
-    return wrong + _whole(value)
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
-def _whole(value: Json) -> list[str]:
-    return [
-        f"{name} must be a whole number that is not negative, not {limit!r}"
-        for name, limit in value.items()
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
-    ]
+def _are_types(value: Any) -> bool:
+    # `*` stands for all, as the name of a zone, too.
+    known = ("*", *catalog.accelerators())
+    return _is_list(value) and all(one in known for one in value)
 
 
-def _only(*names: str, check: Check = lambda value: []) -> Check:
-    """Return a check of the parts' names, and of their values by `check`."""
-
-    def checked(value: Json) -> list[str]:
-        known = ", ".join(names)
-        unknown = value.keys() - {*names}
-        return [f"unknown {name!r}, known: {known}" for name in unknown] + check(value)
-
-    return checked
+def _is_tpu_quota(metric: str) -> bool:
+    tpus = catalog.accelerators().values()
+    known = {one.metric(preemptible=spot) for one in tpus for spot in (False, True)}
+    return metric in known | aiplatform.quota_metrics()
 
 
-def _on(value: Json) -> list[str]:
-    on = value.get("on", False)
-    return [] if isinstance(on, bool) else [f"on must be true or false, not {on!r}"]
+def _is_tpu_zone(zone: str) -> bool:
+    return zone in ("*", *catalog.zones())
 
 
-def _zones(value: Json) -> list[str]:
-    known = ("*", *compute_catalog.zones())
-    return [f"{zone!r} is not a zone" for zone in value.get("zones", []) if zone not in known]
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
-def _moments(value: Json) -> list[str]:
-    return [
-        f"the moment of {machine} must be seconds since the epoch, not {moment!r}"
-        for machine, moment in value.items()
-        if isinstance(moment, bool) or not isinstance(moment, (int, float))
-    ]
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_whole, value.values()))
 
 
-def _issuers(value: Json) -> list[str]:
-    return [
-        f"the value of {issuer} must be a JSON Web Key Set, an object with `keys`"
-        for issuer, keys in value.items()
-        if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list)
-    ]
+def _has_keys(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("keys"), list)
 
 
-_switch = _only("on", check=_on)
-# By name: what is wrong with a value. Settings about which reports disagree, or that no source
-# shows, are switches, so that a test can run either way; the README says which.
-_CHECKS: dict[str, Check] = {
+_COUNT = "a whole number that is not negative"
+_switch = Setting("'on'", "on".__eq__, "true or false", lambda value: isinstance(value, bool))
+# What reports disagree about, or no source shows, is a switch, so that a test can run either way;
+# the README says which. Tests put further settings into the store, unchecked.
+_SETTINGS = {
     "ai-zones": _switch,
-    "compute.stockout": _only("zones", check=_zones),
+    "compute.quota": Setting("'CPUS'", "CPUS".__eq__, "limits by region", _are_limits),
+    "compute.stockout": Setting("'zones'", "zones".__eq__, "a list", _is_list),
     "deny-tpu-nodes": _switch,
-    "grace": _only("stop", "preempt", check=_whole),
-    "grpc": _only("deaf"),
-    federation.ISSUERS: _issuers,
-    "quota": _limits,
-    "reservations": _types_by_zone,
-    "stockout": _types_by_zone,
-    TOKENS: _moments,
-    "tpu-hosts": _only("limit", check=_whole),
+    "grpc": Setting("'deaf'", "deaf".__eq__, "a list", _is_list),
+    federation.ISSUERS: Setting("an issuer", bool, "an object with `keys`, as in JWKS", _has_keys),
+    "quota": Setting("a TPU quota", _is_tpu_quota, _COUNT, _whole),
+    "stockout": Setting(
+        "a zone with TPUs", _is_tpu_zone, "a list of accelerator types, or ['*']", _are_types
+    ),
+    "tpu-hosts": Setting("'limit'", "limit".__eq__, _COUNT, _whole),
     "vertex-quota-project": _switch,
 }

@@ -22,6 +22,7 @@ from typing import IO, Any
 import click
 
 from localcloud.core import cloud as core
+from localcloud.machines import processes
 from localcloud.server import proxy
 
 _START_SECONDS = 60.0
@@ -290,26 +291,24 @@ def _stop(home: Path) -> None:
         print("the local cloud is not running")
         return
     # Asked before it goes: afterwards nothing knows the machines' processes.
-    processes = {pid}
+    pids = {pid}
     if running(home):
-        processes |= {*ask(home, "GET", "status")["processes"]}
+        pids |= {*ask(home, "GET", "status")["processes"]}
     os.kill(pid, signal.SIGTERM)
-    if not _ended(processes, _STOP_SECONDS):
+    if _left(pids, _STOP_SECONDS):
         # It hangs; killing it ends its machines too.
         os.kill(pid, signal.SIGKILL)
-        if not _ended(processes, _KILL_SECONDS):
-            left = ", ".join(str(pid) for pid in sorted(processes) if _alive(pid))
-            raise CommandError(f"these processes do not end: {left}")
+        if left := _left(pids, _KILL_SECONDS):
+            raise CommandError(f"these processes do not end: {', '.join(map(str, sorted(left)))}")
     print("the local cloud is stopped")
 
 
-def _ended(processes: set[int], seconds: float) -> bool:
+def _left(pids: set[int], seconds: float) -> set[int]:
+    """Wait for processes to end, at most so long, and return those that have not."""
     deadline = time.monotonic() + seconds
-    while any(map(_alive, processes)):
-        if time.monotonic() > deadline:
-            return False
+    while (left := pids & processes.living()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return True
+    return left
 
 
 @click.command()
@@ -329,23 +328,6 @@ def reset(home: Path) -> None:
 
 
 COMMANDS = (start, status, stop, reset)
-
-
-def _alive(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError):
-        # A zombie has ended, though its exit code was not collected yet.
-        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    # Without /proc, as on macOS, it is alive because the signal found it.
-    return not Path("/proc/self").exists()
 
 
 # The lock is the kernel's: it goes with the process, however that ends, so that it says who runs.

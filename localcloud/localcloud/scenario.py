@@ -1,11 +1,9 @@
 """Scenario files: what goes wrong when. Read, check all of it, then play it event by event."""
 
 import contextlib
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +11,8 @@ from typing import Any, TypeVar
 import yaml
 
 from localcloud import faults
-from localcloud.core.cloud import Fault
 from localcloud.lifecycle import CommandError
 
-# A week: a longer time is a mistake in the unit.
-LATEST = 7 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # As in Compose files: such keys are for other programs that read the file.
 _OTHERS = "x-"
@@ -118,7 +113,7 @@ def _problems(raw: Any) -> list[str]:
         wrong.append(f"expected one fault, found {', '.join(kinds) or 'none'}")
     for name in kinds:
         if name not in KINDS:
-            wrong.append(_unknown_kind(name))
+            wrong.append(f"unknown fault {name!r}. Known: {', '.join(KINDS)}")
             continue
         wrong += [f"{name}: {problem}" for problem in KINDS[name].check(raw[name])]
         if "for" in raw and not KINDS[name].lasts:
@@ -126,14 +121,12 @@ def _problems(raw: Any) -> list[str]:
     return wrong
 
 
-def _time(value: Any, *, zero: bool) -> list[str]:
+def _time(value: Any, *, zero: bool = False) -> list[str]:
     try:
-        number = _seconds(value)
+        good = _seconds(value) > 0 or zero
     except ValueError:
         return [f"{value!r} is not a time; write seconds, or 90s, 5m, 2h"]
-    if number < 0 or (number == 0 and not zero):
-        return [f"{value!r} is not {'0 or more' if zero else 'above 0'}"]
-    return [f"{value!r} is later than a week"] if number > LATEST else []
+    return [] if good else [f"{value!r} is not above 0"]
 
 
 def _check_when(when: Any) -> list[str]:
@@ -159,16 +152,10 @@ def _seconds(value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
-    match = re.fullmatch(r"(-?[\d.]+)\s*([smh]?)", str(value))
-    if match is None or not math.isfinite(number := float(match[1])):
+    match = re.fullmatch(r"([\d.]+)\s*([smh]?)", str(value))
+    if match is None:
         raise ValueError
-    return number * _UNITS[match[2]]
-
-
-def _unknown_kind(name: str) -> str:
-    near = get_close_matches(name, KINDS, 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"unknown fault {name!r}{hint}. Known: {', '.join(KINDS)}"
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)
@@ -190,11 +177,6 @@ def _check_text(value: Any) -> list[str]:
     return [] if isinstance(value, str) and value else [f"expected a name, not {value!r}"]
 
 
-def _check_seconds(value: Any) -> list[str]:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return [] if good else [f"expected seconds above 0, not {value!r}"]
-
-
 def _nothing() -> None:
     """Do nothing: what happens at once can't be taken back."""
 
@@ -212,46 +194,13 @@ def _breaks(what: str, *, lasts: bool = False) -> Kind:
     return Kind(_check_text, put, lasts)
 
 
-def _fields(value: Any, wanted: Mapping[str, type], least: set[str]) -> list[str]:
-    """Return what is wrong with a mapping's names and types."""
-    if not isinstance(value, dict):
-        return [f"expected {', '.join(sorted(least))}, not {value!r}"]
-    found = [f"unknown {name!r}, known: {', '.join(wanted)}" for name in value.keys() - wanted]
-    found += [f"{name} is missing" for name in sorted(least - value.keys())]
-    for name in sorted(value.keys() & wanted):
-        # A bool is an int to isinstance, but not here.
-        good = (float, int) if wanted[name] is float else (wanted[name],)
-        if type(value[name]) not in good:
-            found.append(f"{name}: {value[name]!r} is not of type {wanted[name].__name__}")
-    return sorted(found)
-
-
-_FAULT: dict[str, type] = {name: type(value) for name, value in asdict(Fault("")).items()}
-
-
-def _check_error(value: Any) -> list[str]:
-    found = _fields(value, _FAULT, {"method"})
-    return found or Fault(**value).problems()
-
-
-def _check_slow(value: Any) -> list[str]:
-    known = {name: kind for name, kind in _FAULT.items() if name != "carried_out"}
-    found = _fields(value, {**known, "seconds": float}, {"method", "seconds"})
-    return found or _check_seconds(value["seconds"])
-
-
 def _put_error(ask: Ask, value: Any) -> Lift:
     key = ask("POST", "faults", value)["id"]
     return lambda: ask("DELETE", "fault", {"id": key})
 
 
-def _put_slow(ask: Ask, value: Any) -> Lift:
-    rest = {name: part for name, part in value.items() if name != "seconds"}
-    return _put_error(ask, {**rest, "status": 0, "delay": value["seconds"]})
-
-
 def _check_kill(value: Any) -> list[str]:
-    found = _fields(value, {"machine": str, "process": str}, {"machine", "process"})
+    found = faults.field_problems(value, {"machine": str, "process": str})
     return found or _check_pattern("process", value["process"])
 
 
@@ -261,7 +210,7 @@ def _put_kill(ask: Ask, value: Any) -> Lift:
 
 
 def _put_clock(ask: Ask, value: Any) -> Lift:
-    ask("POST", "forward", {"seconds": value})
+    ask("POST", "forward", {"seconds": _seconds(value)})
     return _nothing
 
 
@@ -269,7 +218,7 @@ def _setting(name: str, key: str, part: str, kind: type) -> Kind:
     """Return the fault that sets one part of a setting, and takes it back in the end."""
 
     def check(value: Any) -> list[str]:
-        found = _fields(value, {key: str, part: kind}, {key, part})
+        found = faults.field_problems(value, {key: str, part: kind})
         return found or faults.setting_problems(name, {value[key]: value[part]})
 
     def put(ask: Ask, value: Any) -> Lift:
@@ -285,12 +234,11 @@ KINDS = {
     "hang": _breaks("hang", lasts=True),
     "kill": Kind(_check_kill, _put_kill),
     "full-disk": _breaks("full-disk", lasts=True),
-    "error": Kind(_check_error, _put_error, lasts=True),
-    "slow": Kind(_check_slow, _put_slow, lasts=True),
+    "error": Kind(faults.fault_problems, _put_error, lasts=True),
     "stockout": _setting("stockout", "zone", "types", list),
     "quota": _setting("quota", "metric", "limit", int),
     "expire-tokens": _breaks("expire-tokens"),
-    "clock": Kind(_check_seconds, _put_clock),
+    "clock": Kind(_time, _put_clock),
     "delete-objects": _breaks("delete-objects"),
 }
 

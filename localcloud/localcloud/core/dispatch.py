@@ -93,8 +93,7 @@ class Dispatcher:
         # Google's order, as its answers show: who calls, is the API enabled, may the token, may the
         # member; only then whether the request is well-formed.
         method = found.method
-        # A tokeninfo call carries the token that it asks about, which is not the caller's own.
-        caller = ANONYMOUS if method.name == "tokeninfo" else self.caller(request)
+        caller = self.caller(request)
         if caller is ANONYMOUS and method.scopes and _unchecked(route):
             raise calls.unauthenticated(calls.MISSING)
         params = projects.canonical(self._cloud, found.params)

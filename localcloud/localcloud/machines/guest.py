@@ -9,11 +9,8 @@ import os
 import socket
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
-_TOKEN = "service-accounts/default/token"
 _SUCCESS = "exit status 0"
-_STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=media"
 
 
 def command(program: str, arguments: list[str]) -> int:
@@ -26,7 +23,6 @@ def command(program: str, arguments: list[str]) -> int:
         "program": program,
         "arguments": arguments,
         "path": os.environ.get("PATH", ""),
-        "cwd": os.getcwd(),
     }
     # The relative name keeps the socket's address short enough for every system.
     os.chdir(os.path.join(os.environ["LOCALCLOUD_MACHINE"], "run"))
@@ -46,29 +42,23 @@ def command(program: str, arguments: list[str]) -> int:
 
 
 def run_scripts(arguments: list[str]) -> int:
-    """Run the metadata's scripts of one kind, `startup` or `shutdown`, one after the other.
+    """Run the metadata's script of one kind, `startup` or `shutdown`.
 
     It prints what Google's guest agent prints, so that the serial port reads the same.
     """
     kind = arguments[0]
+    key = f"{kind}-script"
     _say(f"Starting {kind} scripts (version local).")
-    found = 0
-    for key in (f"{kind}-script", f"{kind}-script-url"):
-        value = _metadata(f"attributes/{key}")
-        if value is None or not value.strip():
-            continue
-        found += 1
+    if (_metadata(f"attributes/{key}-url") or "").strip():
+        _say(f"{key}-url: a local machine fetches no scripts")
+    script = _metadata(f"attributes/{key}") or ""
+    if script.strip():
         _say(f"Found {key} in metadata.")
-        try:
-            script = _download(value.strip()) if key.endswith("-url") else value
-        except (OSError, ValueError) as error:
-            _say(f"{key}: cannot download {value.strip()}: {error}")
-            continue
         ended = _run(key, script)
         # As the guest agent's google_metadata_script_runner/main.go words it.
         failed = f'Script "{key}" failed with error: {ended}'
         _say(f"{key} {ended}" if ended == _SUCCESS else failed)
-    if not found:
+    else:
         _say(f"No {kind} scripts to run.")
     _say(f"Finished running {kind} scripts.")
     return 0
@@ -84,7 +74,7 @@ def _run(key: str, script: str) -> str:
         path.write_text(script, encoding="utf-8")
         path.chmod(0o755)
         process = subprocess.Popen(
-            ["bash", "-c", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ["bash", "-c", '"$0"', str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         assert process.stdout is not None
         for line in process.stdout:
@@ -105,24 +95,6 @@ def _metadata(path: str) -> str | None:
         response = connection.getresponse()
         text = response.read().decode("utf-8")
         return text if response.status == 200 else None
-
-
-def _download(url: str) -> str:
-    # Imported late: only scripts from a URL need an HTTPS client, and it loads slowly.
-    import urllib.request
-
-    request = urllib.request.Request(url)
-    if url.startswith("gs://"):
-        bucket, _, name = url.removeprefix("gs://").partition("/")
-        token = _metadata(_TOKEN)
-        if token is None:
-            raise ValueError("the machine has no service account")
-        target = _STORAGE.format(bucket=bucket, object=quote(name, safe=""))
-        bearer = json.loads(token)["access_token"]
-        request = urllib.request.Request(target, headers={"Authorization": f"Bearer {bearer}"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        text: str = response.read().decode("utf-8")
-        return text
 
 
 def _say(text: str) -> None:

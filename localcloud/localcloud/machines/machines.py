@@ -25,7 +25,6 @@ from localcloud.core import projects
 from localcloud.core.cloud import Cloud, MachineSpec, SerialLog, machine_powered_off
 from localcloud.core.store import Record
 from localcloud.machines import metadata, processes
-from localcloud.machines.unit import PORTS
 from localcloud.server.authority import BUNDLE_VARIABLES
 from localcloud.server.proxy import Answer, Listener
 
@@ -134,7 +133,7 @@ class Machine:
     def address(self, port: int) -> tuple[str, int] | None:
         """Return where the host reaches a port of the machine; None if nothing listens at it."""
         with contextlib.suppress(OSError, ValueError):
-            found = (self.image.run / PORTS / str(port)).read_text(encoding="utf-8")
+            found = (self.image.run / processes.PORTS / str(port)).read_text(encoding="utf-8")
             return "127.0.0.1", int(found)
         return None
 

@@ -97,17 +97,13 @@ class MetadataServer:
             return Response(301, b"", {"Location": f"{location}{request.path}/"})
         if _arg(request, "wait_for_change").lower() == "true":
             node = self._wait(request, path, node)
-        form = _arg(request, "alt") or ("json" if recursive else "text")
-        if form not in ("json", "text"):
-            raise ApiError(400, f"alt={form} is neither json nor text")
-        verbatim = _camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
-        kind = "text"
-        if form == "json" and (recursive or not _is_folder(node)):
+        if recursive or (_arg(request, "alt") == "json" and not _is_folder(node)):
             kind, body = "json", _as_json(node)
         elif _is_folder(node):
-            body = _lines(node, "", verbatim) if recursive else _listing(node, verbatim)
+            verbatim = _camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
+            kind, body = "text", _listing(node, verbatim)
         else:
-            body = _as_text(node)
+            kind, body = "text", _as_text(node)
         headers = {"ETag": _etag(node), "Content-Type": f"application/{kind}"}
         return Response(200, body.encode(), headers)
 
@@ -148,23 +144,10 @@ class MetadataServer:
     def _guest_attributes(self, request: Request, name: str) -> Response:
         if not self._guests_allowed(_tree(self._cloud, self._spec, False)):
             raise ApiError(403, "Guest attributes endpoint access is disabled.")
-        cloud, key, name = self._cloud, self._spec.key, name.strip("/")
-        if request.verb == "PUT":
-            _write_guest_attribute(cloud, key, name, request.read())
-            return _plain("")
-        if request.verb == "DELETE":
-            _write_guest_attribute(cloud, key, name, None)
-            return _plain("")
-        if request.verb != "GET":
-            raise ApiError(405, f"{request.verb} is not allowed on guest attributes")
-        found = guest_attributes(cloud, key)
-        if name in found:
-            return _plain(found[name])
-        below = [other for other in found if other.startswith(f"{name}/" if name else "")]
-        if not below and name:
-            raise ApiError(404, f"guest attribute '{name}' was not found")
-        names = {other.removeprefix(f"{name}/").partition("/") for other in below}
-        return _plain("".join(f"{head}{slash}\n" for head, slash, _ in sorted(names)))
+        if request.verb != "PUT":
+            raise ApiError(501, "a local machine can only write guest attributes")
+        _write_guest_attribute(self._cloud, self._spec.key, name.strip("/"), request.read())
+        return _plain("")
 
     def _guests_allowed(self, everything: Tree) -> bool:
         """Return whether metadata allows them; the machine's outweighs the project's."""
@@ -221,18 +204,15 @@ def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
     return dict(sorted((cloud.store.get(_GUEST_ATTRIBUTES, key) or {}).items()))
 
 
-def _write_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes | None) -> None:
-    """Write the attribute `namespace/key`, or delete it; 400 for what Google refuses, 404."""
-    if value is not None and not _ATTRIBUTE_NAME.fullmatch(name):
+def _write_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes) -> None:
+    """Write the attribute `namespace/key`; 400 for what Google refuses."""
+    if not _ATTRIBUTE_NAME.fullmatch(name):
         raise ApiError(400, f"guest attribute '{name}' is not of the form namespace/key")
-    if value is not None and len(value) > _LONGEST:
+    if len(value) > _LONGEST:
         raise ApiError(400, f"guest attribute '{name}' is longer than {_LONGEST} bytes")
     with cloud.store.locked():
         record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
-        if value is not None:
-            record[name] = value.decode("utf-8", "replace")
-        elif record.pop(name, None) is None:
-            raise ApiError(404, f"guest attribute '{name}' was not found")
+        record[name] = value.decode("utf-8", "replace")
         cloud.store.put(_GUEST_ATTRIBUTES, key, record)
 
 
@@ -308,26 +288,12 @@ def _is_folder(node: Any) -> bool:
     return isinstance(node, dict)
 
 
-def _below(node: Any, verbatim: bool) -> list[tuple[str, str, Any]]:
-    """Return what is below a folder: the name as shown, the name in JSON, the entry."""
-    if isinstance(node, list):
-        return [(str(index), "", child) for index, child in enumerate(node)]
-    return [(key if verbatim else _kebab(key), key, node[key]) for key in sorted(node)]
-
-
 def _listing(node: Any, verbatim: bool) -> str:
     """Return the names below an entry, one a line, folders with a slash."""
-    below = _below(node, verbatim)
-    return "".join(f"{name}{'/' if _is_folder(child) else ''}\n" for name, _, child in below)
-
-
-def _lines(node: Any, path: str, verbatim: bool = False) -> str:
-    """Return an entry and all below it as lines `path value`: `recursive=true&alt=text`."""
-    if not _is_folder(node):
-        return f"{path} {_as_text(node)}\n"
-    start = f"{path}/" if path else ""
-    below = _below(node, verbatim)
-    return "".join(_lines(child, start + name, key in _VERBATIM) for name, key, child in below)
+    if isinstance(node, list):
+        return "".join(f"{index}/\n" for index in range(len(node)))
+    names = {key if verbatim else _kebab(key): child for key, child in sorted(node.items())}
+    return "".join(f"{name}{'/' if _is_folder(child) else ''}\n" for name, child in names.items())
 
 
 def _as_text(node: Any) -> str:

@@ -259,13 +259,6 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
     return _show_operation(name, cloud.operations.load(_PREFIX + name, missing))
 
 
-@API.method(f"{_PATH}.list", permission="aiplatform.operations.list")
-def list_operations(cloud: Cloud, call: Call) -> Json:
-    """List a job's operations."""
-    found = cloud.operations.items(f"{_PREFIX}{_KIND.name(call)}/operations/")
-    return page(call, "operations", [_show_operation(k.removeprefix(_PREFIX), r) for k, r in found])
-
-
 def _show_operation(name: str, record: Record) -> Json:
     times = {
         "createTime": rfc3339(record["started"]),

@@ -46,9 +46,6 @@ DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
 _CURRENCIES = {DEFAULT_ACCOUNT: "USD", "billingAccounts/0A1B2C-3D4E5F-607183": "EUR"}
 LINK = "billing-link"
 """The store's kind of projects' billing accounts, by `projects/ID`."""
-_ASSOCIATIONS = Collection(
-    API, "billingAccounts.projects", "billing.resourceAssociations", account_resources
-)
 
 
 @cloud_started
@@ -111,14 +108,6 @@ def _update_link(cloud: Cloud, call: Call) -> Json:
         access.require(cloud, call.principal, permission, [name])
     cloud.store.put(LINK, f"projects/{call.project}", {"billingAccountName": name})
     return _link_view(cloud, call.project)
-
-
-@_ASSOCIATIONS.method("list")
-def _list_projects(cloud: Cloud, call: Call) -> Json:
-    links, account = cloud.store.items(LINK), account_name(call)
-    paid = [key for key, link in links if link["billingAccountName"] == account]
-    views = [_link_view(cloud, key.removeprefix("projects/")) for key in paid]
-    return page(call, "projectBillingInfo", views)
 
 
 # A project that was never linked looks like one whose billing is switched off.

@@ -1,12 +1,11 @@
 """The IAM API: service accounts, their policies and tokens, predefined and custom roles.
 
-Accounts have no keys: a caller who asks for one is refused. A deleted role can be brought back for
-7 days. Then it is gone, and its ID is free after 30 more
-(docs.cloud.google.com/iam/docs/creating-custom-roles).
+Accounts have no keys, and a deleted one is gone. A deleted role can be brought back for 7 days, as
+Google's provider does when it creates one of the same ID. Then it is gone, and its ID is free after
+30 more (docs.cloud.google.com/iam/docs/creating-custom-roles).
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -26,7 +25,6 @@ API = Api("iam", ("v1",))
 CREDENTIALS_API = Api("iamcredentials", ("v1",))
 
 
-DELETED = "deleted-service-account"
 _ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
 # The discovery document's; the words of the refusal are the local cloud's.
 _LONGEST_NAME = 100
@@ -40,17 +38,11 @@ _ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
 def account_key(cloud: Cloud, call: Call) -> str:
-    """Return the account's full name; its project may be `-`, and its id its number."""
+    """Return the account's full name; its project may be `-`."""
     project = projects.identifier(cloud, call.params["projectsId"])
     account = call.params["serviceAccountsId"]
-    if "@" in account:
-        found = access.find_account(cloud, account)
-        known = [found[0]] if found else []
-    else:
-        records = [*cloud.store.items(ACCOUNT), *cloud.store.items(DELETED)]
-        known = [key for key, record in records if record.get("uniqueId") == account]
-    matching = (key for key in known if project in ("-", key.split("/")[1]))
-    return next(matching, f"projects/{project}/serviceAccounts/{account}")
+    found = access.find_account(cloud, account) if project == "-" else None
+    return found[0] if found else f"projects/{project}/serviceAccounts/{account}"
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -60,7 +52,6 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
 
 
 _ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
-_KEYS = Collection(API, f"{_ACCOUNTS.path}.keys", "iam.serviceAccountKeys", account_resources)
 
 
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
@@ -69,7 +60,7 @@ def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
     record = cloud.store.get(ACCOUNT, key)
     if record is not None and access.is_account_visible(cloud, record):
         return key, record
-    if record is None and cloud.store.get(DELETED, key) is None:
+    if record is None:
         raise ApiError(404, "Unknown service account")
     raise ApiError(404, f"Service account {key} does not exist.")
 
@@ -121,10 +112,7 @@ def create_account(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("get")
 def get_account(cloud: Cloud, call: Call) -> Json:
-    """Return one account, by e-mail address or number.
-
-    A deleted account's number finds it for `undelete` alone.
-    """
+    """Return one account, by its e-mail address."""
     return _account_view(load_account(cloud, call)[1])
 
 
@@ -138,20 +126,13 @@ def list_accounts(cloud: Cloud, call: Call) -> Json:
     return page(call, "accounts", list(map(_account_view, own)))
 
 
-@_ACCOUNTS.method("patch", "update", verb="update")
+@_ACCOUNTS.method("patch", verb="update")
 def patch_account(cloud: Cloud, call: Call) -> Json:
-    """Change display name or description.
-
-    PATCH has the account below `serviceAccount` and answers only what the mask names; PUT, the
-    older method, has it as the body and answers all.
-    """
+    """Change display name or description; the answer has only what the mask names."""
     with cloud.store.locked():
         key, record = load_account(cloud, call)
-        if call.method.verb == "PATCH":
-            sent = plain(call.body.get("serviceAccount", {}))
-            mask = call.body.get("updateMask", "").split(",")
-        else:
-            sent, mask = plain(call.body), ["displayName", "description"]
+        sent = plain(call.body.get("serviceAccount", {}))
+        mask = call.body.get("updateMask", "").split(",")
         for field in mask:
             name = camel(field)
             if name not in ("displayName", "description"):
@@ -159,41 +140,18 @@ def patch_account(cloud: Cloud, call: Call) -> Json:
             record[name] = sent.get(name, "")
         record["etag"] = _account_etag(cloud)
         cloud.store.put(ACCOUNT, key, record)
-    if call.method.verb == "PATCH":
-        return {field: record[field] for field in ("name", *map(camel, mask))}
-    return _account_view(record)
+    return {field: record[field] for field in ("name", *map(camel, mask))}
 
 
 @_ACCOUNTS.method("delete")
 def delete_account(cloud: Cloud, call: Call) -> Json:
-    """Delete the account; policies that name it show it as deleted.
-
-    IAM keeps it for 30 days; here it can be brought back at any time.
-    """
+    """Delete the account; policies that name it show it as deleted."""
     with cloud.store.locked():
         key, record = load_account(cloud, call)
         cloud.store.delete(ACCOUNT, key)
-        cloud.store.put(DELETED, key, record)
         cloud.store.delete("policy", key)
-        iam_policy.rename_member(cloud, *iam_policy.deleted_member(_account_view(record)))
+        iam_policy.mark_deleted(cloud, _account_view(record))
     return {}
-
-
-@_ACCOUNTS.method("undelete")
-def undelete_account(cloud: Cloud, call: Call) -> Json:
-    """Bring a deleted account back.
-
-    Not when another one has got the address: the two would share their grants.
-    """
-    with cloud.store.locked():
-        key = account_key(cloud, call)
-        record = cloud.store.get(DELETED, key)
-        if record is None or cloud.store.get(ACCOUNT, key) is not None:
-            raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
-        cloud.store.delete(DELETED, key)
-        cloud.store.put(ACCOUNT, key, record)
-        iam_policy.rename_member(cloud, *reversed(iam_policy.deleted_member(record)))
-    return {"restoredAccount": _account_view(record)}
 
 
 @_ACCOUNTS.method("disable")
@@ -214,49 +172,6 @@ def switch_account(cloud: Cloud, call: Call) -> Json:
 
 
 iam_policy.serve(_ACCOUNTS, lambda cloud, call: load_account(cloud, call)[0])
-
-
-@_KEYS.method("create", "upload")
-def refuse_key(cloud: Cloud, call: Call) -> Json:
-    """Refuse a key, as an organization policy against keys does.
-
-    The answer is the one that clients know, with a violation that names the cure.
-    """
-    violation = {
-        "type": "constraints/iam.disableServiceAccountKeyCreation",
-        "subject": account_key(cloud, call),
-        "description": "The local cloud signs no keys: use the metadata server or "
-        "generateAccessToken.",
-    }
-    kind = "type.googleapis.com/google.rpc.PreconditionFailure"
-    raise ApiError(
-        400,
-        "Key creation is not allowed on this service account.",
-        status="FAILED_PRECONDITION",
-        reason="failedPrecondition",
-        details=[{"@type": kind, "violations": [violation]}],
-    )
-
-
-@_KEYS.method("list")
-def list_keys(cloud: Cloud, call: Call) -> Json:
-    """Return the key pair that Google manages; there are no others.
-
-    Clients that look for keys of users, as scanners of old keys do, ask for USER_MANAGED.
-    """
-    key, record = load_account(cloud, call)
-    if "USER_MANAGED" in call.request.query.get("keyTypes", []):
-        return {}
-    number = hashlib.sha256(key.encode()).hexdigest()[:40]
-    managed = {
-        "name": f"{key}/keys/{number}",
-        "keyType": "SYSTEM_MANAGED",
-        "keyAlgorithm": "KEY_ALG_RSA_2048",
-        "keyOrigin": "GOOGLE_PROVIDED",
-        "validAfterTime": rfc3339(record.get("_created", 0.0)),
-        "validBeforeTime": "9999-12-31T23:59:59Z",
-    }
-    return {"keys": [managed]}
 
 
 @CREDENTIALS_API.method(
@@ -302,13 +217,6 @@ def _predefined(name: str) -> Json:
     return role | {"includedPermissions": included}
 
 
-def _role_page(call: Call, roles: list[Json]) -> Json:
-    """Return a page of roles; their permissions are left out unless the caller asks for them."""
-    if call.arg("view") != "FULL":
-        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
-    return page(call, "roles", roles, size=300)
-
-
 def _check_permissions(role: Json) -> None:
     # Google's words: github.com/hashicorp/terraform-provider-google/issues/14033.
     wrong = [name for name in role.get("includedPermissions", []) if not access.is_testable(name)]
@@ -334,11 +242,18 @@ def list_predefined(cloud: Cloud, call: Call) -> Json:
     return _role_page(call, [_predefined(name) for name in sorted(access.predefined_roles())])
 
 
+def _role_page(call: Call, roles: list[Json]) -> Json:
+    """Return a page of roles; their permissions are left out unless the caller asks for them."""
+    if call.arg("view") != "FULL":
+        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
+    return page(call, "roles", roles, size=300)
+
+
 @API.method("permissions.queryTestablePermissions")
 def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
     """List the permissions that a resource, here a project, can be tested for.
 
-    It pages by the body, unlike other lists.
+    `gcloud iam roles create --file` asks. It pages by the body, unlike other lists.
     """
     resource = call.body.get("fullResourceName", "")
     project = resource.removeprefix(_PROJECTS)
@@ -357,20 +272,19 @@ def _role_key(call: Call) -> str:
 def _load_role(cloud: Cloud, call: Call) -> Record:
     missing = ApiError(404, f"The role named {_role_key(call)} was not found.")
     record = cloud.store.load(access.CUSTOM_ROLE, _role_key(call), missing)
-    if _is_gone(cloud, record):
+    if _deleted_for(cloud, record) >= _RESTORABLE:
         raise missing
     return record
 
 
-# Nothing removes a role after seven days: its record tells how long its ID stays taken.
-def _is_gone(cloud: Cloud, record: Record) -> bool:
-    return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
+def _deleted_for(cloud: Cloud, record: Record) -> float:
+    """Return the seconds since a role was deleted, 0 for one that is not.
 
-
-def _age(cloud: Cloud, record: Record) -> float:
-    """Return for how long a role has been deleted."""
-    since: float = record.get("_deleted", 0.0)
-    return cloud.clock.now() - since
+    Nothing removes its record: it tells how long the ID stays taken.
+    """
+    now = cloud.clock.now()
+    since: float = record.get("_deleted", now)
+    return now - since
 
 
 def _require_free(cloud: Cloud, name: str) -> None:
@@ -382,12 +296,13 @@ def _require_free(cloud: Cloud, name: str) -> None:
     if not record.get("deleted"):
         project = name.partition("/roles/")[0]
         raise ApiError(409, f"A role named {short} in {project} already exists.")
-    if not _is_gone(cloud, record):
+    age = _deleted_for(cloud, record)
+    if age < _RESTORABLE:
         raise failed_precondition(
             f"You can't create a role with role_id ({short}) where there is an existing role with "
             "that role_id in a deleted state."
         )
-    if _age(cloud, record) < _RESERVED:
+    if age < _RESERVED:
         message = f"You can't create a role_id ({short}) which has been marked for deletion."
         raise failed_precondition(message)
 
@@ -419,9 +334,7 @@ def get_role(cloud: Cloud, call: Call) -> Json:
 def list_roles(cloud: Cloud, call: Call) -> Json:
     """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    every = call.flag("showDeleted")
-    shown = [r for _, r in found if not r.get("deleted") or (every and not _is_gone(cloud, r))]
-    return _role_page(call, list(map(public, shown)))
+    return _role_page(call, [public(role) for _, role in found if not role.get("deleted")])
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")

@@ -215,17 +215,13 @@ def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str
         grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
 
 
-def deleted_member(record: Record) -> tuple[str, str]:
-    """Return the member that an account is, and how policies name it when it is deleted.
+def mark_deleted(cloud: Cloud, record: Record) -> None:
+    """Name a deleted account in every policy as what it is.
 
-    Its grants must not go to a new account of the same address, and come back with this one.
+    Its grants must not go to a new account of the same address.
     """
     member = f"serviceAccount:{record['email']}"
-    return member, f"deleted:{member}?uid={record['uniqueId']}"
-
-
-def rename_member(cloud: Cloud, member: str, renamed: str) -> None:
-    """Give a member another name in every policy."""
+    renamed = f"deleted:{member}?uid={record['uniqueId']}"
     for resource, policy in cloud.store.items(POLICY):
         for binding in policy.get("bindings", []):
             if member in binding["members"]:

@@ -30,8 +30,7 @@ _DESCENDING = {"": False, "timestamp asc": False, "timestamp desc": True}
 
 # The path names no project; permissions and the switch of the API are asked of the one in the body.
 def _project_of(body: Json) -> str:
-    old = [f"projects/{name}" for name in body.get("projectIds", [])]
-    named = [*body.get("resourceNames", []), *old]
+    named = body.get("resourceNames", [])
     if not named:
         raise invalid("Must supply at least one resource name, but no resource names were given.")
     project = _PROJECT.fullmatch(named[0])
@@ -108,8 +107,7 @@ _COMPARISON = re.compile(
     rf"([A-Za-z]\w*(?:\.(?:\w+|{_QUOTED}))*)\s*(<=|>=|=(?!~)|:|<|>)\s*({_QUOTED}|[^\s()\"]+)"
 )
 _PART = re.compile(rf"{_QUOTED}|\w+")
-_SPACE = re.compile(r"\s*")
-_AND = re.compile(r"AND\b")
+_AND = re.compile(r"\bAND\b")
 _ORDERS: dict[str, Callable[[float, float], bool]] = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXTS = ("logName", "textPayload", "insertId")
 
@@ -139,29 +137,15 @@ class Comparison:
 
 
 def parse(text: str) -> list[Comparison]:
-    """Return the comparisons that an entry must pass; 501 for a filter beyond them.
+    """Return the comparisons that an entry must pass; 400 or 501 for a filter beyond them.
 
     Brackets are allowed around any of them, since AND is the only operator: they change nothing.
-    What Google would refuse is 400, what it would understand 501.
     """
-    found: list[Comparison] = []
-    position, depth, waits = _past_space(text, 0), 0, False
-    while position < len(text):
-        rest = text[position:]
-        if rest[0] in "()" and not (rest[0] == ")" and (waits or depth == 0)):
-            depth += 1 if rest[0] == "(" else -1
-            position += 1
-        elif (joined := _AND.match(rest)) and found and not waits:
-            position, waits = position + joined.end(), True
-        elif compared := _COMPARISON.match(rest):
-            found.append(_comparison(*compared.groups()))
-            position, waits = position + compared.end(), False
-        else:
-            raise _not_understood(text, position)
-        position = _past_space(text, position)
-    if waits or depth:
-        raise invalid(f"Unparseable filter: syntax error at the end of {text!r}")
-    return found
+    found, rest = _COMPARISON.findall(text), _COMPARISON.sub("", text)
+    joined = _AND.sub("", rest).strip(" ()\n")
+    if joined or rest.count("(") != rest.count(")") or rest.count("AND") >= max(1, len(found)):
+        raise ApiError(501, f"the local cloud's filters are comparisons joined by AND, not {text}")
+    return [_comparison(*compared) for compared in found]
 
 
 # Fields that Google has and the local cloud does not fill would match nothing: 501 says so instead.
@@ -190,18 +174,6 @@ def _seconds(moment: str) -> float:
     if parsed.tzinfo is None:
         raise invalid(f"Unparseable filter: {moment!r} is a timestamp without a zone")
     return parsed.timestamp()
-
-
-def _past_space(text: str, position: int) -> int:
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
-
-
-def _not_understood(text: str, position: int) -> ApiError:
-    if text[position] in ")=<>:" or text.count('"', position) % 2:
-        return invalid(f"Unparseable filter: syntax error at column {position + 1} of {text!r}")
-    known = f"comparisons joined by AND, not what begins at column {position + 1} of {text!r}"
-    return ApiError(501, f"the local cloud's filters are {known}")
 
 
 # The lines of a serial port as log entries.

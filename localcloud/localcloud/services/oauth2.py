@@ -1,29 +1,17 @@
-"""OAuth: who a token stands for, new tokens for the developer's refresh token.
-
-Discovery documents are served here, too: TPU_API_DISCOVERY_URL lets TensorFlow fetch them.
-"""
-
-import re
+"""OAuth: who a token stands for, new tokens for the developer's refresh token."""
 
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.discovery import source
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api
 
 API = Api("oauth2", ("v2",), hosts=("www.googleapis.com",), gated=False)
 _TOKEN_HOSTS = ("oauth2.googleapis.com", "www.googleapis.com", "accounts.google.com")
 _EMAIL = "https://www.googleapis.com/auth/userinfo.email"
 _LIFETIME = 3600
-_CLIENT = "local.apps.googleusercontent.com"
 # The local refresh token is an access token for a member without any rights.
 _REFRESH = "refresh-token:"
 SCOPES = frozenset({CLOUD_PLATFORM, _EMAIL, "openid"})
-DISCOVERY = Api("discovery", ("v1",), hosts=("www.googleapis.com",), gated=False)
-_HOSTS = tuple(
-    f"{api}.googleapis.com"
-    for api in ("cloudresourcemanager", "compute", "iam", "serviceusage", "storage", "tpu")
-)
 
 
 def refresh_token(cloud: Cloud) -> str:
@@ -50,38 +38,6 @@ def openid_userinfo(cloud: Cloud, call: Call) -> Response:
     """
     email = call.principal.email
     return _answer({"sub": email, "email": email, "email_verified": True})
-
-
-@API.method("tokeninfo")
-def tokeninfo(cloud: Cloud, call: Call) -> Json:
-    """Return the claims of the token in the query.
-
-    The number of seconds that it still lives is what clients renew by.
-    """
-    claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
-    email = claims["m"].partition(":")[2]
-    about = {"issued_to": _CLIENT, "audience": _CLIENT, "user_id": email, "email": email}
-    scope, left = " ".join(claims["s"]), int(claims["e"] - cloud.clock.now())
-    return about | {"verified_email": True, "scope": scope, "expires_in": left}
-
-
-@API.raw("GET", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
-@API.raw("POST", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
-def token_info(cloud: Cloud, call: Call) -> Response:
-    """Return the claims of the token in the query or form, as the newer endpoint does."""
-    token = call.arg("access_token") or call.request.form().get("access_token", "")
-    try:
-        claims = cloud.tokens.claims(token, now=cloud.clock.now())
-    except ApiError:
-        return _refused("invalid_token", "Invalid Value")
-    email = claims["m"].partition(":")[2]
-    ends = {
-        "exp": str(int(claims["e"])),
-        "expires_in": str(int(claims["e"] - cloud.clock.now())),
-    }
-    about = {"azp": _CLIENT, "aud": _CLIENT, "sub": email, "scope": " ".join(claims["s"])}
-    # Text throughout, also where the older endpoint has numbers and booleans.
-    return _answer({**about, **ends, "email": email, "email_verified": "true"})
 
 
 @API.raw(
@@ -122,27 +78,3 @@ def _answer(body: Json, status: int = 200) -> Response:
     response = Response.of_json(body, status)
     response.headers["Cache-Control"] = "no-store"
     return response
-
-
-def _document(api: str, version: str) -> Response:
-    if not re.fullmatch(r"\w+", api) or not re.fullmatch(r"\w+", version):
-        raise invalid(f"'{api}' '{version}' is no API's name and version")
-    path = source(api, version)
-    if not path.exists():
-        raise ApiError(404, f"Discovery document not found for API service: {api}, {version}")
-    return Response(200, path.read_bytes(), {"Content-Type": "application/json; charset=UTF-8"})
-
-
-@DISCOVERY.method("apis.getRest")
-def get_rest(cloud: Cloud, call: Call) -> Response:
-    """Answer an API's document from the old central address.
-
-    Client libraries for Python still build their services from it.
-    """
-    return _document(call.params["api"], call.params["version"])
-
-
-@DISCOVERY.raw("GET", r"/\$discovery/rest", like="apis.getRest", hosts=_HOSTS)
-def get_own(cloud: Cloud, call: Call) -> Response:
-    """Answer an API's document from its own host."""
-    return _document(call.request.host.partition(".")[0], call.arg("version"))

@@ -3,7 +3,7 @@
 import re
 
 from localcloud.core import projects
-from localcloud.core.call import Call, Json, page
+from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
@@ -65,13 +65,6 @@ def get_effective(cloud: Cloud, call: Call) -> Json:
     constraint = _valid(call.params["policiesId"])
     policy = cloud.store.get(ORG_POLICY, _key(call)) or {}
     return _view(call, constraint, {"spec": policy.get("spec", _NOTHING)})
-
-
-@API.method("projects.policies.list", permission="orgpolicy.policies.list")
-def _list_(cloud: Cloud, call: Call) -> Json:
-    found = cloud.store.items(ORG_POLICY, f"projects/{call.project}/policies/")
-    views = [_view(call, key.rpartition("/")[2], policy) for key, policy in found]
-    return page(call, "policies", views)
 
 
 @API.method("projects.policies.delete", permission="orgpolicy.policy.set")

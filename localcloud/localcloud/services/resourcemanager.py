@@ -14,15 +14,14 @@ from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services import iam_policy
 
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
-# What a filter may name, in the words of both versions, and the record's field for it.
+# What a filter may name, and the record's field for it.
 _FIELDS = {
     **dict.fromkeys(("id", "projectId"), "projectId"),
-    **dict.fromkeys(("name", "displayName"), "name"),
-    **dict.fromkeys(("lifecycleState", "state"), "lifecycleState"),
+    **{field: field for field in ("name", "lifecycleState")},
 }
 # Google asks for the API in the project of the caller's credentials, not in the one in the path;
 # a developer's token belongs to a client of Google's own, where it is enabled.
-API = Api("cloudresourcemanager", ("v1", "v3"), gated=False)
+API = Api("cloudresourcemanager", ("v1",), gated=False)
 
 
 def name_of(call: Call) -> str:
@@ -49,52 +48,28 @@ def load_project(cloud: Cloud, call: Call) -> Record:
     return cloud.store.load(PROJECT, name_of(call), denied)
 
 
-def shown_as(record: Record, version: str) -> Json:
-    """Return a project as a version of the API shows it; the record is as v1 does."""
-    if version == "v1":
-        return record
-    return {
-        "name": f"projects/{record['projectNumber']}",
-        "projectId": record["projectId"],
-        "displayName": record["name"],
-        "state": record["lifecycleState"],
-        "createTime": record["createTime"],
-        "updateTime": record["createTime"],
-        "etag": f'W/"{record["projectNumber"]}"',
-        **({"labels": record["labels"]} if "labels" in record else {}),
-    }
-
-
 @PROJECTS.method("get")
 def _get(cloud: Cloud, call: Call) -> Json:
-    return shown_as(load_project(cloud, call), call.method.version)
+    return load_project(cloud, call)
 
 
-@API.method("projects.list", versions=("v1",))
-def _list_(cloud: Cloud, call: Call) -> Json:
-    return page(call, "projects", _visible(cloud, call, call.arg("filter")))
-
-
-@API.method("projects.search", versions=("v3",))
-def _search(cloud: Cloud, call: Call) -> Json:
-    shown = [shown_as(record, "v3") for record in _visible(cloud, call, call.arg("query"))]
-    return page(call, "projects", shown)
-
-
-def _visible(cloud: Cloud, call: Call, filter_: str) -> list[Record]:
-    """Return the projects that the caller may see and that fit all terms `field:pattern`."""
+@API.method("projects.list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """List the projects that the caller may see and that fit all terms `field:pattern`."""
+    filter_ = call.arg("filter")
     terms, rest = _TERM.findall(filter_), _TERM.sub("", filter_)
     if rest.replace("AND", "").strip(" ()") or not {field for field, _ in terms} <= set(_FIELDS):
         raise invalid(
             f"the local cloud does not understand the filter {filter_!r}: it knows terms "
             f"field:value with {', '.join(_FIELDS)}"
         )
-    return [
+    found = [
         record
         for key, record in cloud.store.items(PROJECT)
         if access.has(cloud, call.principal, "resourcemanager.projects.get", [key])
         and all(fnmatchcase(record[_FIELDS[field]], pattern) for field, pattern in terms)
     ]
+    return page(call, "projects", found)
 
 
 # IAM policies of projects.
@@ -131,12 +106,7 @@ iam_policy.serve(PROJECTS, _existing, _require_allowed)
 # cloud.google.com/resource-manager/docs/creating-managing-projects
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 
-_GOOGLE = "type.googleapis.com/google"
-# By version: the package of its types, and the type of an operation's metadata.
-_TYPES = {
-    "v1": (f"{_GOOGLE}.cloudresourcemanager.v1", "ProjectCreationStatus"),
-    "v3": (f"{_GOOGLE}.cloud.resourcemanager.v3", "CreateProjectMetadata"),
-}
+_TYPE = "type.googleapis.com/google.cloudresourcemanager.v1"
 
 
 @API.method("projects.create")
@@ -159,12 +129,12 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise ApiError(403, "Service accounts cannot create projects without a parent.")
     if cloud.store.get(PROJECT, f"projects/{project}") is not None:
         raise ApiError(409, "Requested entity already exists", status="ALREADY_EXISTS")
-    named = call.body.get("name" if call.method.version == "v1" else "displayName") or project
-    arguments = {"project": project, "owner": member, "fields": {"name": named}}
+    fields = {"name": call.body.get("name") or project}
+    arguments = {"project": project, "owner": member, "fields": fields}
     arguments["fields"] |= call.sent(("labels",))
     name = f"operations/cp.{cloud.operations.number()}"
     work = Work("project.create", arguments, cloud.seconds("project.create"))
-    return _view(call, name, cloud.operations.start(f"resourcemanager/{name}", work))
+    return _view(name, cloud.operations.start(f"resourcemanager/{name}", work))
 
 
 # New projects have no API enabled but those that a later call enables.
@@ -181,20 +151,15 @@ def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
 def _get_operation(cloud: Cloud, call: Call) -> Json:
     name = f"operations/{call.params['operationsId']}"
     key = f"resourcemanager/{name}"
-    return _view(call, name, cloud.operations.load(key, not_found(name)))
+    return _view(name, cloud.operations.load(key, not_found(name)))
 
 
-def _view(call: Call, name: str, record: Record) -> Json:
+def _view(name: str, record: Record) -> Json:
     if not record["done"]:
         return {"name": name}
-    version = call.method.version
-    package, metadata = _TYPES[version]
-
-    def response(made: Json) -> Json:
-        return {"@type": f"{package}.Project", **shown_as(made, version)}
-
-    status = {"@type": f"{package}.{metadata}", "gettable": True, "ready": True}
-    operation = show_operation(name, status, record, response)
-    # The metadata of both versions have no field for the end.
+    status = {"@type": f"{_TYPE}.ProjectCreationStatus", "gettable": True, "ready": True}
+    project = {"@type": f"{_TYPE}.Project"}
+    operation = show_operation(name, status, record, lambda made: project | made)
+    # The metadata has no field for the end.
     status.pop("endTime")
     return operation

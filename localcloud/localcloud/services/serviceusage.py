@@ -78,12 +78,6 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "services", views, size=_PAGE)
 
 
-@_SERVICES.method("batchGet", verb="get", versions=("v1",))
-def _batch_get(cloud: Cloud, call: Call) -> Json:
-    names = [_known(name.split("/")[-1]) for name in call.request.query.get("names", [])]
-    return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
-
-
 @_SERVICES.method("enable")
 def _enable(cloud: Cloud, call: Call) -> Json:
     return _start(cloud, _project(cloud, call), [_service(call)], "EnableServiceResponse")

@@ -409,21 +409,40 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     return answer | {"queryPath": query, "queryValue": {"items": items}}
 
 
-# The setting `compute.stockout` is `{"zones": […]}`, with `*` for all.
+# Stock-outs and quotas, as switched by settings of the local cloud.
+# The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
+# `{"CPUS": {region: limit}}`.
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance in a zone that is full.
+    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full.
 
-    The 503 is the code inside a failed operation; the call itself has succeeded by then.
+    The codes are those inside a failed operation; the call itself has succeeded by then.
     """
+    zone, own = last(record["zone"]), path_from(record["selfLink"])
+    region, project = catalog.region_of(zone), own.split("/")[1]
+    limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
+    if limit is not None:
+        # Stopped instances don't count: Google holds no CPUs for them.
+        held = [
+            _cpus(other)
+            for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
+            if "/instances/" in path and path != own and other["status"] != "TERMINATED"
+        ]
+        if _cpus(record) + sum(held) > limit:
+            message = f"Quota 'CPUS' exceeded.  Limit: {limit:.1f} in region {region}."
+            raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
-    if last(record["zone"]) in zones or "*" in zones:
+    if zone in zones or "*" in zones:
         message = (
             f"The zone '{path_from(record['zone'])}' does not have enough resources available to "
             "fulfill the request.  Try a different zone, or try again later."
         )
         raise ApiError(503, message, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
+
+
+def _cpus(record: Record) -> int:
+    return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
 
 
 # Preemptible instances, the predecessors of spot ones, are stopped after a day.

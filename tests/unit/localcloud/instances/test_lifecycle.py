@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.org_policy import ORG_POLICY
@@ -159,7 +160,7 @@ def test_a_name_can_be_taken_once(instances: Instances) -> None:
 def test_a_stock_out_fails_the_operation_and_leaves_nothing(
     instances: Instances, local_cloud: LocalCloud, api: Client
 ) -> None:
-    local_cloud.cloud.store.put("setting", "compute.stockout", {"zones": ["us-central1-b"]})
+    faults.change_setting(local_cloud.cloud, "compute.stockout", {"zones": ["us-central1-b"]})
     operation = instances.insert()
     (error,) = operation["error"]["errors"]
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -218,6 +219,21 @@ def test_a_machine_in_a_network_that_is_missing_is_refused_in_googles_words(
     nowhere = [{"network": "global/networks/nowhere"}]
     message = instances.insert(networkInterfaces=nowhere, status=400)["error"]["message"]
     assert known(message) == "network-missing"
+
+
+@pytest.mark.server
+def test_a_cpu_quota_counts_the_instances_that_run(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    quota = {"CPUS": {"us-central1": 3}}
+    faults.change_setting(local_cloud.cloud, "compute.quota", quota)
+    assert "error" not in instances.insert()
+    operation = instances.insert("other")
+    (error,) = operation["error"]["errors"]
+    assert error["code"] == "QUOTA_EXCEEDED"
+    assert "Limit: 3.0 in region us-central1" in error["message"]
+    instances.post("stop")
+    assert "error" not in instances.insert("other")
 
 
 @pytest.mark.server

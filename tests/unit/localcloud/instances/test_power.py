@@ -18,7 +18,7 @@ trap "echo asked to end; exit 0" TERM
 echo up
 while :; do sleep 0.1; done
 END
-systemd-run --unit=loop -p StandardOutput=journal+console --same-dir bash loop.sh
+systemd-run --unit=loop -p StandardOutput=journal+console bash loop.sh
 """
 
 

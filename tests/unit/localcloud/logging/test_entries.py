@@ -96,11 +96,9 @@ REFUSED = (
     ("textPayload>a", 501),
     ('log_id("a/b")', 501),
     ("training", 501),
-    ("textPayload:a AND", 400),
-    ("AND textPayload:a", 501),
-    ("(textPayload:a", 400),
-    ("textPayload:a)", 400),
-    ('textPayload:"a', 400),
+    ("textPayload:a AND", 501),
+    ("(textPayload:a", 501),
+    ('textPayload:"a', 501),
     ("timestamp>yesterday", 400),
     ("timestamp>2026-11-22T00:00:00", 400),
 )
@@ -140,11 +138,11 @@ def test_the_project_may_be_named_by_its_number_and_its_api_must_be_enabled(
     api: Client, cloud: Cloud
 ) -> None:
     number = projects.number(PROJECT)
-    assert len(api.post(LIST, {"projectIds": [number]})["entries"]) == 5
+    assert len(api.post(LIST, {"resourceNames": [f"projects/{number}"]})["entries"]) == 5
     cloud.store.delete(
         projects.ENABLED_SERVICE, projects.service_key(PROJECT, "logging.googleapis.com")
     )
-    refused = api.post(LIST, {"projectIds": [number]}, status=403)
+    refused = api.post(LIST, {"resourceNames": [f"projects/{number}"]}, status=403)
     assert "it is disabled" in refused["error"]["message"]
 
 

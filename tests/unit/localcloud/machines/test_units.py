@@ -25,8 +25,8 @@ def test_a_unit_without_console_leaves_the_serial_port_alone(guest: Guest) -> No
 
 def test_a_failing_unit_is_started_again_until_it_succeeds(guest: Guest) -> None:
     text = guest.run(
-        "systemd-run --unit=job --wait -p Restart=on-failure -p RestartSec=50ms "
-        f"{CONSOLE} --same-dir bash -c 'echo x >>tries; echo try; test $(wc -l <tries) -ge 3'"
+        "systemd-run --unit=job --wait -p Restart=on-failure -p RestartSec=0.05 "
+        f"{CONSOLE} bash -c 'echo x >>tries; echo try; test $(wc -l <tries) -ge 3'"
     )
     assert len(re.findall(r"bash\[\d+\]: try", text)) == 3
     assert "job.service: Scheduled restart job, restart counter is at 2." in text
@@ -47,26 +47,6 @@ def test_too_many_starts_in_a_row_fail_the_unit(guest: Guest) -> None:
     assert text.count("Scheduled restart job") == 5
     assert "Start request repeated too quickly." in text
     assert "start-limit-hit" in text
-
-
-def test_a_stopped_unit_is_not_started_again(guest: Guest) -> None:
-    text = guest.run(
-        "systemd-run --unit=job -p Restart=always sleep 100; systemctl is-active job; "
-        "systemctl stop job; systemctl is-active job; echo code $?"
-    )
-    assert "startup-script: active\n" in text
-    assert "startup-script: inactive\n" in text
-    assert "startup-script: code 3\n" in text
-
-
-def test_a_unit_that_ignores_the_polite_signal_is_killed_after_its_timeout(guest: Guest) -> None:
-    text = guest.run(
-        "systemd-run --unit=job -p TimeoutStopSec=200ms "
-        "bash -c 'trap \"\" TERM; while :; do sleep 0.05; done'; "
-        "sleep 0.3; systemctl stop job; systemctl is-active job"
-    )
-    assert "timed out. Killing." in text
-    assert "startup-script: inactive\n" in text
 
 
 def test_background_processes_of_a_unit_end_with_it(guest: Guest) -> None:
@@ -114,8 +94,10 @@ def test_unsupported_systemd_options_fail_by_name(guest: Guest) -> None:
 
 
 def test_an_option_of_the_command_itself_is_not_taken_for_one_of_systemd_run(guest: Guest) -> None:
-    text = guest.run(f"systemd-run --wait {CONSOLE} echo --unit=x -p -u '${{HOME}}'")
-    assert re.search(r"echo\[\d+\]: --unit=x -p -u /\S+/root\n", text)
+    text = guest.run(
+        f"""systemd-run --wait {CONSOLE} echo --unit=x -p "it's  \\"so\\"" '$HOME' ';'"""
+    )
+    assert re.search(r"""echo\[\d+\]: --unit=x -p it's  "so" \$HOME ;\n""", text)
 
 
 def test_a_socket_unit_starts_its_service_at_the_first_connection(guest: Guest) -> None:
@@ -124,7 +106,11 @@ def test_a_socket_unit_starts_its_service_at_the_first_connection(guest: Guest) 
         "taken, _ = socket.socket(fileno=3).accept(); taken.sendall(b'hello'); taken.close()"
     )
     run = f'systemd-run --unit=web --socket-property=ListenStream=80 python3 -c "{serve}"'
-    text = guest.run(f"{run}; systemctl is-active web.service; {run}")
+    # So many that the descriptor of the last one has two digits.
+    more = (
+        "for n in 1 2 3 4 5 6 7 8; do systemd-run --socket-property=ListenStream=900$n true; done"
+    )
+    text = guest.run(f"{more}; {run}; systemctl is-active web.service; {run}")
     assert "Running socket as unit: web.socket" in text
     assert "startup-script: inactive" in text
     assert "Unit web.service was already loaded" in text

@@ -101,11 +101,11 @@ def test_an_object_sets_a_fault_off(emulator: Emulator) -> None:
 
 
 def test_calls_that_fail_work_again_at_the_end(emulator: Emulator) -> None:
-    slow = {"method": "storage.*", "seconds": 2}
-    run, _ = playing(emulator, Event("slow", slow, lasts=1.0))
+    slow = {"method": "storage.*", "status": 0, "delay": 2}
+    run, _ = playing(emulator, Event("error", slow, lasts=1.0))
     run.play()
     assert emulator.asked == [
-        ("POST", "faults", {"method": "storage.*", "status": 0, "delay": 2}),
+        ("POST", "faults", slow),
         ("DELETE", "fault", {"id": "fault-7"}),
     ]
 

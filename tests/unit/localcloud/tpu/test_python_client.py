@@ -69,16 +69,3 @@ def test_a_classic_node_comes_and_goes(
     locations.nodes().delete(name=node["name"]).execute()
     with pytest.raises(HttpError, match="was not found"):
         locations.nodes().get(name=node["name"]).execute()
-
-
-def test_the_discovery_document_is_served_where_a_client_looks_for_it(
-    session: requests.Session, machines: FakeMachines
-) -> None:
-    url = "https://tpu.googleapis.com/$discovery/rest?version={apiVersion}"
-    service = build("tpu", "v1", http=ProxiedHttp(session), discoveryServiceUrl=url)
-    found = service.projects().locations().list(name="projects/tpu-stack-local").execute()
-    assert found["locations"]
-    missing = session.get("https://tpu.googleapis.com/$discovery/rest?version=v9", timeout=30)
-    assert missing.status_code == 404
-    old = session.get("https://www.googleapis.com/discovery/v1/apis/tpu/v2/rest", timeout=30)
-    assert old.json()["id"] == "tpu:v2"

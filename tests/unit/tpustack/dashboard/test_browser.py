@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.names import names_of
-from localcloud.faults import preemptions
+from localcloud import faults
 from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
@@ -135,8 +135,7 @@ def test_a_preemption_appears_without_a_reload(
     with serving(Application([stack], google).asgi, TOKEN) as url:
         browser.open(url)
         browser.wait("document.querySelector('#tpus-rows .state')?.textContent === 'READY'")
-        for preempt in preemptions(client.local_cloud.cloud, tpu):
-            preempt()
+        faults.put(client.local_cloud.cloud, "preempt", {"name": tpu})
         news = f"TPU {tpu}: READY → PREEMPTED"
         browser.wait(f"document.querySelector('#news').textContent.includes('{news}')")
         assert browser.value("document.querySelector('#tpus-rows .state').textContent") == (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from localcloud import faults
 from localcloud.core import projects
-from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
@@ -83,8 +83,7 @@ def test_preempted_and_absent_tpus_are_shown_as_such(client: Client, google: Goo
     moved = a_stack("moved", queued={"fallbackZones": ["us-central1-a", elsewhere]})
     (row,) = tpus_of_zone(google, (project, ZONE), {"m": moved})
     assert (row["zone"], row["state"]) == (elsewhere, "READY")
-    for preempt in preemptions(client.local_cloud.cloud, "a"):
-        preempt()
+    faults.put(client.local_cloud.cloud, "preempt", {"name": "a"})
     assert tpus_of_zone(google, (project, ZONE), wanted)[0]["state"] == "PREEMPTED"
 
 
