@@ -344,8 +344,6 @@ class Timeline:
     """Steps and faults by the time since the scenario's start."""
 
     began: float = field(default_factory=time.monotonic)
-    clock: float = field(default_factory=time.time)
-    """The time of day at the scenario's start."""
     happenings: list[Happening] = field(default_factory=list)
     steps: list[tuple[float, int]] = field(default_factory=list)
     """When the training spoke of which step."""
@@ -387,7 +385,7 @@ class Scenario:
 
     def __init__(self, cloud: LocalCloudCommand, file: str, timeline: Timeline) -> None:
         self._timeline = timeline
-        timeline.began, timeline.clock = time.monotonic(), time.time()
+        timeline.began = time.monotonic()
         self._process = subprocess.Popen(
             cloud.arguments("faults", "run", file, "--json"),
             stdout=subprocess.PIPE,
