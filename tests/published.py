@@ -21,13 +21,7 @@ import yaml
 from tpu_training.compile.answer import Compiled, Costs, Tpu, bound, tpus
 from tpu_training.compile.programs import JobPrograms
 from tpu_training.compile.session import Session
-from tpu_training.compile_command import (
-    Job,
-    Problems,
-    add_compile_arguments,
-    build_compile_job,
-    compiler,
-)
+from tpu_training.compile_command import Job, Problems, add_compile_arguments, build_compile_job
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"
@@ -67,7 +61,7 @@ class Step:
         problems.end()
         assert job
         self.job: Job = job
-        self._session = Session(job.request, compiler(), lambda *_: None)
+        self._session = Session(job.request, lambda *_: None)
         self._programs = JobPrograms(job.model, job.params, job.manifest)
 
     @property
