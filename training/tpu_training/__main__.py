@@ -331,8 +331,8 @@ def _add_lr_range_test(modes: Any) -> None:
         help="find a good learning rate (Leslie Smith's test)",
         description="Train a new model, raising the learning rate with each step until the loss "
         "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
-        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
-        "same for TensorBoard. Takes the parameters of train.",
+        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory. Takes the "
+        "parameters of train.",
     )
     add_job_arguments(parser)
     option = parser.add_argument
@@ -368,7 +368,6 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
         require_plots("the plot", ", or leave the plot out with --no-plot")
-    job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 

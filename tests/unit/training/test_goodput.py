@@ -156,21 +156,6 @@ def test_clocks_that_disagree_make_no_negative_time_and_are_told() -> None:
     ]
 
 
-def test_a_clock_that_is_wrong_is_set_right_by_the_buckets() -> None:
-    """The second machine believes that it is an hour earlier: its start came after the first."""
-    first, second = entry(5000.0, 0, 50), entry(1600.0, 50, 90)
-    (one, two) = files(first, second)
-    ledger = read([File(one.name, one.text, 5100.5), File(two.name, two.text, 5300.0)])
-    assert [round(found.begin) for found in ledger.entries] == [5000, 5200]
-    assert spent(account(ledger)) == {"initialising": 200, "away": 100}
-    assert ledger.problems == [
-        "the clock of vm was 3600 s slow by the bucket's; its times are corrected"
-    ]
-    fast = tpus(9000.0, (8000.0, "ready", ""))
-    ledger = read([File(fast.name, fast.text, 6000.0)])
-    assert [(span.begin, span.end) for span in ledger.spans] == [(5000.0, 6000.0)]
-
-
 def by_chance(chance: random.Random) -> list[File]:
     """A ledger as a job of thirty starts may leave it, or as garbage has made it."""
     entries, events, now, step = [], [], 1000.0, 0

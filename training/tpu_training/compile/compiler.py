@@ -30,7 +30,6 @@ import tpu_training
 from tpu_training.compile import answer as facts
 from tpu_training.compile import hlo
 from tpu_training.compile.answer import Buffer, Compiled, Program, Topology
-from tpu_training.compile.costs import count_costs, count_cycles
 from tpu_training.compile.pjrt import environment, is_out_of_memory
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW
@@ -421,7 +420,7 @@ def read_report(
         limit_bytes=limit_bytes,
         usage=tuple(facts.Usage(kind, size) for kind, size in usage.most_common() if size),
         buffers=_largest_buffers(allocations, peak, program.arguments, origins.of),
-        costs=None if error else count_costs(module, origins),
+        costs=None if error else hlo.count_costs(module, origins),
         error=error,
     )
 
@@ -429,7 +428,7 @@ def read_report(
 def read_estimate(dump: Dump, needed_bytes: int) -> facts.Estimate:
     """Return the compiler's own cycles of the finished program, and the memory that it needs."""
     module = hlo.parse_module(dump.text("after_codegen") or dump.text("after_optimizations"))
-    return facts.Estimate(count_cycles(module), needed_bytes)
+    return facts.Estimate(hlo.count_cycles(module), needed_bytes)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,10 +20,10 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.answer import tpus, unknown_tpu
-from tpu_training.data import data_set, files, inspection, pipeline, validation
+from tpu_training.data import data_set, files, inspection, validation
 from tpu_training.data import function as data_function
 from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
-from tpu_training.errors import DivergedError, InputError
+from tpu_training.errors import InputError
 from tpu_training.errors.catalog import users_line
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
@@ -33,7 +32,7 @@ from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, s
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
-from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
+from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
 from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
 from tpu_training.monitoring import measurements, profiler, summaries, terminal
@@ -73,8 +72,6 @@ def run_on(
             try:
                 # No variable: the next attempt would create its model next to the last one's.
                 return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
-            except DivergedError as error:
-                raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
                 connect.cache_clear()
@@ -384,47 +381,6 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     if not cluster.has_tpu or named not in tpus():
         return 0.0
     return tpus()[named].peak_flops * cluster.replicas
-
-
-def explain(
-    error: DivergedError, cluster: Cluster, job: Job, data: data_set.DataSet
-) -> DivergedError:
-    """Return `error`, or one that says that no learning rate is to blame.
-
-    Repeats the steps in which it happened with new weights and a learning rate of 0: what is not
-    finite then comes from the model or from the examples.
-    """
-    if error.steps is None:
-        return error
-    first, last = error.steps
-    # The look takes minutes on a TPU, and may be ended.
-    logger.warning("diverged: %s; looking whether the learning rate is to blame", error)
-    try:
-        loss = _loss_without_learning(cluster, job, data, first, last - first)
-    except tf.errors.OpError:  # Such as the device's memory, which now holds two models.
-        return error
-    if math.isfinite(loss):
-        return error
-    return DivergedError(
-        f"the loss became {loss} between step {first} and {last}, and it is so with a learning "
-        "rate of 0 as well: the model or the data makes it, not the rate. Look for a division by "
-        "0, a logarithm or square root of 0 or less, an exponential without a limit, or a loss "
-        "that does so; tf.debugging.enable_check_numerics() in the model's file names the "
-        "operation",
-        error.steps,
-    )
-
-
-def _loss_without_learning(
-    cluster: Cluster, job: Job, data: data_set.DataSet, step: int, count: int
-) -> float:
-    steps = total_steps(job.params, data.manifest)
-    state = create_train_state(cluster, job.model, job.params, data.manifest, steps)
-    state.optimizer.rate = lambda _: tf.constant(0.0)
-    state.step.assign(step)
-    batches = pipeline.training_batches(data, cluster, job.params, step)
-    loop = create_train_loop(cluster, job.params, state, batches)
-    return run_loop(cluster, loop, count).loss
 
 
 # The data set of a job: files in a directory or bucket, or a function that gives the examples.
