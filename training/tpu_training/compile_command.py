@@ -6,6 +6,7 @@ Wrong arguments, data that does not fit the model and what the machine lacks are
 
 import argparse
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +24,7 @@ from tpu_training.compile.session import Request, Session
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.models.params import Params
-from tpu_training.models.registry import ModelDefinition
-from tpu_training.monitoring.terminal import ProgressBar
+from tpu_training.monitoring import terminal
 from tpu_training.tasks import check_targets, identity
 
 # Changes of the JSON that a reader would notice get a new number.
@@ -77,9 +77,7 @@ class Job:
     """
 
     request: Request
-    model: ModelDefinition
-    params: Params
-    manifest: Manifest
+    programs: JobPrograms
     examples: int | None
 
 
@@ -172,7 +170,7 @@ def build_compile_job(
     problems.of(partial(check_targets, model, spec))
     examples = known.examples or manifest.split("train").examples or None
     asked = sessions.request(model.name, {**given, **identity(model)}, spec)
-    return Job(asked, model, params, manifest, examples)
+    return Job(asked, JobPrograms(model, params, manifest), examples)
 
 
 def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
@@ -210,34 +208,17 @@ def _file_problems(known: argparse.Namespace) -> Iterable[str]:
         )
 
 
-class Bar:
-    """Shows progress on standard error, if that is a terminal."""
-
-    def __init__(self) -> None:
-        self._bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-
-    def show(self, part: float, text: str) -> None:
-        """Draw the bar."""
-        if self._bar:
-            self._bar.show(part, text)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar:
-            self._bar.clear()
-
-
 def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
-    programs = JobPrograms(job.model, job.params, job.manifest)
-    accumulation = job.params.gradient_accumulation
+    params = job.programs.params
 
     def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
-        part = job.params.part_batch_size(tpu.replicas)
-        return sessions.answers(session, tpu, programs, part, accumulation, quick=quick)
+        part = params.part_batch_size(tpu.replicas)
+        accumulation = params.gradient_accumulation
+        return sessions.answers(session, tpu, job.programs, part, accumulation, quick=quick)
 
     about = {
         "model": job.request.model,
-        "params": dataclasses.asdict(job.params),
+        "params": dataclasses.asdict(params),
         "data": job.request.spec and dataclasses.asdict(job.request.spec),
         "examples": job.examples,
     }
@@ -266,7 +247,8 @@ def _answer(
 
     Of types side by side, which need not all fit, only the quick answers are compiled.
     """
-    bar = Bar()
+    # It has no place in a file or a pipe.
+    bar = terminal.ProgressBar(sys.stderr if sys.stderr.isatty() else io.StringIO())
     session = Session(request, bar.show)
     quick = known.quick or bool(known.compare)
     try:
@@ -274,7 +256,7 @@ def _answer(
         printing = not known.json and not known.compare
         found = [_follow(each, bar, examples, printing) for each in steps]
     finally:
-        bar.close()
+        bar.clear()
     if known.json:
         _print_json(found, about, examples)
     else:
@@ -314,7 +296,9 @@ def _print_json(found: Sequence[Answer], about: dict[str, Any], examples: int | 
     print(json.dumps(content, indent=2), flush=True)
 
 
-def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
+def _follow(
+    steps: Iterable[Answer], bar: terminal.ProgressBar, examples: int | None, printing: bool
+) -> Answer:
     """Return the last of `steps`; print what each of them adds.
 
     A later answer repeats the lines of the one before, so only new ones are printed.
@@ -324,7 +308,7 @@ def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: b
     for last in steps:
         new = [line for line in table.answer_lines(last, examples) if line not in printed]
         if printing:
-            bar.close()
+            bar.clear()
             print(*new, sep="\n", flush=True)
         printed |= set(new)
     assert last

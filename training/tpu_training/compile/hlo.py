@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tpu_training.compile.answer import Costs, Padding
 
@@ -23,7 +23,8 @@ _OPCODE = re.compile(r" ?([\w\-]+)\(")
 _NAMES = re.compile(r"%?([\w.\-]+)")
 
 
-class Operand(NamedTuple):
+@dataclass(frozen=True)
+class Operand:
     """A use of an instruction's result, or of the element `index` of its tuple."""
 
     name: str

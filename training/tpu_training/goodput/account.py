@@ -214,8 +214,7 @@ def _cause(gap: Sequence[Segment]) -> str:
     seconds: dict[str, float] = {}
     for segment in gap:
         if segment.cause:
-            spent = segment.end - segment.begin
-            seconds[segment.cause] = seconds.get(segment.cause, 0.0) + spent
+            _add(seconds, segment.cause, segment.end - segment.begin)
     return max(seconds, key=lambda cause: seconds[cause], default="")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_core import records
-from tpu_training.checkpoints.initial_weights import load_initial_weights
+from tpu_training.checkpoints import initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.data import data_set, files, inspection, pipeline
@@ -132,7 +132,7 @@ class RateTrainer:
         """Prepare for at most `longest` steps from each start."""
         self._cluster, self._params, self._longest = cluster, params, longest
         self.state = state = create_train_state(cluster, model, params, data.manifest, longest)
-        load_initial_weights(cluster, params, state.model)
+        initial_weights.load_initial_weights(cluster, params, state.model)
         with cluster.strategy.scope():
             self._rates = tf.Variable(
                 tf.zeros(longest),

@@ -184,7 +184,6 @@ def test_a_compilation_that_takes_too_long_is_stopped(step: Program) -> None:
 def test_ctrl_c_ends_the_compiler(step: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         raise KeyboardInterrupt
-        yield 0.0
 
     with_ticks(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
