@@ -158,6 +158,7 @@ def build_compile_job(
     model, params, given = built
     if known.examples is not None and known.examples < 1:
         problems.add([f"--examples={known.examples}: must be at least 1"])
+    # The batch of each type must divide: --compare takes types with other numbers of replicas.
     for tpu in kinds:
         problems.of(partial(_divide, params, tpu))
         problems.of(partial(_divide, params, tpu, evaluation=True))
@@ -251,6 +252,7 @@ def _answer(
     bar = terminal.ProgressBar(sys.stderr if sys.stderr.isatty() else io.StringIO())
     session = Session(request, bar.show)
     quick = known.quick or bool(known.compare)
+    # A type that does not fit is an answer, too; only what is wrong with the program ends all.
     try:
         steps = (answer(session, tpu, quick) for tpu in kinds)
         printing = not known.json and not known.compare

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -64,6 +63,7 @@ def run_on(
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
     cluster, job, data = connect_and_open(workers, wait, job, connecting)
+    # Only the cluster knows among how many replicas a batch must divide.
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     hang_timer.watch_workers(cluster.workers)
@@ -102,6 +102,7 @@ class Trainer:
         self._spec = data.manifest.input_spec(job.params.image_size)
         self._observers = create_observers(job) if job.trains else []
         peak = peak_flops(job, cluster)
+        # Before the variables take the devices' memory.
         model_description.refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
         steps = total_steps(job.params, data.manifest)
         self._state = state = create_train_state(
@@ -111,12 +112,13 @@ class Trainer:
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
+        # What a process that ends without TensorFlow's answer says is saved must be true.
         hang_timer.saved_step = lambda: self._checkpoints.saved_step
         if job.trains:
             self._prepare_training(restored)
         else:
             self._prepare_evaluation(restored)
-        self._metrics = Metrics.of(cluster, job, data)
+        self._metrics = Metrics(cluster, job, data)
         self._monitor = measurements.Monitor(
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
@@ -242,30 +244,23 @@ class LeaseCheck(Callback):
         self._lease.check()
 
 
-@dataclass
 class Metrics:
     """Measured values by name. Rates are per second; losses are means over examples."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    confusion: list[list[int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, cluster: Cluster, job: Job, data: data_set.DataSet) -> Metrics:
+    def __init__(self, cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
         """Collect the values that are known before the first step."""
-        return cls(
-            {
-                "endpoint": cluster.endpoint,
-                "model": job.model.name,
-                "strategy": cluster.strategy_name,
-                "replicas": cluster.replicas,
-                "tensorflow": tf.__version__,
-                "data": data.manifest.name,
-                "global_batch_size": job.params.global_batch_size,
-            },
-            data.manifest.class_names,
-        )
+        self.values: dict[str, Any] = {
+            "endpoint": cluster.endpoint,
+            "model": job.model.name,
+            "strategy": cluster.strategy_name,
+            "replicas": cluster.replicas,
+            "tensorflow": tf.__version__,
+            "data": data.manifest.name,
+            "global_batch_size": job.params.global_batch_size,
+        }
+        self._class_names = data.manifest.class_names
+        self._metrics: tuple[str, ...] = ()
+        self._confusion: list[list[int]] = []
 
     def add_training(self, result: TrainResult, progress: terminal.Progress) -> None:
         """Add the results of the training."""
@@ -281,9 +276,9 @@ class Metrics:
             {f"{evaluation.split}_{name}": value for name, value in evaluation.figures.items()}
         )
         self.values[f"{evaluation.split}_examples"] = evaluation.examples
-        self.metrics = tuple(evaluation.metrics)
+        self._metrics = tuple(evaluation.metrics)
         if evaluation.split == TEST:
-            self.confusion = evaluation.tables.get("confusion", [])
+            self._confusion = evaluation.tables.get("confusion", [])
 
     def add_best(self, best: Mapping[str, float], figure: str) -> None:
         """Add the best `figure` of the validation set so far and its step."""
@@ -293,18 +288,19 @@ class Metrics:
     def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
         """Merge the values into the file of an earlier run; return a summary line and them."""
         path = f"{model_dir}/metrics.json"
+        # An evaluation alone must not lose the figures of the training before it.
         merged = {**files.read_json(path), "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
-        if self.confusion:
-            names = self.class_names or range(len(self.confusion))
+        if self._confusion:
+            names = self._class_names or range(len(self._confusion))
             content = {
                 "format": _FORMAT,
                 "class_names": [str(name) for name in names],
-                "confusion": self.confusion,
+                "confusion": self._confusion,
             }
             files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
         splits = (TEST, VALIDATION)
-        metrics = [f"{split}_{name}" for split in splits for name in self.metrics]
+        metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
         shown = [
             f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
         ]
