@@ -34,8 +34,8 @@ from tpu_training.data.arrays import source_of_arrays
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
-from tpu_training.job.job import prepare_tensorflow
 from tpu_training.job.lr_range_test import RateTrainer, Sweep, read, run_sweep, run_trials
+from tpu_training.job.start import prepare_tensorflow
 from tpu_training.loop import train
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+import tpu_training.job.start as start
 from tpu_training import __version__, commands, compile_command
 from tpu_training.cluster.endpoint import Addresses, find_target
 from tpu_training.commands import Command, add_command, add_job_arguments, build_job
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require_plots
-from tpu_training.job.job import Job, find_workers, prepare_tensorflow, run_job
+from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params
 from tpu_training.models.registry import DEFAULT_MODEL, load_model
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(command, Job):
             return command()
         with supervised(own_process=True) as (shutdown, hang_timer):
-            result = run_job(command, shutdown, hang_timer, begun, own_process=True)
+            result = start.run_job(command, shutdown, hang_timer, begun, own_process=True)
         print(f"training finished {result.summary}", flush=True)
         write_outcome(0, "done", "")
     except KeyboardInterrupt:
@@ -126,7 +127,7 @@ def prepare(arguments: Sequence[str]) -> None:
     known = parser.parse_known_args(arguments)[0]
     trains = known.mode in _MODES or known.mode == _TRAINING
     if trains or known.mode in _NO_TRAINING:
-        prepare_tensorflow(known.tpu, trains)
+        start.prepare_tensorflow(known.tpu, trains)
 
 
 def parse(arguments: Sequence[str]) -> Job | Command:
@@ -367,7 +368,7 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
         require_plots("the plot", ", or leave the plot out with --no-plot")
-    workers, wait = find_workers(job)
+    workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 
     highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)

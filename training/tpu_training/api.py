@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
-from tpu_training.job.job import MODES, Job, Result, prepare_tensorflow, run_job
+from tpu_training.job.job import MODES, Job, Result
+from tpu_training.job.start import prepare_tensorflow, run_job
 from tpu_training.job.supervision import supervised
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models import registry

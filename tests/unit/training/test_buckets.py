@@ -11,7 +11,7 @@ import pytest
 
 from tpu_training import __main__ as program
 from tpu_training.data.buckets import SETTINGS, set_up_buckets
-from tpu_training.job.job import prepare_tensorflow
+from tpu_training.job.start import prepare_tensorflow
 
 ROOT = Path(__file__).parents[3]
 

@@ -23,7 +23,7 @@ from tpu_training.cluster.machine import (
     installed_library,
 )
 from tpu_training.errors import InputError
-from tpu_training.job import job as start
+from tpu_training.job import start
 
 LIBTPU = "/venv/libtpu/libtpu.so"
 PLUG_IN = "NEXT_PLUGGABLE_DEVICE_USE_C_API"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tpu_core import records
 
 FOLDER = "ledger"
-# Before the first step, as job/job.py measures it, and from it on, as StepTimes does.
+# Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
 _LATEST = 1e12

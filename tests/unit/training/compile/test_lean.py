@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tpu_training.errors import InputError
-from tpu_training.job import job as start
+from tpu_training.job import start
 
 # As TensorFlow and Keras do it: keras/src/wrappers/fixes.py, gce_cluster_resolver.py.
 TENSORFLOW = """
