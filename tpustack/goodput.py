@@ -58,10 +58,10 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
     name, _, folder = where.removeprefix(_SCHEME).partition("/")
     bucket = Bucket(name, (google or Google()).exchange)
 
-    def fetch(item: Item) -> File:
-        content = bucket.read(item.path)
-        text = content[0].decode(errors="replace") if content else ""
-        return File(f"{_SCHEME}{name}/{item.path}", text)
+    def fetch(item: Item) -> File | None:
+        if (content := bucket.read(item.path)) is None:
+            return None  # Deleted since it was listed.
+        return File(f"{_SCHEME}{name}/{item.path}", content[0].decode(errors="replace"))
 
     # A job that was preempted often has hundreds.
     try:
@@ -69,7 +69,7 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
             found = bucket.items(f"{folder}/{FOLDER}/")
             # TensorFlow's own marks of folders are objects, too.
             own = (item for item in found if item.path.endswith(".json"))
-            yield from threads.map(fetch, own)
+            yield from filter(None, threads.map(fetch, own))
     except GoogleError as error:
         raise TpustackError(str(error)) from None
 

@@ -331,8 +331,8 @@ def _add_lr_range_test(modes: Any) -> None:
         help="find a good learning rate (Leslie Smith's test)",
         description="Train a new model, raising the learning rate with each step until the loss "
         "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
-        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory. Takes the "
-        "parameters of train.",
+        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
+        "same for TensorBoard. Takes the parameters of train.",
     )
     add_job_arguments(parser)
     option = parser.add_argument

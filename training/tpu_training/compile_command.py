@@ -111,6 +111,7 @@ def _build(known: argparse.Namespace) -> commands.Command:
     problems = Problems()
     kinds = find_tpus(known, problems)
     if known.cached:
+        problems.add(["--cached answers for a job, without --stablehlo"] if known.stablehlo else ())
         problems.end()
         return partial(_show_cached, kinds, known)
     job = None
@@ -309,7 +310,7 @@ def _follow(
     last = None
     for last in steps:
         new = [line for line in table.answer_lines(last, examples) if line not in printed]
-        if printing:
+        if printing and new:
             bar.clear()
             print(*new, sep="\n", flush=True)
         printed |= set(new)

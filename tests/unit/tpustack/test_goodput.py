@@ -17,6 +17,7 @@ from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Spec
+from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
@@ -120,6 +121,17 @@ def test_a_ledger_is_read_from_a_bucket(run: Run, bucket: Client) -> None:
     assert content["problems"] == [
         "gs://a-bucket/jobs/a-job/ledger/3.json is not a file of a ledger; it is left out"
     ]
+
+
+def test_a_file_deleted_while_the_ledger_is_read_is_no_garbage(
+    run: Run, bucket: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Bucket.read
+    monkeypatch.setattr(
+        Bucket, "read", lambda self, path: None if "3.json" in path else read(self, path)
+    )
+    done = run("goodput", "gs://a-bucket/jobs/a-job/", "--json")
+    assert json.loads(done.out)["problems"] == []
 
 
 def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(

@@ -30,7 +30,7 @@ import tpu_training
 from tpu_training.compile import answer as facts
 from tpu_training.compile import hlo
 from tpu_training.compile.answer import Buffer, Compiled, Program, Topology
-from tpu_training.compile.pjrt import environment, is_out_of_memory
+from tpu_training.compile.pjrt import LOCK_FILE, environment, is_out_of_memory
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 
@@ -62,7 +62,7 @@ def compile_program(
     """
     libtpu = find_libtpu()
     limit = time_limit or (_FULL_LIMIT_SECONDS if full else _QUICK_LIMIT_SECONDS)
-    # If this process is told to end, the child removes the folder; see pjrt.py.
+    # If this process is told to end, the child removes what is left; see pjrt.py.
     with tempfile.TemporaryDirectory(prefix="tpu-compile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         work = _Compilation(folder, libtpu, program, topology)
@@ -170,14 +170,12 @@ class _Compilation:
 
 # Settings that libtpu reads: an unknown flag ends it, others change what it answers.
 _NOT_KEPT = ("LIBTPU_", "MEGASCALE_", "PJRT_", "TPU_", "XLA_")
-# libtpu 0.0.21 makes it whatever ALLOW_MULTIPLE_LIBTPU_LOAD says; it is /tmp, not TMPDIR.
-_LOCK_FILE = Path("/tmp/libtpu_lockfile")
 
 
 @contextlib.contextmanager
 def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the child on `folder`; end it when the context does, if it still runs."""
-    locked = _LOCK_FILE.exists()
+    locked = LOCK_FILE.exists()
     with (folder / "log").open("wb") as log:
         # The folder is the working directory: no file of the user's can stand in for a module.
         child = subprocess.Popen(
@@ -198,9 +196,9 @@ def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subproces
             child.stdin.close()
         if not locked:
             # Unless another process holds it.
-            with contextlib.suppress(OSError), _LOCK_FILE.open("rb") as file:
+            with contextlib.suppress(OSError), LOCK_FILE.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _LOCK_FILE.unlink()
+                LOCK_FILE.unlink()
 
 
 def ticks(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
@@ -340,7 +338,7 @@ def crashed(libtpu: Libtpu, program: Program, code: int, log: str) -> TrainingEr
         return TrainingError(
             f"the compiler was killed (SIGKILL) while it compiled {program.name!r}, as systems do "
             "when memory runs out: ResNet-50 and BERT-base take up to 4 GB with code generation "
-            "and 0.5 GB without; free some, or compile on a larger machine"
+            "and 0.5 GB with --quick; free some, or compile on a larger machine"
         )
     ending = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return TrainingError(

@@ -3,7 +3,7 @@
 `python -m tpu_training.compile.pjrt FOLDER` reads `request.json` and `program` from FOLDER and
 writes `topology.json`, libtpu's dump and `answer.json` into it, so that a crash of the compiler
 ends nothing else. Its standard input is a pipe from the process that started it: when that process
-ends, this one removes FOLDER and ends, too.
+ends, this one removes FOLDER and the compiler's lock, and ends, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from ctypes import addressof, c_char_p, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
+
+# libtpu 0.0.21 makes it whatever ALLOW_MULTIPLE_LIBTPU_LOAD says; it is /tmp, not TMPDIR.
+LOCK_FILE = Path("/tmp/libtpu_lockfile")
 
 
 def main(folder: Path) -> None:
@@ -26,7 +30,8 @@ def main(folder: Path) -> None:
 
     Each file that is written is an answer in itself: the parent may end this process after any.
     """
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    locks = () if LOCK_FILE.exists() else (LOCK_FILE,)
+    threading.Thread(target=_end_with_parent, args=(folder, *locks), daemon=True).start()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     _write(folder / "answer.json", _compile(folder, request))
 
@@ -57,7 +62,7 @@ def _write(file: Path, content: dict[str, Any]) -> None:
     part.rename(file)
 
 
-def _end_with_parent(folder: Path) -> None:
+def _end_with_parent(folder: Path, *locks: Path) -> None:
     """Wait for the end of standard input, which is the end of the parent; then clean up."""
     while os.read(0, 1024):
         pass
@@ -66,6 +71,9 @@ def _end_with_parent(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break
+    for lock in locks:
+        with suppress(OSError):
+            lock.unlink()
     os._exit(1)
 
 
@@ -141,7 +149,7 @@ _NAMED_VALUE = _HEAD + 5
 _STRING, _INT64, _TYPE = 0, 1, 0xFFFFFFFF
 # More than PJRT_Executable_GetCompiledMemoryStats_Args has behind those that are read (the host's
 # five, and others in later versions); it refuses fewer, but not more.
-_OTHER_STATS = 21
+_OTHER_STATS = 16
 
 
 class PjrtError(Exception):

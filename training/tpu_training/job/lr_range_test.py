@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
@@ -26,13 +27,15 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop, run_loop
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
+from tpu_training.monitoring.summaries import Summaries
 from tpu_training.tasks import task_of
 
 _LINES = 20
 # The end of a trial over which its loss is averaged: batches differ.
 _END = 0.2
-# Of the plot: the good rates in green, the losses in blues, trials and suggestion in red.
-_GOOD_COLOUR, _LINE, _RAW, _MARK = "#c7e9c0", "#08306b", "#9ecae1", "#d94801"
+# Of the plot: losses in blues, trials and suggestion in red, the regions pale behind them.
+_LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
+_REGIONS = {"too low": "#d9d9d9", "good": "#c7e9c0", "diverging": "#fcbba1"}
 _HEADROOM = 1.2
 # Multiple of the first loss; anything above only shows that it diverged.
 _HIGHEST = 2.0
@@ -65,7 +68,7 @@ def run_lr_range_test(
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
     )
-    _write(f"{model_dir}/lr_range_test", points, verdict, title if plot else None)
+    _write(model_dir, points, verdict, title if plot else None)
     for reason in verdict.reasons:
         logger.info("lr-range-test: %s", reason)
     suggestion = verdict.suggestion and f"{verdict.suggestion:.2g}"
@@ -92,15 +95,24 @@ def _test(
     return points, conclude(reading, trials, sweep.trial_steps, guessing)
 
 
-def _write(directory: str, points: Sequence[Point], verdict: Verdict, title: str | None) -> None:
+def _write(model_dir: str, points: Sequence[Point], verdict: Verdict, title: str | None) -> None:
+    """Write the results as files, and for TensorBoard, whose only axis is the step."""
+    directory = f"{model_dir}/lr_range_test"
+    summaries = Summaries(f"{model_dir}/tensorboard/lr_range_test")
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     rows.writerow(["step", "learning_rate", "loss", "smoothed_loss"])
     rows.writerows([p.step, p.rate, p.loss, p.smoothed] for p in points)
     files.write_text(f"{directory}/curve.csv", table.getvalue())
     files.write_text(f"{directory}/verdict.json", records.dump(verdict).decode())
+    for p in points:
+        values = {"learning_rate": p.rate, "loss": p.loss, "smoothed_loss": p.smoothed}
+        summaries.scalars(p.step, {f"lr_range_test/{name}": values[name] for name in values})
     if title is not None:
-        files.write_bytes(f"{directory}/curve.png", draw(points, verdict, title))
+        picture = draw(points, verdict, title)
+        files.write_bytes(f"{directory}/curve.png", picture)
+        summaries.picture(len(points), "lr_range_test/curve", picture)
+    summaries.close()
 
 
 @dataclass(frozen=True)
@@ -206,8 +218,15 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
     axes.plot(rates[: len(smoothed)], smoothed, color=_LINE, linewidth=2, label="smoothed")
     if ends := {rate: loss for rate, loss in verdict.trials.items() if loss is not None}:
         axes.plot(list(ends), list(ends.values()), "o", color=_MARK, label="end of each trial")
-    if verdict.suggestion and verdict.good_from and verdict.good_to:
-        axes.axvspan(verdict.good_from, verdict.good_to, color=_GOOD_COLOUR, zorder=0, label="good")
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right)  # The regions reach the frame.
+    good = verdict.good_from or right
+    diverging = verdict.good_to if verdict.good_to and verdict.diverged else right
+    edges = pairwise((left, good, diverging, right))
+    for (name, colour), (begin, end) in zip(_REGIONS.items(), edges, strict=True):
+        if begin < end:
+            axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0, label=name)
+    if verdict.suggestion:
         label = f"suggestion {verdict.suggestion:.2g}"
         axes.axvline(verdict.suggestion, color=_MARK, linestyle="--", label=label)
     if smoothed and points[0].loss > 0:

@@ -28,6 +28,9 @@ def test_a_known_answer_is_printed_and_its_exit_code_says_whether_it_fits(
     keep_answer(GIVEN, needed_gib=16)
     assert main(["compile", "--cached", *JOB]) == 1
     assert "DOES NOT FIT" in capsys.readouterr().out
+    assert main(["compile", "--cached", "--json", *JOB]) == 1
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["misfit"].startswith("a step of batch 512 does not fit v3-8")
     keep_answer(GIVEN, needed_gib=4)
     assert main(["compile", "--cached", *JOB]) == 0
     assert "batch of 8,192 fits" in capsys.readouterr().out
@@ -40,6 +43,15 @@ def test_an_unknown_job_names_the_cure_or_gives_an_empty_list(
     assert "nothing is known of this job: leave out --cached" in capsys.readouterr().err
     assert main(["compile", "--cached", "--json", *JOB]) == 0
     assert json.loads(capsys.readouterr().out)["answers"] == []
+
+
+def test_a_program_in_a_file_is_refused_with_all_other_problems(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compile", "--cached", "--stablehlo=step.mlir", "--tpu=v9-8"]) == 2
+    said = capsys.readouterr().err
+    assert "without --stablehlo" in said
+    assert "--tpu=v9-8" in said
 
 
 @pytest.mark.parametrize(("needed", "searched"), [(16, False), (16, True), (4, False)])

@@ -226,6 +226,20 @@ def test_the_end_of_the_command_is_the_end_of_the_compiler_and_its_files(
     until(lambda: not any((tmp_path / "temporary").iterdir()))
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_lock_that_the_compiler_made_goes_with_it_if_the_command_was_killed(
+    tmp_path: Path, there: bool
+) -> None:
+    lock, folder = tmp_path / "libtpu_lockfile", tmp_path / "folder"
+    folder.mkdir()
+    lock.touch()
+    code = "import sys; from pathlib import Path; from tpu_training.compile import pjrt; "
+    code += "pjrt._end_with_parent(*map(Path, sys.argv[1:]))"
+    command = [sys.executable, "-c", code, str(folder), *([] if there else [str(lock)])]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 1
+    assert (lock.exists(), folder.exists()) == (there, False)
+
+
 def until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + DEADLINE_SECONDS
     while not true():
@@ -245,7 +259,7 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Program
 ) -> None:
     lock = tmp_path / "libtpu_lockfile"
-    monkeypatch.setattr(compiler, "_LOCK_FILE", lock)
+    monkeypatch.setattr(compiler, "LOCK_FILE", lock)
 
     def with_lock(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         lock.touch()
