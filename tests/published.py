@@ -19,15 +19,8 @@ from typing import Any
 import yaml
 
 from tpu_training.compile.answer import Compiled, Costs, Tpu, bound, tpus
-from tpu_training.compile.programs import JobPrograms
 from tpu_training.compile.session import Session
-from tpu_training.compile_command import (
-    Job,
-    Problems,
-    add_compile_arguments,
-    build_compile_job,
-    compiler,
-)
+from tpu_training.compile_command import Job, Problems, add_compile_arguments, build_compile_job
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"
@@ -67,17 +60,16 @@ class Step:
         problems.end()
         assert job
         self.job: Job = job
-        self._session = Session(job.request, compiler(), lambda *_: None)
-        self._programs = JobPrograms(job.model, job.params, job.manifest)
+        self._session = Session(job.request, lambda *_: None)
 
     @property
     def part(self) -> int:
         """Examples that a replica processes at a time."""
-        return self.job.params.part_batch_size(self.tpu.replicas)
+        return self.job.programs.params.part_batch_size(self.tpu.replicas)
 
     def step(self, part: int | None = None, *, full: bool = False) -> Compiled:
         """Return the compiled training step."""
-        return self._session.train(self.tpu, self._programs, part or self.part, full=full)
+        return self._session.train(self.tpu, self.job.programs, part or self.part, full=full)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tpu_training.compile.answer import Compiled, Tpu, tpus
-from tpu_training.compile.compiler import compile_program
-from tpu_training.compile.session import described_data, topology_of, versions
+from tpu_training.compile.compiler import compile_program, versions
+from tpu_training.compile.session import described_data, topology_of
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import TrainingError
 from tpu_training.models.params import Params, build_params

@@ -43,39 +43,33 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+    from tpu_training.goodput.ledger import FOLDER, File
 
-    folder = Path(where, FOLDER)
-    for path in sorted(folder.glob(f"*{ASIDE}")):
-        yield File(str(path), "")
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(Path(where, FOLDER).glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _objects(where: str, google: Google | None) -> Iterator[File]:
-    """Yield the files with the time at which the bucket says that they were written."""
     from tpu_core.bucket import Bucket, Item
     from tpu_core.google import GoogleError
-    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+    from tpu_training.goodput.ledger import FOLDER, File
     from tpustack.cloud.google import Google
 
     name, _, folder = where.removeprefix(_SCHEME).partition("/")
     bucket = Bucket(name, (google or Google()).exchange)
 
-    def fetch(item: Item) -> File:
-        content = None if item.path.endswith(ASIDE) else bucket.read(item.path)
-        url = f"{_SCHEME}{name}/{item.path}"
-        if content is None:
-            return File(url, "")
-        return File(url, content[0].decode(errors="replace"), item.updated)
+    def fetch(item: Item) -> File | None:
+        if (content := bucket.read(item.path)) is None:
+            return None  # Deleted since it was listed.
+        return File(f"{_SCHEME}{name}/{item.path}", content[0].decode(errors="replace"))
 
     # A job that was preempted often has hundreds.
     try:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = bucket.items(f"{folder}/{FOLDER}/")
             # TensorFlow's own marks of folders are objects, too.
-            own = (item for item in found if item.path.endswith((".json", ASIDE)))
-            yield from threads.map(fetch, own)
+            own = (item for item in found if item.path.endswith(".json"))
+            yield from filter(None, threads.map(fetch, own))
     except GoogleError as error:
         raise TpustackError(str(error)) from None
 

@@ -368,7 +368,6 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
         require_plots("the plot", ", or leave the plot out with --no-plot")
-    job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 

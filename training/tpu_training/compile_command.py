@@ -6,30 +6,29 @@ Wrong arguments, data that does not fit the model and what the machine lacks are
 
 import argparse
 import dataclasses
+import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tpu_training import commands
 from tpu_training.compile import session as sessions
 from tpu_training.compile import table
 from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
+from tpu_training.compile.compiler import machine_problems, versions
 from tpu_training.compile.programs import JobPrograms, read_program
-from tpu_training.compile.session import CompileProgram, Request, Session
+from tpu_training.compile.session import Request, Session
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
+from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.models.params import Params
-from tpu_training.models.registry import ModelDefinition
-from tpu_training.monitoring.terminal import ProgressBar
+from tpu_training.monitoring import terminal
 from tpu_training.tasks import check_targets, identity
 
 # Changes of the JSON that a reader would notice get a new number.
 _FORMAT = 1
-_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # What describes a job, and so does not go with a whole program in a file.
 _OF_A_JOB = ("model", "task", "config", "data", "shape", "classes", "vocabulary", "examples")
 
@@ -50,7 +49,6 @@ def add(modes: Any) -> None:
     add_compile_arguments(parser)
     option, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     option("--compare", metavar="TYPES", help="TPU types side by side, with commas")
-    option("--hlo", metavar="FILE", help="compile an HloModuleProto instead of a job")
     option("--stablehlo", metavar="FILE", help="compile StableHLO instead of a job")
     switch("--quick", help="stop after the first answer: memory and bounds")
     switch("--cached", help="print what is known already; compile nothing")
@@ -79,9 +77,7 @@ class Job:
     """
 
     request: Request
-    model: ModelDefinition
-    params: Params
-    manifest: Manifest
+    programs: JobPrograms
     examples: int | None
 
 
@@ -115,20 +111,21 @@ def _build(known: argparse.Namespace) -> commands.Command:
     problems = Problems()
     kinds = find_tpus(known, problems)
     if known.cached:
-        return _build_cached(known, kinds, problems)
-    file = known.hlo or known.stablehlo
-    if file:
-        problems.add(_file_problems(known, file))
-        job = None
+        problems.add(["--cached answers for a job, without --stablehlo"] if known.stablehlo else ())
+        problems.end()
+        return partial(_show_cached, kinds, known)
+    job = None
+    if known.stablehlo:
+        problems.add(_file_problems(known))
     else:
         job = build_compile_job(known, kinds, problems)
-    machine = lacking(quick=known.quick or bool(known.compare), tensorflow=not file)
+    machine = list(machine_problems(lowers=not known.stablehlo))
     problems.end(machine)
     if machine:
         # Only the run needs the compiler: a command line is checked on any machine.
         return partial(_refuse, machine)
     if job is None:
-        return partial(_run_file, file, "hlo" if known.hlo else "mlir", kinds, known)
+        return partial(_run_file, kinds, known)
     return partial(_run_job, job, kinds, known)
 
 
@@ -162,6 +159,7 @@ def build_compile_job(
     model, params, given = built
     if known.examples is not None and known.examples < 1:
         problems.add([f"--examples={known.examples}: must be at least 1"])
+    # The batch of each type must divide: --compare takes types with other numbers of replicas.
     for tpu in kinds:
         problems.of(partial(_divide, params, tpu))
         problems.of(partial(_divide, params, tpu, evaluation=True))
@@ -174,7 +172,7 @@ def build_compile_job(
     problems.of(partial(check_targets, model, spec))
     examples = known.examples or manifest.split("train").examples or None
     asked = sessions.request(model.name, {**given, **identity(model)}, spec)
-    return Job(asked, model, params, manifest, examples)
+    return Job(asked, JobPrograms(model, params, manifest), examples)
 
 
 def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
@@ -186,14 +184,6 @@ def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
             params.part_batch_size(tpu.replicas)
     except InputError as error:
         raise InputError(f"{tpu.name}: {error}") from error
-
-
-def lacking(*, quick: bool, tensorflow: bool) -> list[str]:
-    """Return what this machine lacks to compile."""
-    from tpu_training.compile import compiler
-
-    found = [*compiler.machine_problems(), *compiler.memory_problems(quick)]
-    return [*found, *compiler.tensorflow_problems()] if tensorflow else found
 
 
 def _described_data(known: argparse.Namespace) -> Manifest:
@@ -210,98 +200,41 @@ def _described_data(known: argparse.Namespace) -> Manifest:
     return sessions.described_data(known.shape, known.classes, known.vocabulary or 0)
 
 
-def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
+def _file_problems(known: argparse.Namespace) -> Iterable[str]:
     """Yield which flags have no meaning for a program in a file."""
-    flag = "hlo" if known.hlo else "stablehlo"
-    if known.hlo and known.stablehlo:
-        yield "--hlo and --stablehlo exclude each other; give one of them"
     named = [f"--{name}" for name in _OF_A_JOB if getattr(known, name) is not None]
     if named or known.rest:
         yield (
-            f"--{flag}={file} is a whole program, without {', '.join([*named, *known.rest])}; "
-            "leave out one or the other"
+            f"--stablehlo={known.stablehlo} is a whole program, without "
+            f"{', '.join([*named, *known.rest])}; leave out one or the other"
         )
 
 
-def _build_cached(
-    known: argparse.Namespace, kinds: Sequence[Tpu], problems: Problems
-) -> commands.Command:
-    """Return the command that prints what is known of the job. Raises InputError."""
-    problems.add(
-        f"--cached answers for a job, without --{name}"
-        for name in ("hlo", "stablehlo", "compare", "quick")
-        if getattr(known, name)
-    )
-    job = problems.of(partial(sessions.described, known.model, known.config, known.rest))
-    manifest = problems.of(partial(_described_data, known))
-    problems.end()
-    assert job
-    assert manifest
-    model, given = job
-    given |= {"task": known.task} if known.task else {}
-    examples = known.examples or manifest.split("train").examples or None
-
-    def answer() -> int:
-        tpu = kinds[0].name
-        found = sessions.cached(tpu, model, given, manifest)
-        if found is None and not known.json:
-            unknown = f"nothing is known of this job on {tpu}: leave out --cached to compile it"
-            print(unknown, file=sys.stderr)
-            return EXIT_FAILURE
-        answers = [found] if found else []
-        for one in answers:
-            _follow([one], Bar(), examples, not known.json)
-        about = {"model": model, "params": given, "examples": examples}
-        _end(answers, known.json, about, examples)
-        return 0 if all(one.fits for one in answers) else EXIT_FAILURE
-
-    return answer
-
-
-class Bar:
-    """Shows progress on standard error, if that is a terminal."""
-
-    def __init__(self) -> None:
-        self._bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-
-    def show(self, part: float, text: str) -> None:
-        """Draw the bar."""
-        if self._bar:
-            self._bar.show(part, text)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar:
-            self._bar.clear()
-
-
 def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
-    programs = JobPrograms(job.model, job.params, job.manifest)
-    accumulation = job.params.gradient_accumulation
+    params = job.programs.params
 
     def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
-        part = job.params.part_batch_size(tpu.replicas)
-        return sessions.answers(session, tpu, programs, part, accumulation, quick=quick)
+        part = params.part_batch_size(tpu.replicas)
+        accumulation = params.gradient_accumulation
+        return sessions.answers(session, tpu, job.programs, part, accumulation, quick=quick)
 
     about = {
         "model": job.request.model,
-        "params": dataclasses.asdict(job.params),
+        "params": dataclasses.asdict(params),
         "data": job.request.spec and dataclasses.asdict(job.request.spec),
         "examples": job.examples,
     }
     return _answer(job.request, kinds, answer, known, about, job.examples)
 
 
-def _run_file(
-    file: str, language: Literal["hlo", "mlir"], kinds: Sequence[Tpu], known: argparse.Namespace
-) -> int:
-    program = read_program(file, language)
+def _run_file(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
+    program = read_program(known.stablehlo)
 
     def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
         return sessions.compile_file(session, tpu, program, quick=quick)
 
-    request = Request(file, program.hlo, {}, None)
-    return _answer(request, kinds, answer, known, {"file": file, "format": language}, None)
+    request = Request(known.stablehlo, program.hlo, {}, None)
+    return _answer(request, kinds, answer, known, {"file": known.stablehlo}, None)
 
 
 def _answer(
@@ -316,59 +249,49 @@ def _answer(
 
     Of types side by side, which need not all fit, only the quick answers are compiled.
     """
-    bar = Bar()
-    session = Session(request, compiler(), bar.show)
+    # It has no place in a file or a pipe.
+    bar = terminal.ProgressBar(sys.stderr if sys.stderr.isatty() else io.StringIO())
+    session = Session(request, bar.show)
     quick = known.quick or bool(known.compare)
+    # A type that does not fit is an answer, too; only what is wrong with the program ends all.
     try:
         steps = (answer(session, tpu, quick) for tpu in kinds)
         printing = not known.json and not known.compare
         found = [_follow(each, bar, examples, printing) for each in steps]
     finally:
-        bar.close()
-    if known.compare and not known.json:
-        _print(table.comparison_lines(found, examples))
-    _end(found, known.json, about, examples)
+        bar.clear()
+    if known.json:
+        _print_json(found, about, examples)
+    else:
+        compared = table.comparison_lines(found, examples) if known.compare else ()
+        print(*compared, table.LEGEND, sep="\n", flush=True)
     good = any if known.compare else all
     return 0 if good(answer.fits for answer in found) else EXIT_FAILURE
 
 
-def compiler() -> CompileProgram:
-    """Return Google's TPU compiler. Tests put another one in its place."""
-    from tpu_training.compile.compiler import compile_program
-
-    return compile_program
-
-
-def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
-    """Return the last of `steps`; print what each of them adds.
-
-    A later answer repeats the lines of the one before, so only new ones are printed.
-    """
-    printed: set[str] = set()
-    last = None
-    for last in steps:
-        lines = list(table.answer_lines(last, examples))
-        if printing:
-            bar.close()
-            _print(line for line in lines if line not in printed)
-        printed |= set(lines)
-    assert last
-    return last
+def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
+    """Print what is known of the job; a user's model is read, but not run."""
+    model, given = sessions.described(known.model, known.config, known.rest)
+    given |= {"task": known.task} if known.task else {}
+    manifest = _described_data(known)
+    examples = known.examples or manifest.split("train").examples or None
+    answers = (sessions.cached(tpu.name, model, given, manifest) for tpu in kinds)
+    found = [answer for answer in answers if answer]
+    if known.json:
+        _print_json(found, {"model": model, "params": given, "examples": examples}, examples)
+    elif not found:
+        raise TrainingError("nothing is known of this job: leave out --cached to compile it")
+    else:
+        lines = [line for one in found for line in table.answer_lines(one, examples)]
+        print(*lines, table.LEGEND, sep="\n", flush=True)
+    return 0 if all(answer.fits for answer in found) else EXIT_FAILURE
 
 
-def _end(
-    found: Sequence[Answer], as_json: bool, about: dict[str, Any], examples: int | None
-) -> None:
-    """Print what the kinds of figures mean; or, as JSON, all that was found.
-
-    docs/compile.md names each field; a test compares them.
-    """
-    if not as_json:
-        _print([table.LEGEND])
-        return
+def _print_json(found: Sequence[Answer], about: dict[str, Any], examples: int | None) -> None:
+    """Print all that was found; docs/compile.md names each field, and a test compares them."""
     content = {
         "format": _FORMAT,
-        "versions": sessions.versions(),
+        "versions": versions(),
         "job": about,
         "legend": table.LEGEND,
         "answers": [{**one.as_json(examples), "misfit": table.misfit(one)} for one in found],
@@ -376,8 +299,20 @@ def _end(
     print(json.dumps(content, indent=2), flush=True)
 
 
-def _print(lines: Iterable[str]) -> None:
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for line in lines:
-        wrong = "DOES NOT FIT" in line or "  NO  " in line
-        print(f"{_RED}{line}{_PLAIN}" if wrong and coloured else line, flush=True)
+def _follow(
+    steps: Iterable[Answer], bar: terminal.ProgressBar, examples: int | None, printing: bool
+) -> Answer:
+    """Return the last of `steps`; print what each of them adds.
+
+    A later answer repeats the lines of the one before, so only new ones are printed.
+    """
+    printed: set[str] = set()
+    last = None
+    for last in steps:
+        new = [line for line in table.answer_lines(last, examples) if line not in printed]
+        if printing and new:
+            bar.clear()
+            print(*new, sep="\n", flush=True)
+        printed |= set(new)
+    assert last
+    return last

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 import socket
 import subprocess
@@ -15,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.errors import CheckpointError, DivergedError
-from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors import CheckpointError
 
 pytestmark = pytest.mark.training
 
@@ -134,55 +132,3 @@ def test_a_training_of_few_steps_says_so_and_what_gives_more(
     plan, *warnings = caplog.messages
     assert plan.startswith(f"plan: {arguments.get('epochs', 3)} epochs of {examples} examples in")
     assert [line.removeprefix("plan: ") for line in warnings] == ([words] if words else [])
-
-
-MODEL = """
-import tensorflow as tf
-from dataclasses import dataclass
-from tpu_training.models import params as base
-
-@dataclass(frozen=True, kw_only=True)
-class Params(base.Params):
-    pass
-
-class Net(tf.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.kernel = tf.Variable(tf.zeros((784, classes)))
-
-    def __call__(self, features, training):
-        x = tf.reshape(tf.cast(features, tf.float32), (-1, 784))
-        return {logits}
-
-def create_model(params, spec, seed):
-    return Net(spec.classes)
-"""
-
-
-@pytest.mark.parametrize(
-    ("logits", "rate", "words"),
-    [
-        ("tf.math.log(x) @ self.kernel", 0.004, "with a learning rate of 0 as well: the model or"),
-        ("x @ self.kernel * tf.exp(1e9 * tf.reduce_sum(self.kernel ** 2))", 100.0, "lower --learn"),
-    ],
-)
-def test_a_loss_that_is_no_number_says_whether_the_model_or_the_rate_made_it(
-    digits: Path,
-    tmp_path: Path,
-    run_here: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
-    logits: str,
-    rate: float,
-    words: str,
-) -> None:
-    (tmp_path / "own.py").write_text(MODEL.replace("{logits}", logits))
-    job = (f"--model={tmp_path}/own.py", f"--data={digits}", f"--model-dir={tmp_path}")
-    sizes = ("--global_batch_size=64", "--steps_per_loop=5", f"--learning_rate={rate}")
-    with pytest.raises(DivergedError, match=words) as caught:
-        run_here("train", *job, *sizes)
-    # The figures are told before the second look, which is slow.
-    assert re.search(r"the loss became .*; looking whether the learning rate", caplog.text)
-    known = find_known_error(str(caught.value))
-    assert known
-    cures = f"{caught.value} {known.cure}"
-    assert ("lower" in cures and "lr-range-test" in cures) == (rate == 100.0)

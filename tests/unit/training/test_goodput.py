@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tpu_training.errors import InputError
-from tpu_training.goodput.account import (
-    KINDS,
-    STATES,
-    Account,
-    account,
-    draw,
-    timeline,
-    to_prometheus,
-)
+from tpu_training.goodput.account import STATES, Account, account, timeline
 from tpu_training.goodput.ledger import (
     FINISHED,
     PARTS,
@@ -166,21 +156,6 @@ def test_clocks_that_disagree_make_no_negative_time_and_are_told() -> None:
     ]
 
 
-def test_a_clock_that_is_wrong_is_set_right_by_the_buckets() -> None:
-    """The second machine believes that it is an hour earlier: its start came after the first."""
-    first, second = entry(5000.0, 0, 50), entry(1600.0, 50, 90)
-    (one, two) = files(first, second)
-    ledger = read([File(one.name, one.text, 5100.5), File(two.name, two.text, 5300.0)])
-    assert [round(found.begin) for found in ledger.entries] == [5000, 5200]
-    assert spent(account(ledger)) == {"initialising": 200, "away": 100}
-    assert ledger.problems == [
-        "the clock of vm was 3600 s slow by the bucket's; its times are corrected"
-    ]
-    fast = tpus(9000.0, (8000.0, "ready", ""))
-    ledger = read([File(fast.name, fast.text, 6000.0)])
-    assert [(span.begin, span.end) for span in ledger.spans] == [(5000.0, 6000.0)]
-
-
 def by_chance(chance: random.Random) -> list[File]:
     """A ledger as a job of thirty starts may leave it, or as garbage has made it."""
     entries, events, now, step = [], [], 1000.0, 0
@@ -268,62 +243,3 @@ def test_what_is_of_another_format_is_garbage(other: object) -> None:
         assert parse_entry(text) or parse_tpus(text)
         changed = json.dumps(content | {"format": other})
         assert (parse_entry(changed), parse_tpus(changed)) == (None, None)
-
-
-# The grammar of https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information
-SAMPLE = re.compile(
-    r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{(?P<labels>[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
-    r'(?:,[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*")*)\} (?P<value>[-+.\deE]+)'
-)
-
-
-def test_prometheus_gets_each_metric_once_with_its_type_before_it() -> None:
-    why = 'refused: "no\\capacity"\nat all'
-    agent = tpus(400.0, (0.0, "ready", ""), (100.0, "recovering", why), (200.0, "ready", ""))
-    found = of(entry(0, 0, 50, compute=90), entry(250, 40, 50, compute=80), agent=(agent,))
-    text = to_prometheus(found, "a-job")
-    assert text.endswith("\n")
-    typed, values = [], {}
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            typed.append(line.split()[2])
-        elif not line.startswith("# HELP "):
-            sample = SAMPLE.fullmatch(line)
-            assert sample, line
-            assert sample["name"] == typed[-1]
-            assert (sample["name"], sample["labels"]) not in values
-            values[sample["name"], sample["labels"]] = float(sample["value"])
-    assert len(typed) == len(set(typed))
-    own = 'job_name="a-job"'
-    assert values["tpu_training_goodput_ratio", own] == found.goodput
-    assert values["tpu_training_state_seconds", f'{own},state="recovering"'] == 100
-    escaped = r"refused: \"no\\capacity\"\nat all"
-    assert values["tpu_training_badput_seconds", f'{own},cause="{escaped}"'] == found.causes[why]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    picture = draw(ledger, account(ledger), kind)
-    assert picture == draw(ledger, account(ledger), kind)
-    if kind == "svg":
-        text = picture.decode()
-        assert "badput by cause" in text
-        assert "provisioning" in text
-
-
-def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    total = account(ledger)
-    plain, begin = draw(ledger, total, "svg"), timeline(ledger)[0].begin
-    assert draw(ledger, total, "svg", [begin - 1.0]) == draw(ledger, total, "svg", [0.0])
-    assert draw(ledger, total, "svg", [begin + 1.0]) != plain
-
-
-def test_a_picture_of_no_time_at_all_is_refused() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(files(entry(0.0, 0, 0, duration=0.0)))
-    with pytest.raises(InputError, match="no time has passed yet"):
-        draw(ledger, account(ledger), "png")

@@ -7,8 +7,9 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -211,26 +212,24 @@ def test_the_plot_is_a_png_and_the_same_each_time() -> None:
         assert picture == draw(points, verdict, "title")
 
 
-def test_the_plot_has_its_words_and_all_trials_inside_the_axes() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    from tpu_training.job.lr_range_test import plot
+def test_the_plot_marks_three_regions_from_edge_to_edge_and_the_suggestion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure", reason="an optional library").Figure
+    from tpu_training.job.lr_range_test import draw
 
-    rates = [1e-5 * 8000 ** (i / 99) for i in range(100)]
-    points = [Point(i, rate, 0.5, 0.5) for i, rate in enumerate(rates)]
-    trials = {0.0004: 0.3, 0.023: 0.0, 0.07: 0.004, 0.075: 9.0, 0.225: None}
-    verdict = Verdict(0.0004, 0.07, 0.07, True, (), (0.5,) * 100, trials)
-    figure = plot(points, verdict, "title")
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    frame = axes.get_window_extent()
-    for text in axes.texts:
-        box = text.get_window_extent()
-        assert frame.x0 <= box.x0, text
-        assert box.x1 <= frame.x1, text
-    marks = [mark for line in axes.lines if line.get_marker() in "o^" for mark in line.get_xydata()]
-    assert sorted(x for x, _ in marks) == list(trials)
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    assert all(left < x < right and low < y <= high for x, y in marks)
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    verdict = judge(textbook_loss, trial)
+    draw(sweep(textbook_loss)[0], verdict, "title")
+    (axes,) = drawn[0].axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"too low", "good", "diverging", f"suggestion {verdict.suggestion:.2g}"} <= set(labels)
+    spans = [patch.get_extents().transformed(axes.transData.inverted()) for patch in axes.patches]
+    left, right = axes.get_xlim()
+    edges = [left, verdict.good_from, verdict.good_to, right]
+    assert [span.x0 for span in spans] == pytest.approx(edges[:-1])
+    assert [span.x1 for span in spans] == pytest.approx(edges[1:])
 
 
 def test_wrong_borders_are_wrong_input_all_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,13 +255,14 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
 ) -> None:
     from tpu_training.data.data_set import open_data
     from tpu_training.job.lr_range_test import Sweep, run_lr_range_test
+    from tpu_training.monitoring.summaries import read_series
 
-    params = Params(global_batch_size=64)
+    params, plots = Params(global_batch_size=64), find_spec("matplotlib") is not None
     job = Job(
         "lr-range-test", None, None, None, "d", str(tmp_path), load_model("mnist_cnn"), params
     )
     run_lr_range_test(
-        cluster, open_data(str(bars)), job, Sweep(1e-5, 10.0, 40, 0.7, 20), plot=False
+        cluster, open_data(str(bars)), job, Sweep(1e-5, 10.0, 40, 0.7, 20), plot=plots
     )
     out = capsys.readouterr().out
     folder = tmp_path / "lr_range_test"
@@ -274,5 +274,9 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     assert verdict["good_from"] <= verdict["suggestion"] <= verdict["good_to"]
     assert len(verdict["trials"]) >= 2
     assert verdict["format"] == 1
-    assert list((tmp_path / "tensorboard" / "lr_range_test").glob("events.*"))
+    assert (folder / "curve.png").exists() == plots
+    series = read_series(str(tmp_path / "tensorboard" / "lr_range_test"))
+    assert series["lr_range_test/loss"] == {
+        int(row["step"]): pytest.approx(float(row["loss"])) for row in rows
+    }
     assert not (tmp_path / "checkpoints").exists()

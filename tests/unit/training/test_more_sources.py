@@ -302,7 +302,7 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
         convert("tfds:nothing_like_it", str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("source", ["mine.py", "tfds:mnist"])
+@pytest.mark.parametrize("source", ["rows.parquet", "tfds:mnist"])
 def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)

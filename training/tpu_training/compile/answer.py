@@ -5,7 +5,7 @@ chip's two TensorCores together, "megacore"). Loads no TensorFlow.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -67,7 +67,7 @@ class Topology:
 
     accelerator_type: str
     name: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -209,23 +209,6 @@ class Largest:
 
     fits: int
     plain: int
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a compilation is.
-
-    Attributes:
-        seconds: Since it began.
-        known: The answer without `estimate`, as soon as the compiler has written it.
-    """
-
-    seconds: float
-    known: Compiled | None = None
-
-
-Watch: TypeAlias = Callable[[Progress], None]
-"""Called about twice a second while the compiler works."""
 
 
 # --- TPU types. tpus.json is written from the catalog (`make catalog`), with its sources and dates.
@@ -388,10 +371,6 @@ def epoch(step: Bound, batch_size: int, examples: int, tpu: Tpu) -> Epoch:
 
 # --- The answer.
 
-# What stands behind a figure: arithmetic that holds for every program with these counts, the
-# compiler's word on its own program, the compiler's cost model.
-BOUND, COMPILED, ESTIMATE = "bound", "compiled", "estimate"
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -435,93 +414,27 @@ class Answer:
         return part * self.accumulation * self.replicas
 
     def as_json(self, examples: int | None = None) -> dict[str, Any]:
-        """Return all figures, each with its `kind`; docs/compile.md names the fields.
+        """Return all figures; docs/compile.md names the fields and says what stands behind each.
 
         Args:
             examples: The number of an epoch's examples, if it is known.
         """
-        costs, tpu = self.train.costs, self.facts
+        costs, tpu, whole = self.train.costs, self.facts, None
+        least = costs and bound(costs, tpu)
+        if least and examples and self.part_batch_size:
+            whole = epoch(least, self.global_batch_size, examples, tpu)
         return {
-            "tpu": self.tpu,
-            "replicas": self.replicas,
+            **asdict(self),
+            "tpu": asdict(tpu),
             "global_batch_size": self.global_batch_size or None,
-            "part_batch_size": self.part_batch_size or None,
             "fits": self.fits,
-            "error": self.train.error or (self.evaluation and self.evaluation.error),
-            "memory": _memory(self.train),
-            "evaluation_memory": self.evaluation and _memory(self.evaluation),
             "largest": self.largest
             and {
-                "kind": COMPILED,
                 "global_batch_size": self.whole(self.largest.fits),
                 "without_recomputation": self.whole(self.largest.plain),
             },
-            **self._costs(costs),
-            "estimate": self._estimate(),
-            "epoch": self._epoch(costs, examples),
-            "peaks": {
-                "flops_per_second": tpu.peak_flops,
-                "hbm_bytes_per_second": tpu.hbm_bandwidth,
-                "link_bytes_per_second": tpu.link_bandwidth,
-                "sources": tpu.sources,
-            },
+            "bound": least and asdict(least),
+            "estimated_seconds": estimated_seconds(self.train, tpu),
+            "below_bound": is_below_bound(self.train, tpu),
+            "epoch": whole and asdict(whole),
         }
-
-    def _costs(self, costs: Costs | None) -> dict[str, Any]:
-        if costs is None:  # The program does not fit.
-            return {"step": None, "padding": None, "bound": None}
-        return {
-            "step": {
-                "kind": COMPILED,
-                "flops": costs.flops,
-                "hbm_bytes": costs.hbm_bytes,
-                "collective_bytes": costs.collective_bytes,
-                "recomputed_instructions": costs.remat_instructions,
-            },
-            "padding": {
-                "kind": COMPILED,
-                "bytes": costs.padding_bytes,
-                "part": costs.padding_part,
-                "causes": [asdict(cause) for cause in costs.padding],
-            },
-            "bound": {"kind": BOUND, **asdict(bound(costs, self.facts))},
-        }
-
-    def _estimate(self) -> dict[str, Any] | None:
-        seconds = estimated_seconds(self.train, self.facts)
-        if seconds is None:
-            return None
-        below = is_below_bound(self.train, self.facts)
-        return {"kind": ESTIMATE, "seconds": seconds, "below_bound": below}
-
-    def _epoch(self, costs: Costs | None, examples: int | None) -> dict[str, Any] | None:
-        if costs is None or not examples or not self.part_batch_size:
-            return None
-        tpu = self.facts
-        found = epoch(bound(costs, tpu), self.global_batch_size, examples, tpu)
-        return {
-            "kind": BOUND,
-            "examples": examples,
-            "hours": found.seconds / 3600,
-            "on_demand_usd": found.on_demand,
-            "spot_usd": found.spot,
-            "on_demand_price": _price(tpu.on_demand),
-            "spot_price": _price(tpu.spot),
-        }
-
-
-def _memory(compiled: Compiled) -> dict[str, Any]:
-    return {
-        "kind": COMPILED,
-        "compiler": compiled.compiler,
-        "needed_bytes": compiled.needed_bytes,
-        "limit_bytes": compiled.limit_bytes,
-        "usage": [asdict(usage) for usage in compiled.usage],
-        "buffers": [asdict(buffer) for buffer in compiled.buffers],
-    }
-
-
-def _price(price: Price | None) -> dict[str, Any] | None:
-    if price is None:
-        return None
-    return {"usd_an_hour": price.hour, "region": price.region, "source_date": price.date}

@@ -14,28 +14,24 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import tpu_training
 from tpu_training.compile import answer as facts
 from tpu_training.compile import hlo
 from tpu_training.compile.answer import Buffer, Compiled, Program, Topology
-from tpu_training.compile.costs import count_costs, count_cycles
-from tpu_training.compile.pjrt import environment, is_out_of_memory
-from tpu_training.compile.session import versions
-from tpu_training.errors import InputError, Interrupted, TrainingError
+from tpu_training.compile.pjrt import LOCK_FILE, environment, is_out_of_memory
+from tpu_training.errors import InputError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 
 _QUICK_LIMIT_SECONDS, _FULL_LIMIT_SECONDS = 900.0, 7200.0
@@ -47,7 +43,7 @@ def compile_program(
     topology: Topology,
     *,
     full: bool = False,
-    progress: facts.Watch | None = None,
+    progress: Callable[[float], None] = lambda _: None,
     time_limit: float | None = None,
 ) -> Compiled:
     """Compile `program` for `topology` and return what libtpu says.
@@ -57,7 +53,7 @@ def compile_program(
     A program that needs too much memory is no error: the answer then says so (`fits`).
 
     Args:
-        progress: Called twice a second.
+        progress: Called twice a second with the seconds so far, while code is generated.
         time_limit: In seconds; a quarter of an hour, or two hours with `full`, if None.
 
     Raises:
@@ -66,12 +62,14 @@ def compile_program(
     """
     libtpu = find_libtpu()
     limit = time_limit or (_FULL_LIMIT_SECONDS if full else _QUICK_LIMIT_SECONDS)
-    with _work_folder() as folder:
+    # If this process is told to end, the child removes what is left; see pjrt.py.
+    with tempfile.TemporaryDirectory(prefix="tpu-compile-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         work = _Compilation(folder, libtpu, program, topology)
         work.write_request()
         with _compiler_process(folder, topology.accelerator_type) as child:
             try:
-                return work.wait(child, limit, full, progress or (lambda _: None))
+                return work.wait(child, limit, full, progress)
             except TimeoutError:
                 raise TrainingError(
                     f"the compiler was stopped: {program.name!r} took longer than {limit:.0f} s; "
@@ -109,21 +107,25 @@ class _Compilation:
         (self.folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
 
     def wait(
-        self, child: subprocess.Popen[bytes], limit: float, full: bool, watch: facts.Watch
+        self,
+        child: subprocess.Popen[bytes],
+        limit: float,
+        full: bool,
+        progress: Callable[[float], None],
     ) -> Compiled:
         """Return the answer as soon as it is known."""
-        known, shown = None, 0.0
+        optimized, shown = False, 0.0
         for seconds in ticks(child, limit):
-            if known is None and self.dump.is_optimized():
+            if not optimized and self.dump.is_optimized():
+                optimized = True
                 if not full:
                     child.kill()  # It would generate code while the dump is read.
                 known = self._read()
                 if not full or not known.fits:
                     return known
-                watch(facts.Progress(seconds, known))
-            if seconds >= shown + _WATCH_SECONDS:
+            if optimized and seconds >= shown + _WATCH_SECONDS:
                 shown = seconds
-                watch(facts.Progress(seconds, known))
+                progress(seconds)
         return self._end(child.returncode, full)
 
     def _end(self, code: int, full: bool) -> Compiled:
@@ -166,28 +168,14 @@ class _Compilation:
 
 # --- The child process.
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Settings that libtpu reads: an unknown flag ends it, others change what it answers.
 _NOT_KEPT = ("LIBTPU_", "MEGASCALE_", "PJRT_", "TPU_", "XLA_")
-# libtpu 0.0.21 makes it whatever ALLOW_MULTIPLE_LIBTPU_LOAD says; it is /tmp, not TMPDIR.
-_LOCK_FILE = Path("/tmp/libtpu_lockfile")
-
-
-@contextlib.contextmanager
-def _work_folder() -> Iterator[Path]:
-    """Provide a temporary folder that is removed also if this process is told to end."""
-    with _signals_raise():
-        folder = Path(tempfile.mkdtemp(prefix="tpu-compile-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the child on `folder`; end it when the context does, if it still runs."""
-    locked = _LOCK_FILE.exists()
+    locked = LOCK_FILE.exists()
     with (folder / "log").open("wb") as log:
         # The folder is the working directory: no file of the user's can stand in for a module.
         child = subprocess.Popen(
@@ -208,9 +196,9 @@ def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subproces
             child.stdin.close()
         if not locked:
             # Unless another process holds it.
-            with contextlib.suppress(OSError), _LOCK_FILE.open("rb") as file:
+            with contextlib.suppress(OSError), LOCK_FILE.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _LOCK_FILE.unlink()
+                LOCK_FILE.unlink()
 
 
 def ticks(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
@@ -238,31 +226,13 @@ def _environment(folder: Path, accelerator_type: str) -> dict[str, str]:
     return {**kept, **environment(accelerator_type), "TMPDIR": str(folder), "PYTHONPATH": path}
 
 
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let signals that would end this process at once raise Interrupted; main thread only.
-
-    A handler that is set already stays.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    ending = [n for n in _SIGNALS if main and signal.getsignal(n) is signal.SIG_DFL]
-    for number in ending:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number in ending:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise Interrupted(f"received {signal.Signals(number).name} while compiling; start it again")
-
-
 # --- What the machine has, and lacks.
 
-# Memory of the compiler's process, without TensorFlow, in GiB, as measured for ResNet-50 and BERT.
-QUICK_GIB, FULL_GIB = 1.2, 4.0
+# Each of these installs the same modules; the first one found has the version.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tensorflow", "tf-nightly"),
+    "libtpu": ("libtpu", "libtpu-nightly"),
+}
 # Programs of this TensorFlow end this libtpu and older ones: "unique_id < INT32_MAX".
 _NEW_TENSORFLOW, _OLD_LIBTPU = (2, 21), (0, 0, 21)
 _UPGRADE = (
@@ -308,8 +278,28 @@ def find_libtpu() -> Libtpu:
     return Libtpu(library, versions()["libtpu"] or "of unknown version")
 
 
-def machine_problems() -> Iterator[str]:
-    """Yield what is wrong with the machine and its libtpu, with the cure."""
+def versions() -> dict[str, str | None]:
+    """Return the versions of this package, TensorFlow and libtpu; None for what is missing."""
+    found: dict[str, str | None] = {"tpu-stack-training": tpu_training.__version__}
+    for library, names in _DISTRIBUTIONS.items():
+        found[library] = next(filter(None, map(_version, names)), None)
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def machine_problems(*, lowers: bool) -> Iterator[str]:
+    """Yield what this machine lacks to compile, with the cure; TensorFlow, if it `lowers` a job."""
+    if lowers and importlib.util.find_spec("tensorflow") is None:
+        yield (
+            "TensorFlow is not installed, which makes the program to compile: pip install "
+            f"'tpu-stack-training[cpu,compile]' [{NO_TENSORFLOW}]"
+        )
     try:
         libtpu = find_libtpu()
     except InputError as error:
@@ -322,46 +312,6 @@ def machine_problems() -> Iterator[str]:
             f"{libtpu.name} is older than TensorFlow {tensorflow} and ends when it reads its "
             f"programs: {_UPGRADE}"
         )
-
-
-def tensorflow_problems() -> Iterator[str]:
-    """Yield that TensorFlow is missing, which makes the programs."""
-    if importlib.util.find_spec("tensorflow") is None:
-        yield (
-            "TensorFlow is not installed, which makes the program to compile: pip install "
-            f"'tpu-stack-training[cpu,compile]' [{NO_TENSORFLOW}]"
-        )
-
-
-def memory_problems(quick: bool, root: Path = Path("/")) -> Iterator[str]:
-    """Yield that the machine lacks the memory to compile."""
-    needed = QUICK_GIB if quick else FULL_GIB
-    free = free_gib(root)
-    if free is not None and free < needed:
-        less = "" if quick or free < QUICK_GIB else f", or use --quick, which takes {QUICK_GIB} GiB"
-        yield (
-            f"this machine has {free:.1f} GiB of free memory and the compiler takes up to "
-            f"{needed} GiB; free some, or use a larger machine{less}"
-        )
-
-
-def free_gib(root: Path = Path("/")) -> float | None:
-    """Return how much memory a new process can have, within its container; None if unknown."""
-    try:
-        text = (root / "proc/meminfo").read_text()
-    except OSError:
-        return None
-    match = re.search(r"^MemAvailable: +(\d+) kB", text, re.M)
-    free = [int(match[1]) * 1024] if match else []
-    group = root / "sys/fs/cgroup"
-    # Outside containers the file is missing; without a limit it says "max".
-    with contextlib.suppress(OSError, ValueError):
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        # What the container uses and can give back, the page cache, doesn't count.
-        cache = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
-        free.append(limit - used + (int(cache[1]) if cache else 0))
-    return min(free) / 2**30 if free else None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -388,7 +338,7 @@ def crashed(libtpu: Libtpu, program: Program, code: int, log: str) -> TrainingEr
         return TrainingError(
             f"the compiler was killed (SIGKILL) while it compiled {program.name!r}, as systems do "
             "when memory runs out: ResNet-50 and BERT-base take up to 4 GB with code generation "
-            "and 0.5 GB without; free some, or compile on a larger machine"
+            "and 0.5 GB with --quick; free some, or compile on a larger machine"
         )
     ending = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return TrainingError(
@@ -444,11 +394,12 @@ def read_report(
     Raises:
         ValueError: The dump is not as this module knows it.
     """
-    module = hlo.parse_module(dump.optimized())
+    module = hlo.parse_module(dump.text("after_optimizations"))
     names = [argument.name for argument in program.arguments]
     file = program.name if program.format == "mlir" else ""
     origins = hlo.Origins(module, names, file)
-    allocations = parse_allocations(dump.buffers())
+    buffers = dump.text("after_optimizations-buffer-assignment")
+    allocations = parse_allocations(buffers)
     if not allocations:
         raise ValueError("no buffer assignment")
     # What the out-of-memory error names.
@@ -458,7 +409,7 @@ def read_report(
     usage: Counter[facts.UsageKind] = Counter()
     for allocation in allocations:
         usage[_kind(allocation, program.arguments)] += allocation.bytes
-    peak = parse_peak((dump.live_ranges(), dump.buffers()))
+    peak = parse_peak((dump.text("after_optimizations-live-range"), buffers))
     return Compiled(
         program=program.name,
         topology=topology,
@@ -467,57 +418,37 @@ def read_report(
         limit_bytes=limit_bytes,
         usage=tuple(facts.Usage(kind, size) for kind, size in usage.most_common() if size),
         buffers=_largest_buffers(allocations, peak, program.arguments, origins.of),
-        costs=None if error else count_costs(module, origins),
+        costs=None if error else hlo.count_costs(module, origins),
         error=error,
     )
 
 
 def read_estimate(dump: Dump, needed_bytes: int) -> facts.Estimate:
     """Return the compiler's own cycles of the finished program, and the memory that it needs."""
-    module = hlo.parse_module(dump.generated() or dump.optimized())
-    return facts.Estimate(count_cycles(module), needed_bytes)
-
-
-# Written after all that is read here but the code: then only code generation is left.
-_LAST = "*.after_optimizations_after_buffer_assignment.txt"
+    module = hlo.parse_module(dump.text("after_codegen") or dump.text("after_optimizations"))
+    return facts.Estimate(hlo.count_cycles(module), needed_bytes)
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A folder that the compiler dumps into. What is not there (yet) is ""."""
+    """A folder that the compiler dumps into."""
 
     folder: Path
 
     def is_optimized(self) -> bool:
-        """Whether the optimized program and its memory are written."""
-        file = self._file(_LAST)
-        # The brace ends a module's text, so the file is whole.
-        return file is not None and file.read_bytes()[-8:].rstrip().endswith(b"}")
+        """Whether all that is read here but the code is written: only its generation is left."""
+        # This file is the last one. The brace ends a module's text, so the file is whole.
+        return self.text("after_optimizations_after_buffer_assignment").rstrip().endswith("}")
 
-    def optimized(self) -> str:
-        """Return the text of the optimized program."""
-        return self._text("*.after_optimizations.txt")
+    def text(self, stage: str) -> str:
+        """Return what a stage of the compiler has written; "" while it is not there.
 
-    def generated(self) -> str:
-        """Return the text of the program after code generation."""
-        return self._text("*.after_codegen.txt")
-
-    def buffers(self) -> str:
-        """Return the text of the buffer assignment."""
-        return self._text("*.after_optimizations-buffer-assignment.txt")
-
-    def live_ranges(self) -> str:
-        """Return the text of the live ranges; older versions put it into the buffers'."""
-        return self._text("*.after_optimizations-live-range.txt")
-
-    def _text(self, pattern: str) -> str:
-        file = self._file(pattern)
+        Of several modules it is the greatest: small ones are the compiler's own helpers. Older
+        versions put live ranges into the file of the buffers.
+        """
+        files = self.folder.glob(f"*.{stage}.txt")
+        file = max(files, key=lambda file: file.stat().st_size, default=None)
         return file.read_text(encoding="utf-8", errors="replace") if file else ""
-
-    def _file(self, pattern: str) -> Path | None:
-        """Return the file of the greatest module: small ones are the compiler's own helpers."""
-        files = list(self.folder.glob(pattern))
-        return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 # The text is XLA's BufferAssignment::ToString and HloLiveRange::ToString. libtpu 0.0.52 writes them

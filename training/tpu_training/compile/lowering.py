@@ -50,7 +50,16 @@ def train_program(
         LoweringError: With everything in the step that a TPU does not take.
         InputError: The batch does not divide, or the model refuses the data or the parameters.
     """
-    return lower(trace_training(definition, params, manifest, replicas))
+    share = params.part_batch_size(replicas) * params.gradient_accumulation
+    state = _create_state(definition, params, manifest)
+    sums = create_step_sums(state)
+    summed = replicas if can_reduce() else 1
+
+    def step(number: tf.Tensor, *batch: tf.Tensor) -> None:
+        replica = Replica(number, replicas, lambda values: sum_over(summed, number, values))
+        create_replica_step(params, state, sums, lambda: replica)(*batch)
+
+    return _lower("train", step, summed, state, _batch(manifest, params, share))
 
 
 def evaluation_program(
@@ -62,58 +71,6 @@ def evaluation_program(
         LoweringError: With everything in the step that a TPU does not take.
         InputError: The batch does not divide, or the model refuses the data or the parameters.
     """
-    return lower(trace_evaluation(definition, params, manifest, replicas))
-
-
-@dataclass(frozen=True)
-class Step:
-    """A traced step of one replica.
-
-    Attributes:
-        name: What it does.
-        replicas: How many of them take it together: 1 where TensorFlow can't compile their sum.
-        state: The variables that it reads and changes.
-        function: The tf.function.
-        concrete: Its trace.
-        specs: Its arguments: the replica's number, then its share of a batch.
-    """
-
-    name: Literal["train", "evaluate"]
-    replicas: int
-    state: TrainState
-    function: Any
-    concrete: Any
-    specs: tuple[tf.TensorSpec, ...]
-
-
-def trace_training(
-    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
-) -> Step:
-    """Trace the training step of one of `replicas` replicas.
-
-    Raises:
-        InputError: The batch does not divide, or the model refuses the data or the parameters.
-    """
-    share = params.part_batch_size(replicas) * params.gradient_accumulation
-    state = _create_state(definition, params, manifest)
-    sums = create_step_sums(state)
-    summed = replicas if can_reduce() else 1
-
-    def step(number: tf.Tensor, *batch: tf.Tensor) -> None:
-        replica = Replica(number, replicas, lambda values: sum_over(summed, number, values))
-        create_replica_step(params, state, sums, lambda: replica)(*batch)
-
-    return _trace("train", step, summed, state, _batch(manifest, params, share))
-
-
-def trace_evaluation(
-    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
-) -> Step:
-    """Trace the evaluation of one replica's share of a batch.
-
-    Raises:
-        InputError: The batch does not divide, or the model refuses the data or the parameters.
-    """
     share = params.replica_batch_size(replicas, "evaluation_batch_size")
     state = _create_state(definition, params, manifest)
     evaluate = create_replica_evaluation(params, state)
@@ -123,7 +80,7 @@ def trace_evaluation(
 
     weights = tf.TensorSpec((share,), tf.float32, "weights")
     batch = (*_batch(manifest, params, share), weights)
-    return _trace("evaluate", step, replicas, state, batch)
+    return _lower("evaluate", step, replicas, state, batch)
 
 
 def _create_state(definition: ModelDefinition, params: Params, manifest: Manifest) -> TrainState:
@@ -141,13 +98,33 @@ def _batch(manifest: Manifest, params: Params, share: int) -> tuple[tf.TensorSpe
     )
 
 
-def _trace(
+@dataclass(frozen=True)
+class Step:
+    """A traced step of one replica.
+
+    Attributes:
+        state: The variables that it reads and changes.
+        concrete: The trace.
+        specs: Its arguments: the replica's number, then its share of a batch.
+    """
+
+    state: TrainState
+    concrete: Any
+    specs: tuple[tf.TensorSpec, ...]
+
+
+def _lower(
     name: Literal["train", "evaluate"],
     step: Callable[..., Any],
     replicas: int,
     state: TrainState,
     batch: Sequence[tf.TensorSpec],
-) -> Step:
+) -> Program:
+    """Return `step` as a program for a TPU's compiler.
+
+    Raises:
+        LoweringError: The step can't run on a TPU.
+    """
     specs = (tf.TensorSpec((), tf.int32, "replica"), *batch)
     function = tf.function(step, jit_compile=True, autograph=False)
     try:
@@ -156,33 +133,21 @@ def _trace(
         raise
     except Exception as error:  # Whatever the user's code may raise.
         raise untraceable(name, error) from error
-    return Step(name, replicas, state, function, concrete, specs)
-
-
-def lower(step: Step) -> Program:
-    """Return `step` as a program for a TPU's compiler.
-
-    Raises:
-        LoweringError: The step can't run on a TPU.
-    """
-    graph = step.concrete.graph
+    sources = Sources(concrete.graph)
     try:
-        hlo = hlo_of(step.function, step.specs)
+        hlo = hlo_of(function, specs)
     except ERRORS as error:
-        raise not_lowered(step.name, graph, error) from error
-    if found := refused_by_tpus(graph):
-        raise refused(step.name, found)
+        raise not_lowered(name, concrete.graph, sources, error) from error
     module = hlo_pb2.HloModuleProto.FromString(hlo)
     use_default_generator(module)
-    sources = Sources(graph)
     for computation in module.computations:
         for instruction in computation.instructions:
             # The user's line; TensorFlow 2.19 writes one of its own.
             file, _, line = sources.where(instruction.metadata.op_name).rpartition(":")
             instruction.metadata.source_file = file
             instruction.metadata.source_line = int(line or 0)
-    arguments = arguments_of(step, module)
-    return Program(step.name, module.SerializeToString(), "hlo", step.replicas, arguments)
+    arguments = arguments_of(Step(state, concrete, specs), module)
+    return Program(name, module.SerializeToString(), "hlo", replicas, arguments)
 
 
 # TensorFlow's errors of what it can't compile.
@@ -192,7 +157,7 @@ ERRORS = (tf.errors.OpError, ValueError, NotImplementedError)
 def hlo_of(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     """Return the serialized HloModuleProto of a tf.function for arguments like `specs`.
 
-    The CPU stands in for the TPU, whose kernels TensorFlow's packages lack; see `has_kernel`.
+    The CPU stands in for the TPU, whose kernels TensorFlow's packages lack; see `accepts`.
     """
     generate = function.experimental_get_compiler_ir(*specs)
     # TensorFlow has renamed the argument; the CPU is that of either.
@@ -404,103 +369,69 @@ _CURE = (
 _FIXED = "give it a size that does not depend on the data"
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Something that a TPU does not take.
+class Refusal(NamedTuple):
+    """Something that a TPU does not take: a sentence that begins with its place, and the cure."""
 
-    Attributes:
-        type: The type of the operation, such as ResizeBicubic; empty where it is not known.
-        where: "FILE:LINE" of the user's code, or "".
-        reason: What is wrong with it, as the rest of a sentence.
-        cure: What to do.
-    """
-
-    type: str
-    where: str
-    reason: str
+    text: str
     cure: str
 
-    def __str__(self) -> str:
-        """Return a sentence without its full stop."""
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.type} {self.reason}".strip()
 
-
-def unsupported_operations(graph: tf.Graph) -> list[Refusal]:
-    """Return every operation of a step's `graph` that has no kernel for TPUs.
-
-    Among them may be some that do no harm, as nothing needs their results.
-    """
-    sources = Sources(graph)
-    found: dict[Refusal, None] = {}
-    for operation, reason in _without_kernel(graph):
-        # A gradient of the same type goes with its operation.
-        if operation.type not in {refusal.type for refusal in found} or not is_gradient(operation):
-            found[Refusal(operation.type, sources.where(operation.name), reason, _CURE)] = None
-    return list(found)
-
-
-def refused_by_tpus(graph: tf.Graph) -> list[Refusal]:
-    """Return the operations that XLA can compile for CPUs only.
-
-    Of some fifty kinds tried with libtpu 0.0.52, linear algebra, sorting and shapes with bounds
-    among them, those are the Fourier transforms of double precision alone.
-    """
-    sources = Sources(graph)
-    reason = "is in double precision, of which TPUs have no Fourier transform"
-    return [
-        Refusal(operation.type, sources.where(operation.name), reason, "use complex64 or float32")
-        for operation in operations(graph)
-        if operation.node_def.attr["Tcomplex"].type == tf.complex128.as_datatype_enum
-    ]
-
-
-def not_lowered(name: str, graph: tf.Graph, error: Exception) -> LoweringError:
+def not_lowered(name: str, graph: tf.Graph, sources: Sources, error: Exception) -> LoweringError:
     """Return what to tell the user of TensorFlow's `error` on compiling the step called `name`."""
-    found = unsupported_operations(graph)
+    found = _without_kernel(graph, sources)
     # Next to operations without a kernel, only this error is certainly a separate one.
     if not found or _CONSTANT.search(str(error)):
-        found = [_explain(error, Sources(graph)), *found]
-    return refused(name, [*found, *refused_by_tpus(graph)])
-
-
-def refused(name: str, found: Sequence[Refusal]) -> LoweringError:
-    """Return the error that names all of `found` in the step called `name`."""
+        found = [_explain(error, sources), *found]
     cures = "; ".join(dict.fromkeys(refusal.cure for refusal in found))
-    listed = "; ".join(map(str, found))
+    listed = "; ".join(refusal.text for refusal in found)
     return LoweringError(f"the {_STEPS[name]} can't run on a TPU: {listed}; {cures}")
 
 
 def untraceable(name: str, error: Exception) -> LoweringError:
     """Return what to tell the user of `error`, which the model raised on being traced."""
-    where = line_of_error(error)
-    place = f"{where}: " if where else ""
     reason = " ".join(str(error).split("\n")[-1].split()) or "no message"
+    said = _placed(line_of_error(error), f"{type(error).__name__}: {reason}")
     return LoweringError(
-        f"the {_STEPS[name]} can't be made a graph: {place}{type(error).__name__}: {reason}; "
+        f"the {_STEPS[name]} can't be made a graph: {said}; "
         "shapes and Python's own values must be known before the step runs"
     )
 
 
-def _without_kernel(graph: tf.Graph) -> Iterator[tuple[tf.Operation, str]]:
+def _without_kernel(graph: tf.Graph, sources: Sources) -> list[Refusal]:
+    """Return every operation of a step's `graph` that has no kernel for TPUs.
+
+    Among them may be some that do no harm, as nothing needs their results.
+    """
+    found: dict[Refusal, None] = {}
+    types: set[str] = set()
     for operation in operations(graph):
+        # A gradient of the same type goes with its operation.
+        known = operation.type in types and operation.name.startswith(_GRADIENT)
         # A graph's arguments are operations in name only.
-        if operation.type == "Placeholder" or accepts(operation):
+        if known or operation.type == "Placeholder" or accepts(operation):
             continue
-        types = ", ".join(sorted({tensor.dtype.name for tensor in operation.inputs}))
-        takes = f" that takes {types}" if has_kernel(operation.type) else ""
-        yield operation, f"has no kernel for TPUs{takes}"
+        types.add(operation.type)
+        taken = ", ".join(sorted({tensor.dtype.name for tensor in operation.inputs}))
+        takes = f" that takes {taken}" if _kernels(operation.type) else ""
+        text = f"{operation.type} has no kernel for TPUs{takes}"
+        found[Refusal(_placed(sources.where(operation.name), text), _CURE)] = None
+    return list(found)
 
 
 def _explain(error: Exception, sources: Sources) -> Refusal:
     text = str(error)
     if constant := _CONSTANT.search(text):
-        reason = f"needs its input {constant['input']} before the step runs, which computes it"
-        return Refusal(constant["type"], sources.where(constant["name"]), reason, _FIXED)
+        needs = f"needs its input {constant['input']} before the step runs, which computes it"
+        where = sources.where(constant["name"])
+        return Refusal(_placed(where, f"{constant['type']} {needs}"), _FIXED)
     node = _NODE.search(text)
     where = sources.where(node["name"]) if node else ""
     reason = text.removeprefix("Failed getting HLO text: '").strip().split("\n")[0]
-    return Refusal("", where, reason, "change that line")
+    return Refusal(_placed(where, reason), "change that line")
+
+
+def _placed(where: str, text: str) -> str:
+    return f"{where}: {text}" if where else text
 
 
 _PACKAGE = Path(tpu_training.__file__).parent
@@ -555,10 +486,9 @@ class Sources:
         scope = name.removeprefix(_GRADIENT).rpartition("/")[0]
         while scope and scope not in self._operations and scope not in self._scopes:
             scope = scope.rpartition("/")[0]
-        if scope and self._operations.get(scope, self._scopes.get(scope)):
-            found = self._operations.get(scope) or self._scopes[scope]
-            if found.type not in ("While", "StatelessWhile", "If", "StatelessIf"):
-                return found
+        found = self._operations.get(scope) or self._scopes.get(scope)
+        if found and found.type not in ("While", "StatelessWhile", "If", "StatelessIf"):
+            return found
         related = _related(gradient) if gradient else []
         return max(related, key=lambda operation: len(operation.type), default=None)
 
@@ -571,11 +501,6 @@ class Sources:
             if scope and not name.startswith(_GRADIENT):
                 scopes.setdefault(scope, operation)
         return scopes
-
-
-def is_gradient(operation: tf.Operation) -> bool:
-    """Return whether a gradient tape made `operation`."""
-    return bool(operation.name.startswith(_GRADIENT))
 
 
 def _related(gradient: tf.Operation) -> list[tf.Operation]:
@@ -640,7 +565,7 @@ def _shown(file: str) -> str:
 
 # TensorFlow's packages have no kernels for TPUs: those come with the TPU's own library. The kernels
 # for XLA on CPUs stand in for them; both are generated from the same source,
-# tensorflow/compiler/tf2xla/kernels. `refused_by_tpus` finds those that only CPUs have.
+# tensorflow/compiler/tf2xla/kernels.
 _DEVICE = "XLA_CPU_JIT"
 
 
@@ -648,11 +573,6 @@ _DEVICE = "XLA_CPU_JIT"
 def _kernels(operation_type: str) -> tuple[Any, ...]:
     registered = kernels.get_registered_kernels_for_op(operation_type).kernel
     return tuple(kernel for kernel in registered if kernel.device_type == _DEVICE)
-
-
-def has_kernel(operation_type: str) -> bool:
-    """Return whether XLA can compile operations of this type, for some type of numbers."""
-    return bool(_kernels(operation_type))
 
 
 def accepts(operation: tf.Operation) -> bool:

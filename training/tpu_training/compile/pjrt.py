@@ -3,7 +3,7 @@
 `python -m tpu_training.compile.pjrt FOLDER` reads `request.json` and `program` from FOLDER and
 writes `topology.json`, libtpu's dump and `answer.json` into it, so that a crash of the compiler
 ends nothing else. Its standard input is a pipe from the process that started it: when that process
-ends, this one removes FOLDER and ends, too.
+ends, this one removes FOLDER and the compiler's lock, and ends, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Mapping
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from contextlib import suppress
+from ctypes import addressof, c_char_p, c_int64, c_void_p
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
+
+# libtpu 0.0.21 makes it whatever ALLOW_MULTIPLE_LIBTPU_LOAD says; it is /tmp, not TMPDIR.
+LOCK_FILE = Path("/tmp/libtpu_lockfile")
 
 
 def main(folder: Path) -> None:
@@ -26,7 +30,8 @@ def main(folder: Path) -> None:
 
     Each file that is written is an answer in itself: the parent may end this process after any.
     """
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    locks = () if LOCK_FILE.exists() else (LOCK_FILE,)
+    threading.Thread(target=_end_with_parent, args=(folder, *locks), daemon=True).start()
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     _write(folder / "answer.json", _compile(folder, request))
 
@@ -57,7 +62,7 @@ def _write(file: Path, content: dict[str, Any]) -> None:
     part.rename(file)
 
 
-def _end_with_parent(folder: Path) -> None:
+def _end_with_parent(folder: Path, *locks: Path) -> None:
     """Wait for the end of standard input, which is the end of the parent; then clean up."""
     while os.read(0, 1024):
         pass
@@ -66,6 +71,9 @@ def _end_with_parent(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break
+    for lock in locks:
+        with suppress(OSError):
+            lock.unlink()
     os._exit(1)
 
 
@@ -120,8 +128,6 @@ def hbm_limit(compiler: Compiler) -> int | None:
 # by their place in PJRT_Api, which only ever grows at its end; minor versions 69 (libtpu 0.0.17),
 # 75 (0.0.21) and 117 (0.0.52) were tried.
 
-Fields: TypeAlias = list[tuple[str, Any]]
-
 # The places of functions in PJRT_Api.
 _PLACES = {
     "Error_Message": 1,
@@ -134,40 +140,16 @@ _PLACES = {
 }
 # PJRT_Api begins with its size, a pointer, and a version with size, pointer and two numbers.
 _FIRST_FUNCTION = 8 + 8 + 8 + 8 + 4 + 4
-_HEAD: Fields = [("struct_size", c_size_t), ("extension_start", c_void_p)]
-# More than PJRT_Executable_GetCompiledMemoryStats_Args has; it refuses fewer, but not more.
+# Each field of a struct is a word on x86-64, which is all that libtpu is made for: pointers, sizes,
+# numbers. All structs begin with their own size and a pointer to extensions.
+_WORD, _HEAD = 8, 2
+# The words of a PJRT_NamedValue: head, name and its size, type, value and its size.
+_NAMED_VALUE = _HEAD + 5
+# PJRT_NamedValue_Type, which fills half of its word.
+_STRING, _INT64, _TYPE = 0, 1, 0xFFFFFFFF
+# More than PJRT_Executable_GetCompiledMemoryStats_Args has behind those that are read (the host's
+# five, and others in later versions); it refuses fewer, but not more.
 _OTHER_STATS = 16
-# PJRT_NamedValue_Type
-_STRING, _INT64, _FLOAT = 0, 1, 3
-
-
-class _Value(ctypes.Union):
-    _fields_ = (
-        ("string_value", c_void_p),
-        ("int64_value", c_int64),
-        ("float_value", ctypes.c_float),
-    )
-
-
-class _NamedValue(ctypes.Structure):
-    _fields_ = (
-        *_HEAD,
-        ("name", c_char_p),
-        ("name_size", c_size_t),
-        ("type", c_int),
-        ("value", _Value),
-        ("value_size", c_size_t),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (
-        *_HEAD,
-        ("code", c_char_p),
-        ("code_size", c_size_t),
-        ("format", c_char_p),
-        ("format_size", c_size_t),
-    )
 
 
 class PjrtError(Exception):
@@ -182,127 +164,67 @@ class Compiler:
         loaded = ctypes.CDLL(str(library))
         loaded.GetPjrtApi.restype = c_void_p
         self._functions = int(loaded.GetPjrtApi()) + _FIRST_FUNCTION
-        self._call("Plugin_Initialize", [])
-        names = [(name.encode(), value.encode()) for name, value in options.items()]
-        values = (_NamedValue * len(names))(*(_string_value(*pair) for pair in names))
-        text = topology.encode()
-        made = self._call(
-            "TopologyDescription_Create",
-            [
-                ("topology_name", c_char_p),
-                ("topology_name_size", c_size_t),
-                ("create_options", c_void_p),
-                ("num_options", c_size_t),
-                ("topology", c_void_p),
-            ],
-            topology_name=text,
-            topology_name_size=len(text),
-            create_options=ctypes.addressof(values),
-            num_options=len(names),
+        self._call("Plugin_Initialize")
+        name, texts = topology.encode(), [(n.encode(), v.encode()) for n, v in options.items()]
+        values = [_struct(*_bytes(n), _STRING, *_bytes(value)) for n, value in texts]
+        listed = (c_int64 * (_NAMED_VALUE * len(values)))(*(word for one in values for word in one))
+        (self._topology,) = self._call(
+            "TopologyDescription_Create", *_bytes(name), addressof(listed), len(values), results=1
         )
-        self._topology = made.topology
 
-    def device_attributes(self) -> list[dict[str, str | int | float]]:
-        """Return the attributes of each device, device_memory_bytes_limit among them."""
-        found = self._call(
-            "TopologyDescription_GetDeviceDescriptions",
-            [("topology", c_void_p), ("descriptions", POINTER(c_void_p)), ("count", c_size_t)],
-            topology=self._topology,
-        )
-        return [self._attributes(found.descriptions[n]) for n in range(found.count)]
+    def device_attributes(self) -> list[dict[str, int]]:
+        """Return the whole numbers that each device has, device_memory_bytes_limit among them."""
+        name = "TopologyDescription_GetDeviceDescriptions"
+        devices, count = self._call(name, self._topology, results=2)
+        return [self._attributes(one) for one in (c_int64 * count).from_address(devices)]
 
     def compile(self, code: bytes, format: str, options: bytes) -> int:
         """Compile a program with a serialized CompileOptionsProto; return the executable."""
         name = format.encode()
-        program = _Program(ctypes.sizeof(_Program), None, code, len(code), name, len(name))
-        compiled = self._call(
-            "Compile",
-            [
-                ("topology", c_void_p),
-                ("program", c_void_p),
-                ("compile_options", c_char_p),
-                ("compile_options_size", c_size_t),
-                ("client", c_void_p),
-                ("executable", c_void_p),
-            ],
-            topology=self._topology,
-            program=ctypes.addressof(program),
-            compile_options=options,
-            compile_options_size=len(options),
-        )
-        return int(compiled.executable)
+        program = _struct(*_bytes(code), *_bytes(name))
+        no_client = 0
+        call = (self._topology, addressof(program), *_bytes(options), no_client)
+        (executable,) = self._call("Compile", *call, results=1)
+        return executable
 
     def memory_needed(self, executable: int) -> int:
         """Return the bytes of HBM that a finished program needs, without those of its code."""
-        names = ("code", "arguments", "results", "shared", "temporaries")
-        # Then come those of the host, five of them, and in later versions others.
-        fields: Fields = [("executable", c_void_p), *((name, c_int64) for name in names)]
-        found = self._call(
-            "Executable_GetCompiledMemoryStats",
-            [*fields, ("others", c_int64 * _OTHER_STATS)],
-            executable=executable,
-        )
-        return int(found.arguments + found.results - found.shared + found.temporaries)
+        name = "Executable_GetCompiledMemoryStats"
+        found = self._call(name, executable, results=5 + _OTHER_STATS)
+        _code, arguments, results, shared, temporaries = found[:5]
+        return arguments + results - shared + temporaries
 
-    def _attributes(self, device: int) -> dict[str, str | int | float]:
-        found = self._call(
-            "DeviceDescription_Attributes",
-            [
-                ("device_description", c_void_p),
-                ("num_attributes", c_size_t),
-                ("attributes", POINTER(_NamedValue)),
-            ],
-            device_description=device,
-        )
-        return _read(found.attributes, found.num_attributes)
+    def _attributes(self, device: int) -> dict[str, int]:
+        count, values = self._call("DeviceDescription_Attributes", device, results=2)
+        found = {}
+        for number in range(count):
+            words = (c_int64 * _NAMED_VALUE).from_address(values + _WORD * _NAMED_VALUE * number)
+            name, size, kind, value = words[_HEAD : _HEAD + 4]
+            if kind & _TYPE == _INT64:
+                found[ctypes.string_at(name, size).decode()] = value
+        return found
 
-    def _call(self, name: str, fields: Fields, **values: Any) -> Any:
-        """Call a function with its struct of arguments and return the struct, results included."""
-        arguments = _arguments(fields, values)
-        if error := self._function(name, c_void_p)(ctypes.addressof(arguments)):
-            raise PjrtError(self._message(error))
-        return arguments
-
-    def _message(self, error: int) -> str:
-        """Return an error's words; the functions of errors return nothing themselves."""
-        fields: Fields = [("error", c_void_p), ("message", c_void_p), ("size", c_size_t)]
-        found = _arguments(fields, {"error": error})
-        self._function("Error_Message", None)(ctypes.addressof(found))
-        return ctypes.string_at(found.message, found.size).decode(errors="replace")
-
-    def _function(self, name: str, result: Any) -> Any:
-        address = ctypes.c_uint64.from_address(self._functions + 8 * _PLACES[name]).value
-        return ctypes.CFUNCTYPE(result, c_void_p)(address)
+    def _call(self, name: str, *inputs: int, results: int = 0) -> list[int]:
+        """Call a function with its struct of arguments; return the words behind its inputs."""
+        words = _struct(*inputs, *[0] * results)
+        place = self._functions + _WORD * _PLACES[name]
+        function = ctypes.CFUNCTYPE(c_void_p, c_void_p)(c_int64.from_address(place).value)
+        error = function(addressof(words))
+        # The function for an error's words is the one that returns nothing, so nothing to look at.
+        if error and name != "Error_Message":
+            message, size = self._call("Error_Message", error, results=2)
+            raise PjrtError(ctypes.string_at(message, size).decode(errors="replace"))
+        return list(words[_HEAD + len(inputs) :])
 
 
-def _arguments(fields: Fields, values: Mapping[str, Any]) -> Any:
-    """Return a function's struct of arguments, which begins with its own size."""
-    arguments = type("Arguments", (ctypes.Structure,), {"_fields_": [*_HEAD, *fields]})()
-    arguments.struct_size = ctypes.sizeof(arguments)
-    for field, value in values.items():
-        setattr(arguments, field, value)
-    return arguments
+def _struct(*fields: int) -> Any:
+    size = _HEAD + len(fields)
+    return (c_int64 * size)(_WORD * size, 0, *fields)
 
 
-def _string_value(name: bytes, value: bytes) -> _NamedValue:
-    text = ctypes.cast(c_char_p(value), c_void_p)
-    size = ctypes.sizeof(_NamedValue)
-    return _NamedValue(size, None, name, len(name), _STRING, _Value(text), len(value))
-
-
-def _read(values: Any, count: int) -> dict[str, str | int | float]:
-    """Return named values; arrays, which nothing here needs, are left out."""
-    found: dict[str, str | int | float] = {}
-    for number in range(count):
-        value = values[number]
-        name = ctypes.string_at(value.name, value.name_size).decode()
-        if value.type == _STRING:
-            found[name] = ctypes.string_at(value.value.string_value, value.value_size).decode()
-        elif value.type == _INT64:
-            found[name] = value.value.int64_value
-        elif value.type == _FLOAT:
-            found[name] = value.value.float_value
-    return found
+def _bytes(text: bytes) -> tuple[int, int]:
+    """Return the address of `text`, which must outlive its use, and its length."""
+    return ctypes.cast(c_char_p(text), c_void_p).value or 0, len(text)
 
 
 # Settings of a compilation: libtpu's environment, and a CompileOptionsProto. Sources: field numbers

@@ -15,17 +15,15 @@ import os
 import re
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import tpu_training
-from tpu_training.compile import answer as facts
+from tpu_core import records
 from tpu_training.compile.answer import Answer, Compiled, Largest, Program, Topology, Tpu, tpus
+from tpu_training.compile.compiler import compile_program, versions
 from tpu_training.data import manifest as manifests
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import DataError, InputError, LoweringError, ParamsError
@@ -52,11 +50,6 @@ _WITHOUT_EFFECT = {
 _PACKAGE = Path(__file__).parents[1]
 # The parts of this package that a compiled program depends on.
 _SOURCES = ("models", "tasks", "loop", "compile")
-# Each of these installs the same modules; the first one found has the version.
-_DISTRIBUTIONS = {
-    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tensorflow", "tf-nightly"),
-    "libtpu": ("libtpu", "libtpu-nightly"),
-}
 
 
 @dataclass(frozen=True)
@@ -111,21 +104,6 @@ def _plain(value: object) -> str:
         return repr(float(str(value)))
     except ValueError:
         return str(value)
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of this package, TensorFlow and libtpu; None for what is missing."""
-    found: dict[str, str | None] = {"tpu-stack-training": tpu_training.__version__}
-    for library, names in _DISTRIBUTIONS.items():
-        found[library] = next(filter(None, map(_version, names)), None)
-    return found
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache
@@ -209,18 +187,15 @@ _USUAL_SECONDS = 90.0
 # that needed 0.4 MiB too much was optimized all the same, and refused minutes later.
 _GENERATED = 8 << 20
 
-CompileProgram = Callable[..., Compiled]
-"""Compiles a program for a topology, as `compiler.compile_program`."""
 Show = Callable[[float, str], None]
 """Shows how far the work is, 0 to 1, and what is being done."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a request is answered with: a compiler, and a place to show the progress."""
+    """A request that is answered, and a place to show the progress."""
 
     request: Request
-    compile_program: CompileProgram
     show: Show
 
     def train(self, tpu: Tpu, programs: JobPrograms, part: int, *, full: bool = False) -> Compiled:
@@ -244,7 +219,7 @@ class Session:
             return dataclasses.replace(known, estimate=None)
         if known is not None and (known.estimate is not None or not known.fits):
             return known
-        compiled = self.compile_program(make(), topology_of(tpu), full=full, progress=self._watch)
+        compiled = compile_program(make(), topology_of(tpu), full=full, progress=self._watch)
         room = compiled.limit_bytes - compiled.needed_bytes
         if compiled.fits and compiled.estimate is None and room < _GENERATED:
             error = f"code generation needs {_GENERATED} bytes next to the program, {room} are left"
@@ -252,10 +227,9 @@ class Session:
         save_entry(key, compiled)
         return compiled
 
-    def _watch(self, progress: facts.Progress) -> None:
-        if progress.known is not None:
-            part = _SEARCHED + (1 - _SEARCHED) * min(progress.seconds / _USUAL_SECONDS, 0.99)
-            self.show(part, f"generating code, {progress.seconds:.0f} s")
+    def _watch(self, seconds: float) -> None:
+        part = _SEARCHED + (1 - _SEARCHED) * min(seconds / _USUAL_SECONDS, 0.99)
+        self.show(part, f"generating code, {seconds:.0f} s")
 
 
 def topology_of(tpu: Tpu) -> Topology:
@@ -517,9 +491,8 @@ def _params(model: str, given: Mapping[str, Any]) -> Params:
     return build_params({name: names[name] for name in names if name in common}, ())
 
 
-# --- The cache. An entry is a file named after everything that decides its content, so it is never
-# out of date, and it is replaced atomically. Entries in another format get another number:
-_FORMAT = 1
+# --- The cache. An entry is a record named after everything that decides its content, so it is
+# never out of date, and it is replaced atomically.
 
 
 def cache_folder() -> Path:
@@ -532,70 +505,26 @@ def cache_folder() -> Path:
 
 
 def load_entry(key: str, kind: type[T]) -> T | None:
-    """Return the entry `key`; None if there is none that can be used.
-
-    An entry that is damaged, or that another version wrote, is set aside with a line in the log.
-    """
+    """Return the entry `key`; None if there is none, or one that is damaged: it is replaced."""
     path = cache_folder() / f"{key}.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}, expected {_FORMAT}")
-        entry: T = _decoded(kind, content["entry"])
+        return records.load(kind, path.read_bytes())
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        aside = path.with_suffix(".damaged")
-        try:
-            os.replace(path, aside)
-        except OSError:
-            return None  # Another process was faster.
-        logger.warning(
-            "compile: set %s aside and compile again: it can't be read (%s)", aside, error
-        )
+    except records.Unreadable as error:
+        logger.warning("compile: %s can't be read (%s): compile again", path, error)
         return None
-    return entry
 
 
 def save_entry(key: str, entry: Any) -> None:
     """Keep the dataclass `entry`. A folder that can't be written only costs the time next time."""
-    content = {"format": _FORMAT, "entry": dataclasses.asdict(entry)}
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Several processes may write the same entry: each has a file of its own until it is whole.
-        descriptor, unfinished = tempfile.mkstemp(prefix=".", suffix=".new", dir=folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-            os.replace(unfinished, folder / f"{key}.json")
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            unfinished = Path(own, key)
+            unfinished.write_bytes(records.dump(entry))
+            unfinished.replace(folder / f"{key}.json")
     except OSError as error:
         logger.warning("compile: the answer is not kept in %s (%s)", folder, error.strerror)
-
-
-def _decoded(hint: Any, value: Any) -> Any:
-    """Return what `dataclasses.asdict` and JSON made of a value of the type `hint`.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: A value has another type.
-    """
-    if get_origin(hint) in (Union, types.UnionType):
-        if value is None:
-            return None
-        hint = next(one for one in get_args(hint) if one is not type(None))
-    if dataclasses.is_dataclass(hint):
-        hints = get_type_hints(hint)
-        return hint(**{  # type: ignore[operator]
-            field.name: _decoded(hints[field.name], value[field.name])
-            for field in dataclasses.fields(hint)
-        })  # fmt: skip
-    if get_origin(hint) is tuple:
-        return tuple(_decoded(get_args(hint)[0], one) for one in value)
-    # JSON writes a float without fraction as a whole number.
-    if hint in (int, float, str, bool) and not isinstance(value, (hint, int)):
-        raise TypeError(f"expected {hint.__name__}, found {value!r}")
-    return value

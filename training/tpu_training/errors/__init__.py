@@ -78,11 +78,6 @@ class DivergedError(TrainingError):
 
     cause = "loss-diverged"
 
-    def __init__(self, message: str, steps: tuple[int, int] | None = None) -> None:
-        """Say `message`; `steps` are the first and the last between which it happened, if known."""
-        self.steps = steps
-        super().__init__(message)
-
 
 class Interrupted(TrainingError, SystemExit):
     """The job received SIGTERM; its progress is saved and it should be started again.

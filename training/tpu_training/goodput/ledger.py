@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from typing import NamedTuple
 
 from tpu_core import records
 
 FOLDER = "ledger"
-ASIDE = ".damaged"
-"""What a trainer adds to the name of a damaged file of the ledger."""
 # Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
@@ -29,8 +28,6 @@ PREFIX = "tpus-"
 _WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
 # An agent that is silent for longer was not just restarted: what happened is unknown.
 _SILENCE = 900.0
-# A clock that differs by less may be right: a file takes a moment to be written.
-_TOLERANCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -164,19 +161,11 @@ def worst_at(found: Sequence[Span], when: float) -> Span | None:
     return min(now, key=lambda span: TPU_STATES.index(span.state), default=None)
 
 
-@dataclass(frozen=True)
-class File:
-    """A file of a ledger.
-
-    Attributes:
-        name: Its path or URL.
-        text: What is in it.
-        written: When it was written by the bucket's clock; None where there is no such clock.
-    """
+class File(NamedTuple):
+    """A file of a ledger: its path or URL, and what is in it."""
 
     name: str
     text: str
-    written: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,27 +176,16 @@ class Ledger:
         entries: Each start, in the order of time.
         spans: What became of each TPU.
         broken: The names of damaged files.
-        clocks: By how many seconds each machine's clock was slow; those that were right are not in.
-        aside: The names of damaged files that were set aside before.
     """
 
     entries: Sequence[Entry]
     spans: Sequence[Span]
-    broken: Sequence[str]
-    clocks: dict[str, float]
-    aside: Sequence[str] = ()
+    broken: Sequence[str] = ()
 
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
         wrong = [f"{name} is not a file of a ledger; it is left out" for name in self.broken]
-        wrong += [f"{name} was kept aside; what it may have said is missing" for name in self.aside]
-        for machine, slow in self.clocks.items():
-            way = "slow" if slow > 0 else "fast"
-            wrong.append(
-                f"the clock of {machine or 'a machine'} was {abs(slow):.0f} s {way} by the "
-                "bucket's; its times are corrected"
-            )
         overlap = sum(max(0.0, a.end - b.begin) for a, b in pairwise(self.entries))
         if overlap >= 1:
             wrong.append(
@@ -221,23 +199,17 @@ def read(files: Iterable[File]) -> Ledger:
     """Read a ledger's files; damaged ones are named and left out."""
     entries: list[Entry] = []
     tpus: list[TpusFile] = []
-    broken, aside, clocks = [], [], dict[str, float]()
-    for file in sorted(files, key=lambda file: file.name):
-        if file.name.endswith(ASIDE):
-            aside.append(file.name)
-            continue
+    broken = []
+    for file in sorted(files):
         if file.name.rpartition("/")[2].startswith(PREFIX):
-            seen = parse_tpus(file.text)
-            if seen:
-                slow = _slow(file, seen.seen, seen.machine, clocks)
-                tpus.append(_shifted(seen, slow))
+            if seen := parse_tpus(file.text):
+                tpus.append(seen)
                 continue
         elif entry := parse_entry(file.text):
-            slow = _slow(file, entry.end, entry.machine, clocks)
-            entries.append(dataclasses.replace(entry, begin=entry.begin + slow))
+            entries.append(entry)
             continue
         broken.append(file.name)
-    return Ledger(_completed(entries), spans(tpus), broken, clocks, aside)
+    return Ledger(_completed(entries), spans(tpus), broken)
 
 
 def ended_by(ledger: Ledger, tries: Sequence[tuple[float, str]]) -> Ledger:
@@ -263,20 +235,6 @@ def _completed(entries: Iterable[Entry]) -> list[Entry]:
         dataclasses.replace(entry, last_step=max(entry.last_step, follower.first_step))
         for entry, follower in pairwise(ordered)
     ] + ordered[-1:]
-
-
-def _slow(file: File, time: float, machine: str, clocks: dict[str, float]) -> float:
-    """Return by how much the clock that gave `time` was slow when the file was written."""
-    slow = 0.0 if file.written is None else file.written - time
-    if abs(slow) <= _TOLERANCE:
-        return 0.0
-    clocks[machine] = max(clocks.get(machine, 0.0), slow, key=abs)
-    return slow
-
-
-def _shifted(seen: TpusFile, slow: float) -> TpusFile:
-    events = tuple(dataclasses.replace(event, at=event.at + slow) for event in seen.events)
-    return TpusFile(seen.machine, seen.seen + slow, events)
 
 
 class Beginning:

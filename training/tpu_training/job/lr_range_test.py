@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
 
 from tpu_core import records
-from tpu_training.checkpoints.initial_weights import load_initial_weights
+from tpu_training.checkpoints import initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.data import data_set, files, inspection, pipeline
@@ -32,19 +33,10 @@ from tpu_training.tasks import task_of
 _LINES = 20
 # The end of a trial over which its loss is averaged: batches differ.
 _END = 0.2
-_SIZE_INCHES = (9.0, 5.0)
-_DOTS_PER_INCH = 120
-# Regions in grey, green and red, the line in dark blue. Labels distinguish them in greyscale.
-_TOO_LOW_COLOUR, _GOOD_COLOUR, _DIVERGING_COLOUR = "#d9d9d9", "#c7e9c0", "#fcbba1"
+# Of the plot: losses in blues, trials and suggestion in red, the regions pale behind them.
 _LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
+_REGIONS = {"too low": "#d9d9d9", "good": "#c7e9c0", "diverging": "#fcbba1"}
 _HEADROOM = 1.2
-_NARROWEST = 10.0
-_MARGIN = 1.1
-_LINE_TOP = 0.88
-# Room below a loss of 0 for half a mark, as a part of the axis.
-_MARK_ROOM = 0.03
-# A region that spans less has its name below those of its neighbours.
-_NARROW = 1.8
 # Multiple of the first loss; anything above only shows that it diverged.
 _HIGHEST = 2.0
 
@@ -76,9 +68,7 @@ def run_lr_range_test(
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
     )
-    picture = _write(f"{model_dir}/lr_range_test", points, verdict, title if plot else None)
-    summaries = Summaries(f"{model_dir}/tensorboard/lr_range_test")
-    _show_in_tensorboard(summaries, points, picture)
+    _write(model_dir, points, verdict, title if plot else None)
     for reason in verdict.reasons:
         logger.info("lr-range-test: %s", reason)
     suggestion = verdict.suggestion and f"{verdict.suggestion:.2g}"
@@ -105,35 +95,22 @@ def _test(
     return points, conclude(reading, trials, sweep.trial_steps, guessing)
 
 
-def _write(
-    directory: str, points: Sequence[Point], verdict: Verdict, title: str | None
-) -> bytes | None:
+def _write(model_dir: str, points: Sequence[Point], verdict: Verdict, title: str | None) -> None:
+    """Write the results as files, and for TensorBoard, whose only axis is the step."""
+    directory = f"{model_dir}/lr_range_test"
+    summaries = Summaries(f"{model_dir}/tensorboard/lr_range_test")
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     rows.writerow(["step", "learning_rate", "loss", "smoothed_loss"])
     rows.writerows([p.step, p.rate, p.loss, p.smoothed] for p in points)
     files.write_text(f"{directory}/curve.csv", table.getvalue())
     files.write_text(f"{directory}/verdict.json", records.dump(verdict).decode())
-    if title is None:
-        return None
-
-    picture = draw(points, verdict, title)
-    files.write_bytes(f"{directory}/curve.png", picture)
-    return picture
-
-
-def _show_in_tensorboard(
-    summaries: Summaries, points: Sequence[Point], picture: bytes | None
-) -> None:
-    """Write the plot, and three curves over the steps, TensorBoard's only axis."""
-    for point in points:
-        values = {
-            "lr_range_test/learning_rate": point.rate,
-            "lr_range_test/loss": point.loss,
-            "lr_range_test/smoothed_loss": point.smoothed,
-        }
-        summaries.scalars(point.step, values)
-    if picture is not None:
+    for p in points:
+        values = {"learning_rate": p.rate, "loss": p.loss, "smoothed_loss": p.smoothed}
+        summaries.scalars(p.step, {f"lr_range_test/{name}": values[name] for name in values})
+    if title is not None:
+        picture = draw(points, verdict, title)
+        files.write_bytes(f"{directory}/curve.png", picture)
         summaries.picture(len(points), "lr_range_test/curve", picture)
     summaries.close()
 
@@ -167,7 +144,7 @@ class RateTrainer:
         """Prepare for at most `longest` steps from each start."""
         self._cluster, self._params, self._longest = cluster, params, longest
         self.state = state = create_train_state(cluster, model, params, data.manifest, longest)
-        load_initial_weights(cluster, params, state.model)
+        initial_weights.load_initial_weights(cluster, params, state.model)
         with cluster.strategy.scope():
             self._rates = tf.Variable(
                 tf.zeros(longest),
@@ -224,106 +201,43 @@ def run_sweep(trainer: RateTrainer, sweep: Sweep) -> list[Point]:
 
 def run_trials(trainer: RateTrainer, sweep: Sweep, start: float, first: float) -> Trials:
     """Train shortly at `start` and at rates around it; `first` is the loss before any step."""
-    return explore(
-        start,
-        first,
-        sweep.lowest,
-        sweep.highest,
-        lambda rate: trainer.try_rate(rate, sweep.trial_steps),
-    )
+    train = partial(trainer.try_rate, steps=sweep.trial_steps)
+    return explore(start, first, sweep.lowest, sweep.highest, train)
 
 
 def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
     """Return a PNG of the loss over the learning rate on a logarithmic axis."""
-    picture = io.BytesIO()
-    # Without date and version, the same curve gives the same bytes.
-    plot(points, verdict, title).savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
-
-
-def plot(points: Sequence[Point], verdict: Verdict, title: str) -> Any:
-    """Return the figure."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
-    axes = figure.add_subplot()
-    rates = [point.rate for point in points]
-    axes.set_xscale("log")
-    right = max(rates[-1], rates[0] * _NARROWEST, *verdict.trials)
-    axes.set_xlim(min([rates[0], *verdict.trials]), right * _MARGIN)
-    top = _highest(points, verdict)
-    axes.set_ylim(-_MARK_ROOM * top, top)
-    _shade(axes, verdict)
-    axes.plot(rates, [p.loss for p in points], color=_RAW, linewidth=1, label="loss of each step")
+    figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
+    axes = figure.add_subplot(xscale="log", xlabel="learning rate", ylabel="training loss")
+    axes.set_title(title, loc="left")
+    rates, losses = [point.rate for point in points], [point.loss for point in points]
+    axes.plot(rates, losses, color=_RAW, linewidth=1, label="loss of each step")
     smoothed = verdict.smoothed
     axes.plot(rates[: len(smoothed)], smoothed, color=_LINE, linewidth=2, label="smoothed")
-    ends = {rate: math.inf if loss is None else loss for rate, loss in verdict.trials.items()}
-    for marker, label, above in (
-        ("o", "end of each trial", False),
-        ("^", "higher, or not finite", True),
-    ):
-        if drawn := {rate: min(loss, top) for rate, loss in ends.items() if (loss > top) == above}:
-            dots = list(drawn), list(drawn.values())
-            axes.plot(*dots, marker, color=_MARK, label=label, clip_on=False, zorder=3)
-    if verdict.suggestion is not None:
-        axes.axvline(verdict.suggestion, 0, _LINE_TOP, color=_MARK, linewidth=1.5, linestyle="--")
-        is_right = _across(axes, verdict.suggestion) > 0.5
-        axes.annotate(
-            f"suggestion {verdict.suggestion:.2g}",
-            (verdict.suggestion, _LINE_TOP),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(-6 if is_right else 6, -10),
-            textcoords="offset points",
-            horizontalalignment="right" if is_right else "left",
-            color=_MARK,
-            fontweight="bold",
-        )
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("training loss")
-    axes.set_title(title, loc="left")
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(loc="best", framealpha=0.9)
-    return figure
-
-
-def _highest(points: Sequence[Point], verdict: Verdict) -> float:
-    """Limit the axis by the smoothed curve: one exploding step would flatten everything else."""
-    if not verdict.smoothed:
-        return 1.0
-    high = min(max(verdict.smoothed), _HIGHEST * points[0].loss)
-    return high * _HEADROOM
-
-
-def _across(axes: Any, rate: float) -> float:
-    """Return where `rate` is on the axis, from 0 at its left end to 1 at its right one."""
+    if ends := {rate: loss for rate, loss in verdict.trials.items() if loss is not None}:
+        axes.plot(list(ends), list(ends.values()), "o", color=_MARK, label="end of each trial")
     left, right = axes.get_xlim()
-    return math.log(rate / left) / math.log(right / left)
-
-
-def _shade(axes: Any, verdict: Verdict) -> None:
-    end = axes.get_xlim()[1]
-    regions = [(axes.get_xlim()[0], verdict.good_from or end, _TOO_LOW_COLOUR, "too low")]
-    if verdict.good_from and verdict.good_to:
-        regions.append((verdict.good_from, verdict.good_to, _GOOD_COLOUR, "good"))
-        if verdict.diverged:
-            regions.append((verdict.good_to, end, _DIVERGING_COLOUR, "diverging"))
-        else:
-            regions[-1] = (verdict.good_from, end, _GOOD_COLOUR, "good")
-    for row, (left, right, colour, name) in enumerate(regions):
-        if right <= left:
-            continue
-        axes.axvspan(left, right, color=colour, linewidth=0, zorder=0)
-        middle, is_narrow = _across(axes, (left * right) ** 0.5), right < left * _NARROW
-        axes.text(
-            min(max(middle, 0.06), 0.93),
-            0.97 - (0.05 * row if is_narrow else 0.0),
-            name,
-            transform=axes.transAxes,
-            horizontalalignment="center",
-            verticalalignment="top",
-            fontweight="bold",
-            color="#404040",
-        )
+    axes.set_xlim(left, right)  # The regions reach the frame.
+    good = verdict.good_from or right
+    diverging = verdict.good_to if verdict.good_to and verdict.diverged else right
+    edges = pairwise((left, good, diverging, right))
+    for (name, colour), (begin, end) in zip(_REGIONS.items(), edges, strict=True):
+        if begin < end:
+            axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0, label=name)
+    if verdict.suggestion:
+        label = f"suggestion {verdict.suggestion:.2g}"
+        axes.axvline(verdict.suggestion, color=_MARK, linestyle="--", label=label)
+    if smoothed and points[0].loss > 0:
+        # By the smoothed curve: one exploding step would flatten everything else.
+        axes.set_ylim(0.0, _HEADROOM * min(max(smoothed), _HIGHEST * points[0].loss))
+    axes.grid(True, alpha=0.3)
+    axes.legend(framealpha=0.9)
+    picture = io.BytesIO()
+    # Without its version, the same curve gives the same bytes.
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
 
 
 # Conclude from a sweep of learning rates, and trials after it, which rates are good.
@@ -382,28 +296,21 @@ def conclude(
     reading: Reading, trials: Trials | None, steps: int, guessing: float | None
 ) -> Verdict:
     """Return the verdict; `steps` is a trial's length, `guessing` the loss of equal chances."""
+    none = Verdict(None, None, None, reading.diverged, (reading.problem,), reading.smoothed)
     if trials is None:
-        return Verdict(None, None, None, reading.diverged, (reading.problem,), reading.smoothed)
+        return none
     losses = {
         rate: loss if math.isfinite(loss) else None for rate, loss in sorted(trials.losses.items())
     }
     warnings = (reading.warning,) if reading.warning else ()
     suggestion = trials.suggestion if trials.learnt(guessing) else None
     if suggestion is None:
-        reason = _why_none(trials, steps, guessing)
-        return Verdict(
-            None, None, None, reading.diverged, (reason, *warnings), reading.smoothed, losses
-        )
+        reasons = (_why_none(trials, steps, guessing), *warnings)
+        return dataclasses.replace(none, reasons=reasons, trials=losses)
     good = trials.good
-    return Verdict(
-        good_from=good[0],
-        good_to=good[-1],
-        suggestion=suggestion,
-        diverged=reading.diverged or good[-1] < max(losses),
-        reasons=(*_reasons(trials, suggestion, steps), *warnings),
-        smoothed=reading.smoothed,
-        trials=losses,
-    )
+    diverged = reading.diverged or good[-1] < max(losses)
+    reasons = (*_reasons(trials, suggestion, steps), *warnings)
+    return Verdict(good[0], good[-1], suggestion, diverged, reasons, reading.smoothed, losses)
 
 
 def _why_none(trials: Trials, steps: int, guessing: float | None) -> str:

@@ -6,11 +6,9 @@ import dataclasses
 import gc
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -21,10 +19,10 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.answer import tpus, unknown_tpu
-from tpu_training.data import data_set, files, inspection, pipeline, validation
+from tpu_training.data import data_set, files, inspection, validation
 from tpu_training.data import function as data_function
 from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
-from tpu_training.errors import DivergedError, InputError
+from tpu_training.errors import InputError
 from tpu_training.errors.catalog import users_line
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
@@ -33,7 +31,7 @@ from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, s
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
-from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
+from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
 from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
 from tpu_training.monitoring import measurements, profiler, summaries, terminal
@@ -65,6 +63,7 @@ def run_on(
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
     cluster, job, data = connect_and_open(workers, wait, job, connecting)
+    # Only the cluster knows among how many replicas a batch must divide.
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     hang_timer.watch_workers(cluster.workers)
@@ -73,8 +72,6 @@ def run_on(
             try:
                 # No variable: the next attempt would create its model next to the last one's.
                 return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
-            except DivergedError as error:
-                raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
                 connect.cache_clear()
@@ -105,6 +102,7 @@ class Trainer:
         self._spec = data.manifest.input_spec(job.params.image_size)
         self._observers = create_observers(job) if job.trains else []
         peak = peak_flops(job, cluster)
+        # Before the variables take the devices' memory.
         model_description.refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
         steps = total_steps(job.params, data.manifest)
         self._state = state = create_train_state(
@@ -114,12 +112,13 @@ class Trainer:
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
+        # What a process that ends without TensorFlow's answer says is saved must be true.
         hang_timer.saved_step = lambda: self._checkpoints.saved_step
         if job.trains:
             self._prepare_training(restored)
         else:
             self._prepare_evaluation(restored)
-        self._metrics = Metrics.of(cluster, job, data)
+        self._metrics = Metrics(cluster, job, data)
         self._monitor = measurements.Monitor(
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
@@ -245,30 +244,23 @@ class LeaseCheck(Callback):
         self._lease.check()
 
 
-@dataclass
 class Metrics:
     """Measured values by name. Rates are per second; losses are means over examples."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    confusion: list[list[int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, cluster: Cluster, job: Job, data: data_set.DataSet) -> Metrics:
+    def __init__(self, cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
         """Collect the values that are known before the first step."""
-        return cls(
-            {
-                "endpoint": cluster.endpoint,
-                "model": job.model.name,
-                "strategy": cluster.strategy_name,
-                "replicas": cluster.replicas,
-                "tensorflow": tf.__version__,
-                "data": data.manifest.name,
-                "global_batch_size": job.params.global_batch_size,
-            },
-            data.manifest.class_names,
-        )
+        self.values: dict[str, Any] = {
+            "endpoint": cluster.endpoint,
+            "model": job.model.name,
+            "strategy": cluster.strategy_name,
+            "replicas": cluster.replicas,
+            "tensorflow": tf.__version__,
+            "data": data.manifest.name,
+            "global_batch_size": job.params.global_batch_size,
+        }
+        self._class_names = data.manifest.class_names
+        self._metrics: tuple[str, ...] = ()
+        self._confusion: list[list[int]] = []
 
     def add_training(self, result: TrainResult, progress: terminal.Progress) -> None:
         """Add the results of the training."""
@@ -284,9 +276,9 @@ class Metrics:
             {f"{evaluation.split}_{name}": value for name, value in evaluation.figures.items()}
         )
         self.values[f"{evaluation.split}_examples"] = evaluation.examples
-        self.metrics = tuple(evaluation.metrics)
+        self._metrics = tuple(evaluation.metrics)
         if evaluation.split == TEST:
-            self.confusion = evaluation.tables.get("confusion", [])
+            self._confusion = evaluation.tables.get("confusion", [])
 
     def add_best(self, best: Mapping[str, float], figure: str) -> None:
         """Add the best `figure` of the validation set so far and its step."""
@@ -296,18 +288,19 @@ class Metrics:
     def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
         """Merge the values into the file of an earlier run; return a summary line and them."""
         path = f"{model_dir}/metrics.json"
+        # An evaluation alone must not lose the figures of the training before it.
         merged = {**files.read_json(path), "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
-        if self.confusion:
-            names = self.class_names or range(len(self.confusion))
+        if self._confusion:
+            names = self._class_names or range(len(self._confusion))
             content = {
                 "format": _FORMAT,
                 "class_names": [str(name) for name in names],
-                "confusion": self.confusion,
+                "confusion": self._confusion,
             }
             files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
         splits = (TEST, VALIDATION)
-        metrics = [f"{split}_{name}" for split in splits for name in self.metrics]
+        metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
         shown = [
             f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
         ]
@@ -384,47 +377,6 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     if not cluster.has_tpu or named not in tpus():
         return 0.0
     return tpus()[named].peak_flops * cluster.replicas
-
-
-def explain(
-    error: DivergedError, cluster: Cluster, job: Job, data: data_set.DataSet
-) -> DivergedError:
-    """Return `error`, or one that says that no learning rate is to blame.
-
-    Repeats the steps in which it happened with new weights and a learning rate of 0: what is not
-    finite then comes from the model or from the examples.
-    """
-    if error.steps is None:
-        return error
-    first, last = error.steps
-    # The look takes minutes on a TPU, and may be ended.
-    logger.warning("diverged: %s; looking whether the learning rate is to blame", error)
-    try:
-        loss = _loss_without_learning(cluster, job, data, first, last - first)
-    except tf.errors.OpError:  # Such as the device's memory, which now holds two models.
-        return error
-    if math.isfinite(loss):
-        return error
-    return DivergedError(
-        f"the loss became {loss} between step {first} and {last}, and it is so with a learning "
-        "rate of 0 as well: the model or the data makes it, not the rate. Look for a division by "
-        "0, a logarithm or square root of 0 or less, an exponential without a limit, or a loss "
-        "that does so; tf.debugging.enable_check_numerics() in the model's file names the "
-        "operation",
-        error.steps,
-    )
-
-
-def _loss_without_learning(
-    cluster: Cluster, job: Job, data: data_set.DataSet, step: int, count: int
-) -> float:
-    steps = total_steps(job.params, data.manifest)
-    state = create_train_state(cluster, job.model, job.params, data.manifest, steps)
-    state.optimizer.rate = lambda _: tf.constant(0.0)
-    state.step.assign(step)
-    batches = pipeline.training_batches(data, cluster, job.params, step)
-    loop = create_train_loop(cluster, job.params, state, batches)
-    return run_loop(cluster, loop, count).loss
 
 
 # The data set of a job: files in a directory or bucket, or a function that gives the examples.

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError, MetadataServer
+from tpu_core.records import replace_file
 from tpu_training.cluster import google
 from tpu_training.cluster.endpoint import watching
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError
@@ -271,9 +272,7 @@ def _write_file(variable: str, text: str) -> None:
     if path := os.environ.get(variable):
         # A supervisor that learns nothing goes by the exit code.
         with contextlib.suppress(OSError):
-            unfinished = Path(f"{path}.new")
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
+            replace_file(Path(path), text.encode())
 
 
 class Notices:

@@ -139,8 +139,7 @@ def _diverged(
     return DivergedError(
         f"the loss became {loss} between step {step} and {step + count}; lower "
         f"--learning_rate={params.learning_rate:g} or raise "
-        f"--warmup_fraction={params.warmup_fraction:g}; {checkpoints.describe_latest()}",
-        (step, step + count),
+        f"--warmup_fraction={params.warmup_fraction:g}; {checkpoints.describe_latest()}"
     )
 
 

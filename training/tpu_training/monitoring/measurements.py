@@ -21,7 +21,7 @@ from tpu_training.data import files
 from tpu_training.data.data_set import DataSet
 from tpu_training.errors import InputError
 from tpu_training.goodput.account import Account, account
-from tpu_training.goodput.ledger import ASIDE, FINISHED, FOLDER, PARTS, Beginning, Entry, File, read
+from tpu_training.goodput.ledger import FINISHED, FOLDER, PARTS, Beginning, Entry, File, read
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.evaluation import Evaluation
@@ -221,14 +221,10 @@ def read_ledger(model_dir: str) -> WholeLedger:
     """Read the ledger in a model directory. Raises TensorFlow's errors, not for damaged files."""
     folder = f"{model_dir.rstrip('/')}/{FOLDER}"
     return read(
-        File(name, "" if name.endswith(ASIDE) else _text(f"{folder}/{name}"))
+        File(name, files.read_bytes(f"{folder}/{name}").decode("utf-8", errors="replace"))
         for name in files.names(folder)
-        if name.endswith((".json", ASIDE))
+        if name.endswith(".json")
     )
-
-
-def _text(path: str) -> str:
-    return files.read_bytes(path).decode("utf-8", errors="replace")
 
 
 class LedgerWriter(Callback):
@@ -301,24 +297,15 @@ class LedgerWriter(Callback):
         own = self._path.rpartition("/")[2]  # It is being written at this moment.
         for name in ledger.broken:
             if name != own:
-                self._keep_aside(f"{self._model_dir.rstrip('/')}/{FOLDER}/{name}")
+                logger.warning("ledger: %s is damaged; it is left out", name)
         none = dict.fromkeys(PARTS, 0.0)
         now = Entry(self._begin, 0.0, self._first, self._first, none)
-        return account(WholeLedger([*ledger.entries, now], ledger.spans, [], {}))
-
-    def _keep_aside(self, path: str) -> None:
-        """Rename a damaged file: it is reported once, here, and no later start reads it again."""
-        try:
-            files.rename(path, path + ASIDE)
-        except Exception as error:
-            logger.warning("ledger: %s is damaged, and can't be renamed (%s)", path, error)
-        else:
-            logger.warning("ledger: %s is damaged; it is kept as %s%s", path, path, ASIDE)
+        return account(WholeLedger([*ledger.entries, now], ledger.spans))
 
     def _show(self, step: int) -> None:
         if self._reader.is_alive():
             return
-        own = account(WholeLedger([self._entry("")], [], [], {})).seconds
+        own = account(WholeLedger([self._entry("")], [])).seconds
         before: Mapping[str, float] = self._before.seconds if self._before else {}
         seconds = {state: spent + before.get(state, 0.0) for state, spent in own.items()}
         whole = sum(seconds.values()) or 1.0

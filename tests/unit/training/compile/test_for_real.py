@@ -60,7 +60,7 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     code, out, err = compile_(capsys, *JOB, "--tpu=v3-8", "--quick", "--json")
     assert (code, err) == (0, "")
     (answer,) = json.loads(out)["answers"]
-    memory: dict[str, Any] = answer["memory"]
+    memory: dict[str, Any] = answer["train"]
     weights = {one["kind"]: one["bytes"] for one in memory["usage"]}["weights"]
     # 28,938 weights of float32, in tiles.
     assert 0.1e6 < weights < memory["needed_bytes"] < memory["limit_bytes"]

@@ -1,4 +1,4 @@
-"""`tpu-training compile --cached`: an answer at once, or none."""
+"""What other programs read of a job that was compiled: an answer at once, or none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from tests.compiled import keep_answer, write_data
 from tpu_training.__main__ import main
-from tpu_training.compile import cached_job, read_manifest
+from tpu_training.compile import cached, cached_job, misfit, read_manifest
 from tpu_training.compile import session as asked
+from tpu_training.compile.session import described_data
 
 JOB = ("--tpu=v3-8", "--shape=28x28x1", "--classes=10", "--global_batch_size=512")
 GIVEN = {"global_batch_size": "512"}
@@ -27,39 +28,48 @@ def test_a_known_answer_is_printed_and_its_exit_code_says_whether_it_fits(
     keep_answer(GIVEN, needed_gib=16)
     assert main(["compile", "--cached", *JOB]) == 1
     assert "DOES NOT FIT" in capsys.readouterr().out
+    assert main(["compile", "--cached", "--json", *JOB]) == 1
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["misfit"].startswith("a step of batch 512 does not fit v3-8")
     keep_answer(GIVEN, needed_gib=4)
     assert main(["compile", "--cached", *JOB]) == 0
     assert "batch of 8,192 fits" in capsys.readouterr().out
-
-
-def test_json_has_the_misfit_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    keep_answer(GIVEN, needed_gib=16, searched=False)
-    assert main(["compile", "--cached", "--json", *JOB]) == 1
-    (answer,) = json.loads(capsys.readouterr().out)["answers"]
-    assert answer["misfit"] == (
-        "a step of batch 512 does not fit v3-8: a replica has 15.00 GiB and it needs 16.00 GiB "
-        "(compiled, libtpu 9). Lower --global_batch_size"
-    )
 
 
 def test_an_unknown_job_names_the_cure_or_gives_an_empty_list(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compile", "--cached", *JOB]) == 1
-    assert capsys.readouterr().err == (
-        "nothing is known of this job on v3-8: leave out --cached to compile it\n"
-    )
+    assert "nothing is known of this job: leave out --cached" in capsys.readouterr().err
     assert main(["compile", "--cached", "--json", *JOB]) == 0
     assert json.loads(capsys.readouterr().out)["answers"] == []
 
 
-def test_flags_that_exclude_cached_are_refused_with_all_other_problems(
+def test_a_program_in_a_file_is_refused_with_all_other_problems(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["compile", "--cached", "--quick", "--hlo=step.pb", "--tpu=v9-8", "odd"]) == 2
+    assert main(["compile", "--cached", "--stablehlo=step.mlir", "--tpu=v9-8"]) == 2
     said = capsys.readouterr().err
-    for part in ("without --hlo", "without --quick", "--tpu=v9-8", "odd: expected --name=value"):
-        assert part in said
+    assert "without --stablehlo" in said
+    assert "--tpu=v9-8" in said
+
+
+@pytest.mark.parametrize(("needed", "searched"), [(16, False), (16, True), (4, False)])
+def test_a_misfit_is_one_sentence_with_its_cure(needed: int, searched: bool) -> None:
+    keep_answer(GIVEN, needed_gib=needed, searched=searched)
+    answer = cached("v3-8", "mnist_cnn", GIVEN, described_data("28x28x1", 10))
+    assert answer
+    said = misfit(answer)
+    if needed < 15:
+        assert said is None
+        return
+    assert said
+    assert said.startswith(
+        "a step of batch 512 does not fit v3-8: a replica has 15.00 GiB and it needs 16.00 GiB "
+        "(compiled, libtpu 9). "
+    )
+    cure = "The largest --global_batch_size that fits v3-8 is" if searched else "Lower --global_ba"
+    assert cure in said
 
 
 @pytest.mark.parametrize(

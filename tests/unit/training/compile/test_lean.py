@@ -67,7 +67,6 @@ def test_a_job_skips_optional_libraries_unless_user_code_runs_in_its_process(
 
     monkeypatch.setattr(start, "import_tensorflow", lambda: spared.append(True))
     monkeypatch.setattr("importlib.import_module", lambda _: None)
-    monkeypatch.setattr(start, "with_converted_data", lambda job: job)
     monkeypatch.setattr(start, "find_workers", load_and_end)
     job: Any = SimpleNamespace(data=data, params=SimpleNamespace(callback=callback))
     nothing: Any = None

@@ -133,16 +133,6 @@ def test_a_value_that_python_reads_while_the_step_is_traced_is_named_with_its_li
     assert "must be known before the step runs" in message
 
 
-def test_a_fourier_transform_of_double_precision_which_cpus_have_is_refused(
-    refused: Refused,
-) -> None:
-    message = refused(
-        "wide = tf.cast(x, tf.complex128)\nx += tf.cast(tf.signal.fft(wide), x.dtype)"
-    )
-    assert f"own.py:{FIRST_LINE + 1}: FFT is in double precision" in message
-    assert message.endswith("use complex64 or float32")
-
-
 def test_a_lookup_table_is_named_with_its_line(refused: Refused) -> None:
     message = refused(
         "content = tf.lookup.KeyValueTensorInitializer([1, 2], [3, 4])\n"

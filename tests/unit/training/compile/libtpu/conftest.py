@@ -28,7 +28,7 @@ def dump(request: pytest.FixtureRequest) -> Dump:
 
 @pytest.fixture
 def module(dump: Dump) -> Module:
-    return parse_module(dump.optimized())
+    return parse_module(dump.text("after_optimizations"))
 
 
 @pytest.fixture

@@ -7,8 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tpu_training.compile.costs import _multiples, executed, flops_of, moved, trip_count
-from tpu_training.compile.hlo import Module, Operand, Origins, parse_module, parse_shapes
+from tpu_training.compile.hlo import (
+    Module,
+    Operand,
+    Origins,
+    _multiples,
+    executed,
+    flops_of,
+    moved,
+    parse_module,
+    parse_shapes,
+    trip_count,
+)
 
 
 # Sizes in memory as libtpu's buffer assignment names them for these very shapes.

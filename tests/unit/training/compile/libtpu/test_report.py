@@ -106,11 +106,13 @@ def test_nothing_is_computed_again_where_memory_suffices(report: Compiled) -> No
 
 
 def test_recomputed_instructions_are_counted(tmp_path: Path, dump: Dump, step: Program) -> None:
-    text = dump.optimized().replace("%convert.1 ", "%convert.1.remat2 ")
+    text = dump.text("after_optimizations").replace("%convert.1 ", "%convert.1.remat2 ")
     text = text.replace("convolution_tanh_fusion =", "tanh.remat =")
     text = text.replace("%get-tuple-element", "%get-tuple-element.remat")
     (tmp_path / "m.after_optimizations.txt").write_text(text)
-    (tmp_path / "m.after_optimizations-buffer-assignment.txt").write_text(dump.buffers())
+    (tmp_path / "m.after_optimizations-buffer-assignment.txt").write_text(
+        dump.text("after_optimizations-buffer-assignment")
+    )
     report = read_report(Dump(tmp_path), step, V3, "libtpu", LIMIT)
     assert costs_of(report).remat_instructions == text.count(".remat2 =") + text.count("h.remat =")
     assert costs_of(report).remat_instructions
@@ -120,7 +122,8 @@ def test_the_compilers_estimate_has_the_cycles_of_loops_as_often_as_they_run(dum
     estimate = read_estimate(dump, 8 << 20)
     assert estimate.cycles is not None
     once = sum(
-        int(part.partition('"')[0]) for part in dump.generated().split('"estimated_cycles":"')[1:]
+        int(part.partition('"')[0])
+        for part in dump.text("after_codegen").split('"estimated_cycles":"')[1:]
     )
     assert once < estimate.cycles <= 5 * once
 
