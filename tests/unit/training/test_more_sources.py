@@ -1,11 +1,11 @@
-"""Parquet, WebDataset, tf.data functions and data sets by name become the same files."""
+"""Parquet, WebDataset and tf.data functions become the same files."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.resources
 import io
-import json
+import re
 import shutil
 import sys
 import tarfile
@@ -19,13 +19,16 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data.conversion import Storage, convert
-from tpu_training.data.data_set import open_data
+from tpu_training.data.data_set import open_data, open_function
 from tpu_training.data.manifest import Manifest, no_manifest
+from tpu_training.data.pipeline import training_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.source import Options
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.params import Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
+PAGE = Path(__file__).parents[3] / "training" / "docs" / "data.md"
 NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="an optional library")
 
 
@@ -80,22 +83,18 @@ def test_webdataset_shards_give_images_and_classes(tmp_path: Path) -> None:
 
 
 @NEEDS_DATASETS
-def test_a_json_field_of_a_shard_may_be_the_label_and_links_are_ignored(
-    tmp_path: Path,
-) -> None:
-    secret = tmp_path / "secret.txt"
-    secret.write_text("SECRET")
+def test_links_in_a_shard_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("SECRET")
     path = tmp_path / "train.tar"
     members: dict[str, bytes] = {}
     for number in range(10):
-        members[f"{number}.txt"] = b"a text"
-        members[f"{number}.json"] = json.dumps({"kind": ["cat", "dog"][number % 2]}).encode()
+        members |= {f"{number}.txt": b"a text", f"{number}.cls": [b"cat", b"dog"][number % 2]}
     write_tar(path, members)
     with tarfile.open(path, "a") as archive:
         link = tarfile.TarInfo("x.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, str(secret)
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret.txt")
         archive.addfile(link)
-    manifest, _ = to_out(path, label="kind")
+    manifest, _ = to_out(path)
     assert (manifest.spec.kind, manifest.class_names) == ("text", ("cat", "dog"))
     assert manifest.split("train").examples == 9
 
@@ -160,8 +159,13 @@ def test_a_parquet_file_of_texts_is_split_at_random(tmp_path: Path) -> None:
     assert (manifest.spec.kind, manifest.class_names) == ("text", ("1", "5"))
     assert manifest.split("train").examples == 9
     shutil.rmtree(out)
-    manifest, _ = to_out(tmp_path / "reviews.parquet", feature="review", target=("stars",))
+    manifest, out = to_out(tmp_path / "reviews.parquet", feature="review", target=("stars",))
+    shutil.rmtree(out)
     assert manifest.spec.targets == "numbers"
+    floats = datasets.Dataset.from_dict({"x": [[0.5, 1.5]] * 4, "label": [0, 1] * 2})
+    floats.to_parquet(tmp_path / "floats.parquet")
+    with pytest.raises(DataError, match=r"column x is .*float.*, expected images or strings"):
+        to_out(tmp_path / "floats.parquet", feature="x")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "broken.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"broken\.parquet: can't be read"):
@@ -273,7 +277,7 @@ def test_errors_of_a_data_function_name_its_file_and_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
+def test_a_function_reads_a_data_set_of_tensorflow_datasets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = pytest.importorskip("tensorflow_datasets", reason="an optional library")
@@ -284,7 +288,7 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
         "label": library.features.ClassLabel(names=["even", "odd"]),
     }
     rows = [{"image": np.full((4, 4, 3), n, np.uint8), "label": n % 2} for n in range(6)]
-    counts = {"train": 6, "test": 2, "validation": 3}
+    counts = {"train": 6, "test": 2}
     library.dataset_builders.store_as_tfds_dataset(
         name="parity",
         version="1.0.0",
@@ -294,15 +298,17 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
     )
     monkeypatch.setattr(library.core.constants, "DATA_DIR", str(tmp_path / "prepared"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "prepared"))
-    manifest = convert("tfds:parity", str(tmp_path / "out"))
-    assert (manifest.name, manifest.class_names) == ("parity", ("even", "odd"))
-    assert contents(tmp_path / "out", "train") == {number: number % 2 for number in range(6)}
-    assert manifest.split("validation").examples == 3
-    with pytest.raises(DataError, match=r"--source=tfds:nothing_like_it: .*can't prepare it"):
-        convert("tfds:nothing_like_it", str(tmp_path / "other"))
+    (code,) = re.findall(r"^```python\n([^`]*tfds[^`]*)^```", PAGE.read_text(), re.M)
+    (tmp_path / "parity.py").write_text(code.replace("mnist", "parity"))
+    manifest, out = to_out(tmp_path / "parity.py")
+    assert contents(out, "train") == {number: number % 2 for number in range(6)}
+    assert manifest.split("test").examples == 2
+    data = open_function(str(tmp_path / "parity.py"), 0)
+    features, labels = next(iter(training_rows(data, Params(global_batch_size=6), 0, 1, 0)))
+    assert (features[:, 0, 0, 0] % 2 == tf.cast(labels, tf.uint8)).numpy().all()
 
 
-@pytest.mark.parametrize("source", ["mine.py", "tfds:mnist"])
+@pytest.mark.parametrize("source", ["mine.py", "rows.parquet"])
 def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)
@@ -312,8 +318,8 @@ def test_sources_that_need_converting_are_refused_with_the_command(source: str) 
 def test_folders_and_tables_keep_a_validation_set_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     for number, name in enumerate(("train", "test", "val")):
-        rows = "".join(f"{label},{number},0,0,0\n" for label in (0, 1))
-        (tmp_path / "tables" / f"{name}.csv").write_text(f"label,a,b,c,d\n{rows}")
+        rows = "0,good\n1,bad\n" * (number + 1)
+        (tmp_path / "tables" / f"{name}.csv").write_text(f"label,text\n{rows}")
         for label in ("cat", "dog"):
             folder = tmp_path / "images" / name / label
             folder.mkdir(parents=True)
@@ -323,5 +329,8 @@ def test_folders_and_tables_keep_a_validation_set_of_their_own(tmp_path: Path) -
         convert(str(tmp_path / source), str(out))
         data = open_data(str(out))
         assert list(data.manifest.splits) == ["train", "test", "validation"]
-        for number, split in enumerate(data.manifest.splits):
-            assert set(contents(out, split)) == {number}
+        for number, (name, split) in enumerate(data.manifest.splits.items()):
+            if source == "tables":
+                assert split.examples == 2 * (number + 1)
+            else:
+                assert set(contents(out, name)) == {number}

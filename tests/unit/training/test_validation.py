@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.__main__ import parse
-from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.inspection import without_corrupt_records
+from tpu_training.data.data_set import DataSet
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction
@@ -79,28 +77,6 @@ CHOSEN = [number for number in range(103) if (number + number // 5) % 5 == 1]
 def test_every_class_is_held_out_if_the_source_alternates_classes(numbered: DataSet) -> None:
     held = held_out(hold_out(numbered, PARAMS))
     assert {number % 10 for number in held} == set(range(10))
-
-
-def test_skipped_records_do_not_change_which_others_are_held_out(
-    numbered: DataSet, tmp_path: Path
-) -> None:
-    shutil.copytree(numbered.directory, tmp_path / "data")
-    data = hold_out(open_data(str(tmp_path / "data")), PARAMS)
-    path = Path(data.paths("train")[1])
-    content = bytearray(path.read_bytes())
-    for place in (len(content) // 2, len(content) // 4):
-        content[place] ^= 255
-    path.write_bytes(bytes(content))
-    part = without_corrupt_records(data, limit=5)
-    assert part
-    left = part.manifest.split("train").examples, part.manifest.split("validation").examples
-    assert sum(left) == 103 - part.left_out < 103
-    held = held_out(part)
-    assert len(held) == left[1]
-    assert set(held) <= set(CHOSEN)
-    seen = set(chain(*trained_on(part, dataclasses.replace(PARAMS, cache="none"), 0, 40)))
-    assert len(seen) == left[0]
-    assert not seen & set(CHOSEN)
 
 
 def test_a_tenth_is_held_out_if_evaluations_have_no_other_split(
@@ -185,22 +161,3 @@ def test_a_checkpoint_trained_on_held_out_records_is_refused(
     for changed in ("--validation_fraction=0.3", "--seed=4"):
         with pytest.raises(CheckpointError, match=r"was trained .*held out; .*--model-dir"):
             run_here(*where, "--evaluation_interval=5", changed)
-
-
-def test_convert_writes_the_split_too(
-    numbered: DataSet, tmp_path: Path, run_here: Callable[..., None]
-) -> None:
-    arguments = ("--source", Path(numbered.directory).parent, "--output")
-    run_here("data", "convert", *arguments, tmp_path / "data", "--validation-fraction=0.2")
-    data = open_data(str(tmp_path / "data"))
-    counts = {name: split.examples for name, split in data.manifest.splits.items()}
-    assert counts == {"train": 82, "test": 103, "validation": 21}
-    seen = set(chain(*trained_on(data, PARAMS, 0, 7)))
-    assert seen.isdisjoint(held_out(data))
-    assert seen | set(held_out(data)) == set(range(103))
-    for fraction, reason in (("0.001", "both need some"), ("1", "between 0 and 1")):
-        with pytest.raises(InputError, match=rf"--validation-fraction={fraction}: .*{reason}"):
-            run_here(
-                "data", "convert", *arguments, tmp_path / "new", f"--validation-fraction={fraction}"
-            )
-    assert not (tmp_path / "new").exists()

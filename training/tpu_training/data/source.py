@@ -1,6 +1,5 @@
 """A source before conversion: its examples, its labels, and the options for reading it."""
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,8 @@ Feature = npt.NDArray[Any] | bytes | str
 # A class, or what else the targets are: labels, numbers, classes of tokens, a mask.
 Target = int | npt.NDArray[np.generic]
 IMAGE, TEXT = "image", "text"
+# The token of id 0.
+PADDING = "[PAD]"
 # (split, position) -> where it is, for a message
 Place = Callable[[str, int], str]
 # What spreadsheets and pandas write for a value that isn't there.
@@ -73,7 +74,6 @@ class Options:
         feature: The column of the features, if the source has columns.
         label: The column of the labels, likewise.
         test_fraction: The part of the examples for testing if the source has no test split.
-        validation_fraction: The part of the training examples for validation, unless 0.
         seed: The seed of that split and of the order.
         target: The columns of the numbers to learn, instead of a label.
         labels: The columns of 0 and 1, likewise.
@@ -88,7 +88,6 @@ class Options:
     target: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     length: int = 128
-    validation_fraction: float = 0.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -141,17 +140,12 @@ def orders(
 
 
 def test_count(count: int, options: Options, place: str) -> int:
-    """Return how many of `count` examples are for testing."""
-    return _part(count, "test-fraction", options.test_fraction, f"examples of {place}", "testing")
-
-
-def _part(count: int, option: str, fraction: float, what: str, purpose: str) -> int:
-    """Return `fraction` of `count`; InputError when that or the rest would be empty."""
-    part = round(count * fraction)
+    """Return how many of `count` examples are for testing. Raises InputError for none or all."""
+    part = round(count * options.test_fraction)
     if not 0 < part < count:
         raise InputError(
-            f"--{option}={fraction:g}: splits the {count} {what} into {count - part} for training "
-            f"and {part} for {purpose}; both need some"
+            f"--test-fraction={options.test_fraction:g}: splits the {count} examples of {place} "
+            f"into {count - part} for training and {part} for testing; both need some"
         )
     return part
 
@@ -163,35 +157,12 @@ def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.N
     return {"train": order[test:], "test": order[:test]}
 
 
-def shuffled(count: int, seed: int | tuple[int, ...]) -> npt.NDArray[np.int64]:
+def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the positions in random order, the same for each pass over a source."""
     return np.random.default_rng(seed).permutation(count)
 
 
-def with_validation(source: Source, options: Options) -> Source:
-    """Return `source` with a part of its training examples, chosen at random, for validation.
-
-    Raises:
-        InputError: It has a split for that already, or one of both parts would be empty.
-    """
-    train, fraction = source.splits["train"], options.validation_fraction
-    if not fraction:
-        return source
-    if "validation" in source.splits:
-        raise InputError(
-            f"--validation-fraction={fraction:g}: {source.name} has a split validation of "
-            f"{source.splits['validation'].count} examples already; omit it"
-        )
-    what = f"training examples of {source.name}"
-    count = _part(train.count, "validation-fraction", fraction, what, "validation")
-    rest, chosen = divide(train, count, (options.seed, 1))
-    splits = {**source.splits, "train": rest, "validation": chosen}
-    return dataclasses.replace(source, splits=splits)
-
-
-def divide(
-    examples: Examples, count: int, seed: int | tuple[int, ...]
-) -> tuple[Examples, Examples]:
+def divide(examples: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
     """Choose `count` examples at random; return the others, and those, each in their old order."""
     order = shuffled(examples.count, seed)
     chosen = np.zeros(examples.count, np.bool_)

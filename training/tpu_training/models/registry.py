@@ -87,6 +87,7 @@ def load_file(name: str, flag: str) -> ModuleType:
 
 
 def _definition(name: str, module: ModuleType) -> ModelDefinition:
+    """Return what the user's file defines. Raises InputError with all that it lacks."""
     params = getattr(module, "Params", KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
@@ -98,7 +99,7 @@ def _definition(name: str, module: ModuleType) -> ModelDefinition:
         raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
     assert create_model
     if problems := field_problems(params):
-        raise InputError("; ".join(f"{name}:{problem}" for problem in problems))
+        raise InputError(f"--model={name}: {'; '.join(problems)}")
     losses, task = getattr(module, "losses", None), getattr(module, "task", "")
     create_model = with_all_arguments(name, create_model)
     return ModelDefinition(name, params, create_model, losses, True, task)
