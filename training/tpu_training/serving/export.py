@@ -1,4 +1,4 @@
-"""`tpu-training export`: a SavedModel, int8 TFLite for the Edge TPU, or ONNX."""
+"""`tpu-training export`: a SavedModel, or int8 TFLite for the Edge TPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tpu_training.data.data_set import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
-from tpu_training.serving.model import LabelledBatch, RestoredModel
+from tpu_training.serving.model import SIGNATURE, LabelledBatch, RestoredModel
 
-SIGNATURE = "serving_default"
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
@@ -50,12 +49,11 @@ def run_export(
     model = models.restore_model(model_dir, given, best)
     if kind == "saved_model":
         return f"saved_model={export_saved_model(model, output, batch)}"
-    if kind == "onnx":
-        return f"onnx={export_onnx(model, output, batch)}"
     return _run_tflite(model, output, data or model.description.data, test_limit)
 
 
 def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
+    """Export for the Edge TPU, and refuse what loses too much accuracy or can't run there."""
     if model.spec.kind != "image":
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     if not model.task.gives_classes:
@@ -118,22 +116,6 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     exported.predict = tf.function(predict, input_signature=[model.input_spec(batch)])
     signature = exported.predict.get_concrete_function()
     tf.saved_model.save(exported, path, signatures={SIGNATURE: signature})
-    return path
-
-
-# https://onnx.ai/onnx/intro/converters.html#opset; supported since ONNX Runtime 1.12 (2022).
-_OPSET = 17
-
-
-def export_onnx(model: RestoredModel, output: str, batch: int | None) -> str:
-    """Write `output`/model.onnx and return it; input and outputs as in the SavedModel."""
-    import tf2onnx
-
-    signature = [model.input_spec(batch)]
-    function = tf.function(model.predict, input_signature=signature)
-    proto, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=_OPSET)
-    path = f"{output.rstrip('/')}/model.onnx"
-    files.write_bytes(path, proto.SerializeToString())
     return path
 
 
