@@ -217,11 +217,6 @@ class ResNetParams(Params):
     )
     width: int = base.param(1, "factor of the channels, as in wide residual networks", 1, 16)
     remat: str = base.remat_param()
-    batch_norm: str = base.param(
-        "replica",
-        "normalise by each replica's part of the batch, or by all_replicas",
-        choices=("replica", "all_replicas"),
-    )
     optimizer: str = base.changed("optimizer", "sgd")
     learning_rate: float = base.changed("learning_rate", 0.1)
     warmup_fraction: float = base.changed("warmup_fraction", 0.05)
@@ -233,8 +228,7 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size.
 
     Raises:
-        InputError: There is no such depth, or batch normalisation and accumulation exclude each
-            other.
+        InputError: There is no such depth.
     """
     if params.depth not in LARGE | SMALL:
         raise InputError(
@@ -242,12 +236,6 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
             f"{', '.join(map(str, sorted(LARGE | SMALL)))}"
         )
     channels = image_shape(spec)[2]
-    if params.batch_norm != "replica" and params.gradient_accumulation > 1:
-        raise InputError(
-            f"--batch_norm={params.batch_norm} --gradient_accumulation="
-            f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
-            "whole batch's statistics are not there when a part needs them; leave one of them out"
-        )
     from tpu_training.models.networks import ResNet
 
     large, stages = params.depth in LARGE, (LARGE | SMALL)[params.depth]

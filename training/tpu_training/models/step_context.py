@@ -14,9 +14,6 @@ import tensorflow as tf
 
 from tpu_training.models.params import NO_REMAT
 
-# Tensors -> each summed over all replicas.
-Sum = Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]]
-
 _local = threading.local()
 
 
@@ -30,15 +27,11 @@ class StepContext:
         averages: The moving averages to update, each with its momentum.
         statistics: The batch statistics that they follow.
         frozen: The ids of the variables that must not change.
-        replicas: The number of replicas.
-        sum: Sums each of several tensors over all replicas.
         penalties: What layers add to the loss.
     """
 
     seed: tf.Tensor
     frozen: frozenset[int] = frozenset()
-    replicas: int = 1
-    sum: Sum = list
     seeds_given: int = 0
     averages: list[tuple[tf.Variable, float]] = field(default_factory=list)
     statistics: list[tf.Tensor] = field(default_factory=list)
@@ -46,17 +39,9 @@ class StepContext:
 
 
 @contextmanager
-def step_context(
-    seed: tf.Tensor,
-    frozen: frozenset[int] = frozenset(),
-    replicas: int = 1,
-    sum_all: Sum = list,
-) -> Iterator[StepContext]:
-    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone.
-
-    `sum_all` sums each of several tensors over all `replicas`.
-    """
-    _local.context = StepContext(seed, frozen, replicas, sum_all)
+def step_context(seed: tf.Tensor, frozen: frozenset[int] = frozenset()) -> Iterator[StepContext]:
+    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone."""
+    _local.context = StepContext(seed, frozen)
     try:
         yield _local.context
     finally:
@@ -107,18 +92,6 @@ def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> C
     if remat == NO_REMAT or not training:
         return block
     return tf.recompute_grad(repeatable(block))  # type: ignore[no-any-return]
-
-
-def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the means of `values` over all replicas; gradients flow through them."""
-    context = _current()
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def sum_up(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tuple(context.sum(parts)), lambda *upstream: tuple(context.sum(upstream))
-
-    summed: tuple[tf.Tensor, ...] = sum_up(*values)
-    return [total / context.replicas for total in summed]
 
 
 def is_frozen(variable: tf.Variable) -> bool:
