@@ -6,7 +6,6 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,15 @@ def run_export(
 
 
 def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
-    """Export for the Edge TPU, and refuse what loses too much accuracy or can't run there."""
+    """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
+
+    Calibrates all tensors on training examples of the data set in `directory` and measures the
+    accuracy on up to `test_limit` test examples.
+
+    Raises:
+        InputError: The model is not one that an Edge TPU runs.
+        TrainingError: What was written would not do; it is there to look at.
+    """
     if model.spec.kind != "image":
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     if not model.task.gives_classes:
@@ -66,32 +73,45 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
             f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
             "that it was trained on"
         )
+    content = _convert(model, models.training_examples(data, params, _REPRESENTATIVE))
+    path = f"{output.rstrip('/')}/model_int8.tflite"
+    files.write_bytes(path, content)
     batches = -(-test_limit // _TEST_BATCH)
     test = list(itertools.islice(models.test_examples(data, params, _TEST_BATCH), batches))
-    representative = models.training_examples(data, params, _REPRESENTATIVE)
-    written = export_tflite(model, output, representative, test)
-    _refuse(written)
+    found = [model.predict(tf.constant(batch.features))["classes"].numpy() for batch in test]
+    right = np.concatenate(found) == np.concatenate([batch.labels for batch in test])
+    original, converted = float(right.mean()), float(np.mean(list(_recognised(content, test))))
+    accuracy = check_written(path, unsuitable_tensors(content), len(right), original, converted)
     logger.info(
         "edge-tpu: all tensors are integers of static shapes; whether each operation runs there is "
         "unchecked: `edgetpu_compiler --show_operations %s` says so",
-        written.path,
+        path,
     )
-    logger.info("accuracy: %s", written.accuracy)
+    logger.info("accuracy: %s", accuracy)
     return (
-        f"tflite={written.path} bytes={written.bytes} "
-        f"float_accuracy={written.accuracy.original:.4f} "
-        f"int8_accuracy={written.accuracy.converted:.4f} "
-        f"examples={written.accuracy.examples} edge_tpu=unchecked"
+        f"tflite={path} bytes={len(content)} float_accuracy={original:.4f} "
+        f"int8_accuracy={converted:.4f} examples={len(right)} edge_tpu=unchecked"
     )
 
 
-def _refuse(written: TfliteModel) -> None:
-    """Raise TrainingError when the model would not do; it is there to look at."""
-    problems = list(written.problems)
-    if written.accuracy.lost_points > _MOST_LOST_POINTS:
-        problems.append(f"{written.accuracy}, more than {_MOST_LOST_POINTS:g}")
+def check_written(
+    path: str, problems: list[str], examples: int, original: float, converted: float
+) -> str:
+    """Return a sentence about the accuracy, on so many examples, of the float and the int8 model.
+
+    Raises:
+        TrainingError: The loss is too large, or there are other `problems`.
+    """
+    lost = 100.0 * (original - converted)
+    accuracy = (
+        f"int8 loses {lost:.2f} points of accuracy on {examples} test examples "
+        f"(from {original:.4f} to {converted:.4f})"
+    )
+    if lost > _MOST_LOST_POINTS:
+        problems = [*problems, f"{accuracy}, more than {_MOST_LOST_POINTS:g}"]
     if problems:
-        raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")
+        raise TrainingError(f"{path} is not fit for the Edge TPU: {'; '.join(problems)}")
+    return accuracy
 
 
 def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
@@ -123,57 +143,6 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
 #
 # Google's edgetpu_compiler alone says which operations run there. It is a program for Debian that
 # no package index has.
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The accuracy of a model before and after its conversion to int8, on the same examples."""
-
-    examples: int
-    original: float
-    converted: float
-
-    @property
-    def lost_points(self) -> float:
-        """The loss in percentage points."""
-        return 100.0 * (self.original - self.converted)
-
-    def __str__(self) -> str:
-        """Say it in a sentence."""
-        return (
-            f"int8 loses {self.lost_points:.2f} points of accuracy on {self.examples} test "
-            f"examples (from {self.original:.4f} to {self.converted:.4f})"
-        )
-
-
-@dataclass(frozen=True)
-class TfliteModel:
-    """A written model, its accuracy next to the float model's, and what the Edge TPU can't take."""
-
-    path: str
-    bytes: int
-    problems: tuple[str, ...]
-    accuracy: Accuracy
-
-
-def export_tflite(
-    model: RestoredModel,
-    output: str,
-    representative: list[LabelledBatch],
-    test: list[LabelledBatch],
-) -> TfliteModel:
-    """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
-
-    Calibrates all tensors on the `representative` examples and measures the accuracy on `test`.
-    """
-    content = _convert(model, representative)
-    path = f"{output.rstrip('/')}/model_int8.tflite"
-    files.write_bytes(path, content)
-    found = [model.predict(tf.constant(batch.features))["classes"].numpy() for batch in test]
-    original = np.concatenate(found) == np.concatenate([batch.labels for batch in test])
-    converted = np.array(list(_recognised(content, test)))
-    accuracy = Accuracy(len(original), float(original.mean()), float(converted.mean()))
-    return TfliteModel(path, len(content), tuple(unsuitable_tensors(content)), accuracy)
 
 
 def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:
