@@ -179,14 +179,14 @@ def test_an_exception_while_tracing_a_step_names_its_line(
         ("depth: int = base.param(9, 'x', 1, 5)", "depth: its default 9: must be at most 5"),
     ],
 )
-def test_an_undeclared_parameter_field_is_refused_by_its_name(
+def test_an_undeclared_parameter_field_is_refused_with_its_line(
     tmp_path: Path, field: str, words: str
 ) -> None:
     text = f"{HEAD}    {field}\n{NET}"
     (tmp_path / "own.py").write_text(text)
     with pytest.raises(InputError) as caught:
         load_model(str(tmp_path / "own.py"))
-    assert f"--model={tmp_path}/own.py: Params.{words}" in str(caught.value)
+    assert f"{tmp_path}/own.py:{line_of(text, field)}: {words}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

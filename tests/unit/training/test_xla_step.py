@@ -102,7 +102,7 @@ CASES = [
     Case("mnist_cnn", {}, replace(IMAGES, targets="labels"), "multi_label"),
     Case("mnist_cnn", {}, replace(IMAGES, targets="numbers"), "regression"),
     Case("resnet", {"depth": 8, "gradient_accumulation": 2, "remat": "blocks", "ema_decay": 0.9}),
-    Case("resnet", {"depth": 8, "mixup": 0.2, "width": 2}),
+    Case("resnet", {"depth": 8, "batch_norm": "all_replicas", "mixup": 0.2, "width": 2}),
     Case("resnet", {"depth": 18, "precision": "bfloat16"}),
     Case("bert", {"gradient_accumulation": 2, "remat": "blocks", "dropout": 0.5}, TEXTS),
     Case("bert", {"optimizer": "muon"}, TEXTS, "causal_lm"),

@@ -175,6 +175,9 @@ class ResNet(tf.Module):  # type: ignore[misc]
                 seed += 4
                 self.blocks.append(block(inputs, width << stage, stride, seed))
                 inputs = self.blocks[-1].outputs
+        for module in self.submodules:
+            if isinstance(module, layers.BatchNorm):
+                module.synchronised = params.batch_norm != "replica"
         self.head = layers.Dense(inputs, classes, seed + 4)
 
     def __call__(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:

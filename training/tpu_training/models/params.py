@@ -5,8 +5,10 @@ Loads no TensorFlow.
 
 import dataclasses
 import difflib
+import inspect
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,10 +309,10 @@ def remat_param() -> Any:
 
 
 def field_problems(kind: type[Params]) -> list[str]:
-    """Return what is wrong with each field of `kind` that is no parameter."""
+    """Return `LINE: problem` for each field of `kind` that is no parameter."""
     types = get_type_hints(kind)
     return [
-        f"{kind.__name__}.{field.name}: {problem}"
+        f"{_line(kind, field.name)}: {field.name}: {problem}"
         for field in dataclasses.fields(kind)
         if (problem := _problem(field, types[field.name]))
     ]
@@ -331,6 +333,13 @@ def _problem(field: dataclasses.Field[Any], kind: type) -> str:
     except ValueError as error:
         return f"its default {field.default!r}: {error}"
     return ""
+
+
+def _line(kind: type, name: str) -> int:
+    """Return the line of the class or base class that declares `name`."""
+    (owner, *_) = (each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+    lines, first = inspect.getsourcelines(owner)
+    return first + next((n for n, line in enumerate(lines) if re.match(rf"\s+{name}\s*:", line)), 0)
 
 
 def split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -99,7 +99,7 @@ def _definition(name: str, module: ModuleType) -> ModelDefinition:
         raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
     assert create_model
     if problems := field_problems(params):
-        raise InputError(f"--model={name}: {'; '.join(problems)}")
+        raise InputError("; ".join(f"{name}:{problem}" for problem in problems))
     losses, task = getattr(module, "losses", None), getattr(module, "task", "")
     create_model = with_all_arguments(name, create_model)
     return ModelDefinition(name, params, create_model, losses, True, task)
@@ -217,6 +217,11 @@ class ResNetParams(Params):
     )
     width: int = base.param(1, "factor of the channels, as in wide residual networks", 1, 16)
     remat: str = base.remat_param()
+    batch_norm: str = base.param(
+        "replica",
+        "normalise by each replica's part of the batch, or by all_replicas",
+        choices=("replica", "all_replicas"),
+    )
     optimizer: str = base.changed("optimizer", "sgd")
     learning_rate: float = base.changed("learning_rate", 0.1)
     warmup_fraction: float = base.changed("warmup_fraction", 0.05)
@@ -228,7 +233,7 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size.
 
     Raises:
-        InputError: There is no such depth.
+        InputError: There is no such depth, or a parameter excludes another one.
     """
     if params.depth not in LARGE | SMALL:
         raise InputError(
@@ -236,6 +241,12 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
             f"{', '.join(map(str, sorted(LARGE | SMALL)))}"
         )
     channels = image_shape(spec)[2]
+    if params.batch_norm != "replica" and params.gradient_accumulation > 1:
+        raise InputError(
+            f"--batch_norm={params.batch_norm} --gradient_accumulation="
+            f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
+            "whole batch's statistics are not there when a part needs them; leave one of them out"
+        )
     from tpu_training.models.networks import ResNet
 
     large, stages = params.depth in LARGE, (LARGE | SMALL)[params.depth]

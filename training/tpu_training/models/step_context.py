@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from tpu_training.models.params import NO_REMAT
 
+# Tensors -> each summed over all replicas.
+Sum = Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]]
+
 _local = threading.local()
 
 
@@ -27,11 +30,13 @@ class StepContext:
         averages: The moving averages to update, each with its momentum.
         statistics: The batch statistics that they follow.
         frozen: The ids of the variables that must not change.
+        sum: Sums each of several tensors over all replicas.
         penalties: What layers add to the loss.
     """
 
     seed: tf.Tensor
     frozen: frozenset[int] = frozenset()
+    sum: Sum = list
     seeds_given: int = 0
     averages: list[tuple[tf.Variable, float]] = field(default_factory=list)
     statistics: list[tf.Tensor] = field(default_factory=list)
@@ -39,9 +44,11 @@ class StepContext:
 
 
 @contextmanager
-def step_context(seed: tf.Tensor, frozen: frozenset[int] = frozenset()) -> Iterator[StepContext]:
+def step_context(
+    seed: tf.Tensor, frozen: frozenset[int] = frozenset(), sum_all: Sum = list
+) -> Iterator[StepContext]:
     """Provide the context of a step with `seed` that leaves the variables in `frozen` alone."""
-    _local.context = StepContext(seed, frozen)
+    _local.context = StepContext(seed, frozen, sum_all)
     try:
         yield _local.context
     finally:
@@ -92,6 +99,18 @@ def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> C
     if remat == NO_REMAT or not training:
         return block
     return tf.recompute_grad(repeatable(block))  # type: ignore[no-any-return]
+
+
+def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the means of `values` over all replicas; gradients flow through them."""
+    sum_over = _current().sum
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def sum_up(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(sum_over(parts)), lambda *upstream: tuple(sum_over(upstream))
+
+    *totals, replicas = sum_up(*values, tf.ones(()))
+    return [total / replicas for total in totals]
 
 
 def is_frozen(variable: tf.Variable) -> bool:
