@@ -54,8 +54,10 @@ def test_a_model_of_texts_predicts_like_one_of_images(
     assert main([*predict, str(data)]) == 0
     assert "predict finished examples=2048 accuracy=1.0000" in capsys.readouterr().out
     first = lines_of(tmp_path / "p.jsonl")[0]
-    assert set(first) == {"example", "classes", "names", "probabilities", "targets"}
-    assert (first["names"] == "liked") == (first["targets"] == liked)
+    outputs = {"classes", "names", "probabilities"}
+    assert set(first) == {"example", "targets", "target_names"} | outputs
+    assert first["names"] == first["target_names"]
+    assert (first["target_names"] == "liked") == (first["targets"] == liked)
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2
     assert "takes token_ids of the shape (16,), not images" in capsys.readouterr().err
     assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2

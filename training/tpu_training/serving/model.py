@@ -25,7 +25,7 @@ from tpu_training.errors.catalog import describe
 from tpu_training.models.model import create_model
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import CLASS, DataSpec
 from tpu_training.models.task import Task
 from tpu_training.tasks import task_of
 
@@ -230,11 +230,11 @@ _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 @dataclass(frozen=True)
 class _Batch:
-    """Named examples, with their labels if known."""
+    """Named examples, with what their lines say of the targets if these are known."""
 
     names: list[str]
     features: Array
-    labels: list[Any] | None
+    targets: dict[str, list[Any]]
 
 
 def predict_to_file(
@@ -262,8 +262,8 @@ def predict_to_file(
             raise DataError(f"{batch.names[0]}: {error}") from error
         rows += _rows(batch, outputs)
         of_classes = "classes" in outputs and outputs["classes"].ndim == 1
-        labelled = of_classes and batch.labels is not None
-        right += int((outputs["classes"] == batch.labels).sum()) if labelled else 0
+        labelled = of_classes and "targets" in batch.targets
+        right += int((outputs["classes"] == batch.targets["targets"]).sum()) if labelled else 0
     if not rows:
         raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
     files.write_text(output, "".join(json.dumps(row) + "\n" for row in rows))
@@ -272,9 +272,7 @@ def predict_to_file(
 
 def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any]]:
     """Yield each example's outputs by their names, and its targets if they are known."""
-    values = {name: array.tolist() for name, array in outputs.items()}
-    if batch.labels is not None:
-        values["targets"] = batch.labels
+    values = {name: array.tolist() for name, array in outputs.items()} | batch.targets
     for number, example in enumerate(batch.names):
         yield {"example": example} | {name: each[number] for name, each in values.items()}
 
@@ -282,13 +280,17 @@ def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any
 def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
     """Yield the test split of a data set, whose targets are known."""
     data, position = open_data(directory), 0
-    is_image = data.manifest.spec.kind == "image"
+    spec, class_names = data.manifest.spec, data.manifest.class_names
+    is_image = spec.kind == "image"
     # Images are resized to the model's size as in an evaluation.
     params = Params(image_size=_image_shape(predictor)[0] if is_image else 0)
     for batch in test_examples(data, params, _BATCH):
         names = [f"test/{position + i}" for i in range(len(batch.labels))]
         position += len(names)
-        yield _Batch(names, batch.features, batch.labels.tolist())
+        targets = {"targets": batch.labels.tolist()}
+        if class_names and spec.targets == CLASS:
+            targets["target_names"] = [class_names[number] for number in batch.labels]
+        yield _Batch(names, batch.features, targets)
 
 
 def _image_files(predictor: Predictor, inputs: Sequence[str]) -> Iterator[_Batch]:
@@ -298,7 +300,7 @@ def _image_files(predictor: Predictor, inputs: Sequence[str]) -> Iterator[_Batch
     for begin in range(0, len(paths), _BATCH):
         part = paths[begin : begin + _BATCH]
         images = [_read_image(path, height, width, channels) for path in part]
-        yield _Batch(part, np.stack(images), None)
+        yield _Batch(part, np.stack(images), {})
 
 
 def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
