@@ -205,7 +205,8 @@ def _add_data(modes: Any) -> None:
         required=True,
         help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
         "with images/ and masks/, CSV file, .txt file, Parquet files, WebDataset's tar files, a "
-        "Python file with a function dataset(split, context), or the word digits",
+        "version's folder of TensorFlow Datasets, or tfds:NAME, a Python file with a function "
+        "dataset(split, context), or the word digits",
     )
     option("--output", required=True, help="local directory to write to")
     option("--name", help="name of the data set (default: from the source)")
@@ -221,7 +222,12 @@ def _add_data(modes: Any) -> None:
         default="0.1",
         help="part for testing if the source has no test split (default: 0.1)",
     )
-    option("--seed", default="0", help="seed of that split and of the order (default: 0)")
+    option(
+        "--validation-fraction",
+        metavar="PART",
+        help="part of the training examples for a split validation (default: the source's own)",
+    )
+    option("--seed", default="0", help="seed of these splits and of the order (default: 0)")
     option(
         "--encoding",
         choices=("raw", "encoded"),
@@ -256,6 +262,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     fraction = _fraction("--test-fraction", known.test_fraction)
+    held_out = known.validation_fraction
     length = _whole("--text-length", known.text_length, 2)
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise InputError("--label, --target and --labels exclude each other; give one of them")
@@ -268,6 +275,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
         target=_names(known.target),
         labels=_names(known.labels),
         length=length,
+        validation_fraction=_fraction("--validation-fraction", held_out) if held_out else 0.0,
     )
     size = _whole("--vocabulary-size", known.vocabulary_size, 8)
     storage = Storage(known.encoding, length, known.vocabulary, size)

@@ -75,8 +75,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--data",
         required=True,
-        help="directory or gs:// URL of the data set, or a file NAME.py with a function "
-        "dataset(split, context)",
+        help="directory or gs:// URL of the data set, a file NAME.py with a function "
+        "dataset(split, context), Parquet files, WebDataset's tar files, or tfds:NAME",
     )
     option("--model-dir", required=True, help="directory or gs:// URL for the results")
     option("--config", help="YAML or JSON file with parameters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tpu_training.__main__ import main
@@ -76,6 +77,24 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(
         convert("digits", str(tmp_path / "out"))
     assert str(translate(caught.value)).startswith("the disk is full")
     assert names(tmp_path) == []
+
+
+@NEEDS_DATASETS
+def test_the_first_huge_image_logs_a_warning_with_its_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="an optional library")
+    folder = tmp_path / "photos" / "sky"
+    folder.mkdir(parents=True)
+    for number, width in enumerate((64, 64, 64, 64, 9000, 9000)):
+        pillow.fromarray(np.zeros((40, width), np.uint8)).save(folder / f"{number}.png")
+    convert(str(tmp_path / "photos"), str(tmp_path / "out"))
+    (line,) = [line for line in caplog.messages if "pixels" in line]
+    assert line.startswith(f"data: {folder}/")
+    assert line.endswith(
+        ".png has 9000x40 pixels; every epoch decodes images wider or higher than 4096 in full "
+        "size: scale them down first"
+    )
 
 
 @NEEDS_DATASETS

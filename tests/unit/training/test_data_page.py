@@ -21,8 +21,8 @@ pytestmark = pytest.mark.training
 
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
-# What test_more_sources.py has.
-ELSEWHERE = ("rows.parquet",)
+# What test_sources.py and test_more_sources.py have.
+ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist")
 
 
 def write_images(folder: Path) -> None:
@@ -68,13 +68,14 @@ def test_the_commands_run_in_the_order_of_the_page(
     write_images(tmp_path / "photos")
     write_images(tmp_path / "icons" / "train")
     write_images(tmp_path / "icons" / "test")
+    (tmp_path / "pixels.csv").write_text("label,a,b,c,d\n" + "0,1,2,3,4\n1,5,6,7,8\n" * 10)
     (tmp_path / "reviews.csv").write_text("text,stars\n" + "so so,1\nfine,2\n" * 10)
     write_sources_of_other_targets(tmp_path)
     write_shards(tmp_path / "shards")
-    # test_more_sources.py has the second function, test_given_data.py the third.
-    code, _, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    # The second function is for trainings that read it live: test_given_data.py.
+    code, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     (tmp_path / "squares.py").write_text(code)
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 17
     for command in COMMANDS:
         arguments = shlex.split(command)
         if any(word in arguments for word in ELSEWHERE):

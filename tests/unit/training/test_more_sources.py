@@ -1,11 +1,10 @@
-"""Parquet, WebDataset and tf.data functions become the same files."""
+"""Parquet, WebDataset, tf.data functions and data sets by name become the same files."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.resources
 import io
-import re
 import shutil
 import sys
 import tarfile
@@ -19,16 +18,13 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data.conversion import Storage, convert
-from tpu_training.data.data_set import open_data, open_function
+from tpu_training.data.data_set import open_data
 from tpu_training.data.manifest import Manifest, no_manifest
-from tpu_training.data.pipeline import training_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.source import Options
 from tpu_training.errors import DataError, InputError
-from tpu_training.models.params import Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
-PAGE = Path(__file__).parents[3] / "training" / "docs" / "data.md"
 NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="an optional library")
 
 
@@ -277,7 +273,7 @@ def test_errors_of_a_data_function_name_its_file_and_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_function_reads_a_data_set_of_tensorflow_datasets(
+def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = pytest.importorskip("tensorflow_datasets", reason="an optional library")
@@ -288,7 +284,7 @@ def test_a_function_reads_a_data_set_of_tensorflow_datasets(
         "label": library.features.ClassLabel(names=["even", "odd"]),
     }
     rows = [{"image": np.full((4, 4, 3), n, np.uint8), "label": n % 2} for n in range(6)]
-    counts = {"train": 6, "test": 2}
+    counts = {"train": 6, "test": 2, "validation": 3}
     library.dataset_builders.store_as_tfds_dataset(
         name="parity",
         version="1.0.0",
@@ -298,17 +294,15 @@ def test_a_function_reads_a_data_set_of_tensorflow_datasets(
     )
     monkeypatch.setattr(library.core.constants, "DATA_DIR", str(tmp_path / "prepared"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "prepared"))
-    (code,) = re.findall(r"^```python\n([^`]*tfds[^`]*)^```", PAGE.read_text(), re.M)
-    (tmp_path / "parity.py").write_text(code.replace("mnist", "parity"))
-    manifest, out = to_out(tmp_path / "parity.py")
-    assert contents(out, "train") == {number: number % 2 for number in range(6)}
-    assert manifest.split("test").examples == 2
-    data = open_function(str(tmp_path / "parity.py"), 0)
-    features, labels = next(iter(training_rows(data, Params(global_batch_size=6), 0, 1, 0)))
-    assert (features[:, 0, 0, 0] % 2 == tf.cast(labels, tf.uint8)).numpy().all()
+    manifest = convert("tfds:parity", str(tmp_path / "out"))
+    assert (manifest.name, manifest.class_names) == ("parity", ("even", "odd"))
+    assert contents(tmp_path / "out", "train") == {number: number % 2 for number in range(6)}
+    assert manifest.split("validation").examples == 3
+    with pytest.raises(DataError, match=r"tfds:nothing_like_it: .*can't prepare it"):
+        convert("tfds:nothing_like_it", str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("source", ["mine.py", "rows.parquet"])
+@pytest.mark.parametrize("source", ["mine.py", "rows.parquet", "tfds:mnist"])
 def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.resources
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_raw_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
         to_out(tmp_path / "colors", Storage(encoding="raw"))
 
 
+def test_the_pixels_of_a_csv_file_become_square_images(tmp_path: Path) -> None:
+    lines = ["label,p1,p2,p3,p4"] + [f"{n % 3},{n},0,0,255" for n in range(20)]
+    (tmp_path / "pixels.csv").write_text("\n".join(lines))
+    manifest = to_out(tmp_path / "pixels.csv", test_fraction=0.25)
+    assert (manifest.name, manifest.spec.shape, manifest.spec.classes) == ("pixels", (2, 2, 1), 3)
+    parts = [read(tmp_path / "out", split) for split in ("train", "test")]
+    images, labels = [*parts[0][0], *parts[1][0]], [*parts[0][1], *parts[1][1]]
+    assert sorted(image[0, 0, 0] for image in images) == list(range(20))
+    assert [image[0, 0, 0] % 3 for image in images] == labels
+
+
 def test_csv_texts_become_tokens_with_a_vocabulary_next_to_them(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     lines = [f'"{text}",{"neg" if "bad" in text else "pos"}' for text in TEXTS]
@@ -156,7 +168,11 @@ def test_csv_texts_become_tokens_with_a_vocabulary_next_to_them(tmp_path: Path) 
         ("", "is empty; expected a header row with the names of the columns"),
         ("label,text", "the split train is empty"),
         ("name,text\n1,2", "there is no column label, only name, text; name the columns with"),
-        ("label,p1\n1,x", "there is no column text, only label, p1; name the columns with"),
+        ("label,p1\n1,x", "row 1: column p1 has 'x'; features are pixels, whole numbers from 0"),
+        ("label,p1\n1,2\n1,nan", "row 2: column p1 has 'nan'; features are pixels"),
+        ("label,p1\n1,256", "row 1: column p1 has '256'; features"),
+        ("label\n1", "0 pixel columns do not form a square image"),
+        ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns do not form a square image"),
         ("label,text\n0,2\n,2", "data.csv row 2: the label is empty; fill it in or remove the row"),
         ("label,text\n0,2\n0.5,2", "data.csv row 2: label 0.5; labels must be whole numbers"),
         ("label,text\ngood,a\n ,b", "data.csv row 2: the label is empty"),
@@ -167,7 +183,7 @@ def test_csv_texts_become_tokens_with_a_vocabulary_next_to_them(tmp_path: Path) 
         ("label,text\n1,a,b\n0,b,c", "3 values in row 1, expected 2"),
         ('label,text\n1,"a', "can't be read as CSV"),
         ("PK\3\4\0,label,text\n1,2,a", "contains NUL bytes, so it is not CSV"),
-        ("label,text\n1,a", "into 1 for training and 0 for testing"),
+        ("label,text\n1,a", "into 1 for training and 0 for test;"),
     ],
 )
 def test_an_invalid_csv_file_fails_with_one_message(tmp_path: Path, text: str, words: str) -> None:
@@ -188,12 +204,13 @@ def test_an_invalid_csv_file_fails_with_one_message(tmp_path: Path, text: str, w
         ('"cat" "7" "7"', ("7", "cat"), [1, 0, 0]),
     ],
 )
+@pytest.mark.parametrize("column", ["p1", "text"])
 def test_labels_are_numbered_without_gaps_and_keep_their_names(
-    tmp_path: Path, written: str, names: tuple[str, ...], numbers: list[int]
+    tmp_path: Path, column: str, written: str, names: tuple[str, ...], numbers: list[int]
 ) -> None:
     rows = [f"{n},{label}" for n, label in enumerate(written.split())]
     for split in ("train", "test"):
-        (tmp_path / f"{split}.csv").write_text("\n".join(["text,label", *rows]))
+        (tmp_path / f"{split}.csv").write_text("\n".join([f"{column},label", *rows]))
     source = load_source(str(tmp_path), Options())
     assert (source.classes, source.class_names) == (len(set(numbers)), names)
     examples = sorted(source.splits["train"].read(), key=lambda example: example.place)
@@ -252,6 +269,34 @@ def test_paths_in_a_hugging_face_row_cannot_read_files_outside_the_source(
     (tmp_path / "secret.png").write_bytes(b"SECRET")
     with pytest.raises(DataError, match=rf"leads to {tmp_path}/secret\.png, outside of"):
         image_content(value, tmp_path / "saved", "row 1")
+
+
+def test_data_sets_of_tensorflow_datasets_are_read_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("tensorflow_datasets")
+    # To write one, 4.9.10 imports this backport and does not ask for it.
+    monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
+    kinds = {
+        "image": library.features.Image(shape=(6, 6, 3)),
+        "label": library.features.ClassLabel(names=["blue", "green", "red"]),
+    }
+    rows = [{"image": picture(c, 6, 6), "label": n} for n, c in enumerate(COLORS.values())] * 4
+    library.dataset_builders.store_as_tfds_dataset(
+        name="colors",
+        version="1.0.0",
+        features=library.features.FeaturesDict(kinds),
+        split_datasets={"train": list(enumerate(rows)), "test": list(enumerate(rows[:3]))},
+        data_dir=tmp_path,
+    )
+    source = tmp_path / "colors" / "1.0.0"
+    manifest = convert(str(source), str(tmp_path / "out"), Options(), Storage(encoding="raw"))
+    assert manifest.name == "colors"
+    assert manifest.class_names == ("blue", "green", "red")
+    assert (manifest.encoding, manifest.spec.shape) == ("raw", (6, 6, 3))
+    images, labels = read(tmp_path / "out", "train")
+    assert len(images) == 12
+    assert [tuple(image[0, 0]) for image in images] == [list(COLORS.values())[n] for n in labels]
 
 
 def test_a_library_that_is_missing_is_named_with_what_to_install(

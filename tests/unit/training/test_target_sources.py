@@ -74,6 +74,16 @@ def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
 
 
 @NEEDS_DATASETS
+def test_pixel_columns_may_come_with_columns_of_numbers_to_learn(tmp_path: Path) -> None:
+    rows = [",".join(map(str, [i, 10, i / 4, 20, 30])) for i in range(20)]
+    (tmp_path / "p.csv").write_text("\n".join(["a,b,age,c,d", *rows]) + "\n")
+    data = convert(tmp_path / "p.csv", "--target=age")
+    images, ages = read(data, "train")
+    assert images.shape[1:] == (2, 2, 1)
+    assert np.array_equal(ages[:, 0] * 4, images[:, 0, 0, 0])
+
+
+@NEEDS_DATASETS
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.__main__ import parse
-from tpu_training.data.data_set import DataSet
+from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction
@@ -161,3 +161,22 @@ def test_a_checkpoint_trained_on_held_out_records_is_refused(
     for changed in ("--validation_fraction=0.3", "--seed=4"):
         with pytest.raises(CheckpointError, match=r"was trained .*held out; .*--model-dir"):
             run_here(*where, "--evaluation_interval=5", changed)
+
+
+def test_convert_writes_the_split_too(
+    numbered: DataSet, tmp_path: Path, run_here: Callable[..., None]
+) -> None:
+    arguments = ("--source", Path(numbered.directory).parent, "--output")
+    run_here("data", "convert", *arguments, tmp_path / "data", "--validation-fraction=0.2")
+    data = open_data(str(tmp_path / "data"))
+    counts = {name: split.examples for name, split in data.manifest.splits.items()}
+    assert counts == {"train": 82, "test": 103, "validation": 21}
+    seen = set(chain(*trained_on(data, PARAMS, 0, 7)))
+    assert seen.isdisjoint(held_out(data))
+    assert seen | set(held_out(data)) == set(range(103))
+    for fraction, reason in (("0.001", "both need some"), ("1", "between 0 and 1")):
+        with pytest.raises(InputError, match=rf"--validation-fraction={fraction}: .*{reason}"):
+            run_here(
+                "data", "convert", *arguments, tmp_path / "new", f"--validation-fraction={fraction}"
+            )
+    assert not (tmp_path / "new").exists()

@@ -27,6 +27,7 @@ from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.data.source import Example, Examples, Options, Source
 from tpu_training.errors import DataError, InputError
 from tpu_training.models import spec as specs
+from tpu_training.models.params import LARGEST_IMAGE
 
 VOCABULARY_FILE = "vocabulary.txt"
 DIGITS = "digits"
@@ -68,7 +69,9 @@ def convert(
     Checks everything that needs no decoding before writing the first file.
     """
     refuse_used(Path(output))
-    return store(load_source(source_name, options or Options()), output, storage or Storage())
+    options = options or Options()
+    data = source.with_validation(load_source(source_name, options), options)
+    return store(data, output, storage or Storage())
 
 
 def store(data: Source, output: str, storage: Storage) -> Manifest:
@@ -146,6 +149,7 @@ def _load_function(path: Path, options: Options) -> Source:
 # What recognises a path and what reads it. The first that does wins: tables, which takes any folder
 # of folders, is last.
 _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], ...] = (
+    (tables.is_prepared, tables.load_prepared),
     (arrays.is_idx, arrays.load_idx),
     (arrays.is_characters, arrays.load_characters),
     (arrays.is_masks, arrays.load_masks),
@@ -155,7 +159,7 @@ _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], 
 
 
 def load_source(name: str, options: Options) -> Source:
-    """Read the source `name`: a folder or file in one of the forms, or the word digits.
+    """Read the source `name`: a folder or file in one of the forms, tfds:NAME, or the word digits.
 
     Raises:
         InputError: It does not exist or has an unknown format.
@@ -164,6 +168,8 @@ def load_source(name: str, options: Options) -> Source:
     if name == DIGITS:
         return arrays.load_digits(options)
     path = Path(name)
+    if name.startswith(manifest.BY_NAME):
+        return tables.load_prepared(name, options)
     if not path.exists():
         raise InputError(f"--source={name}: no such file or directory")
     for matches, load in _FORMS:
@@ -173,8 +179,9 @@ def load_source(name: str, options: Options) -> Source:
         f"--source={name}: unknown format; expected a folder with MNIST's four IDX files, a "
         "folder with one folder of images per class (or train/ and test/ with such), a folder "
         "with images/ and masks/, a CSV file or a folder with train.csv and test.csv, a .txt file "
-        "for a language model, Parquet files, WebDataset's tar files, a Python file with a "
-        "function dataset(split, context), or the word digits"
+        "for a language model, Parquet files, WebDataset's tar files, a version's folder of "
+        "TensorFlow Datasets, or tfds:NAME, a Python file with a function dataset(split, context), "
+        "or the word digits"
     )
 
 
@@ -329,6 +336,7 @@ class Images:
     encoding: str
     vocabulary = 0
     _shapes: set[tuple[int, ...]] = field(default_factory=set)
+    _warned: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -348,6 +356,13 @@ class Images:
 
             feature = bytes(tf.io.encode_png(feature).numpy())
         image = _decode(place, feature) if isinstance(feature, bytes) else np.asarray(feature)
+        if max(image.shape[:2]) > LARGEST_IMAGE and not self._warned:
+            self._warned = True
+            logger.warning(
+                "data: %s has %dx%d pixels; every epoch decodes images wider or higher than %d in "
+                "full size: scale them down first",
+                *(place, image.shape[1], image.shape[0], LARGEST_IMAGE),
+            )
         if isinstance(feature, bytes) and self.encoding == manifest.ENCODED:
             # The transparency channel is dropped on reading.
             channels = image.shape[2] if image.shape[2] in _CHANNELS else image.shape[2] - 1

@@ -1,5 +1,6 @@
 """A source before conversion: its examples, its labels, and the options for reading it."""
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,7 +75,8 @@ class Options:
         feature: The column of the features, if the source has columns.
         label: The column of the labels, likewise.
         test_fraction: The part of the examples for testing if the source has no test split.
-        seed: The seed of that split and of the order.
+        validation_fraction: The part of the training examples for validation, unless 0.
+        seed: The seed of these splits and of the order.
         target: The columns of the numbers to learn, instead of a label.
         labels: The columns of 0 and 1, likewise.
         length: The number of token ids of a text whose tokens the source itself names.
@@ -88,6 +90,7 @@ class Options:
     target: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     length: int = 128
+    validation_fraction: float = 0.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -141,11 +144,15 @@ def orders(
 
 def test_count(count: int, options: Options, place: str) -> int:
     """Return how many of `count` examples are for testing. Raises InputError for none or all."""
-    part = round(count * options.test_fraction)
+    return _part(count, "test", options.test_fraction, f"examples of {place}")
+
+
+def _part(count: int, split: str, fraction: float, what: str) -> int:
+    part = round(count * fraction)
     if not 0 < part < count:
         raise InputError(
-            f"--test-fraction={options.test_fraction:g}: splits the {count} examples of {place} "
-            f"into {count - part} for training and {part} for testing; both need some"
+            f"--{split}-fraction={fraction:g}: splits the {count} {what} into {count - part} for "
+            f"training and {part} for {split}; both need some"
         )
     return part
 
@@ -160,6 +167,26 @@ def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.N
 def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the positions in random order, the same for each pass over a source."""
     return np.random.default_rng(seed).permutation(count)
+
+
+def with_validation(source: Source, options: Options) -> Source:
+    """Return `source` with a part of its training examples, chosen at random, for validation.
+
+    Raises:
+        InputError: It has a split for that already, or one of both parts would be empty.
+    """
+    train, fraction = source.splits["train"], options.validation_fraction
+    if not fraction:
+        return source
+    if "validation" in source.splits:
+        raise InputError(
+            f"--validation-fraction={fraction:g}: {source.name} has a split validation already; "
+            "omit it"
+        )
+    count = _part(train.count, "validation", fraction, f"training examples of {source.name}")
+    rest, chosen = divide(train, count, options.seed)
+    splits = {**source.splits, "train": rest, "validation": chosen}
+    return dataclasses.replace(source, splits=splits)
 
 
 def divide(examples: Examples, count: int, seed: int) -> tuple[Examples, Examples]:

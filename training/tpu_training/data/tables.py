@@ -1,13 +1,14 @@
-"""Sources that Hugging Face's library `datasets` reads: tables, shards, folders of images.
+"""Sources that two libraries read: Hugging Face's `datasets`, and TensorFlow Datasets.
 
-Tables are CSV and Parquet files, shards WebDataset's tar files. The library writes what it reads to
-an Arrow file in a temporary folder and maps it into memory, so a source may be larger than the
-memory. Its builders are called directly and ask no network. They decompress and unpack what looks
-like an archive, whatever its name says, so nothing reaches them that doesn't begin as a file of its
-kind does.
+`datasets` reads CSV and Parquet files, WebDataset's tar files and folders of images. It writes what
+it reads to an Arrow file in a temporary folder and maps it into memory, so a source may be larger
+than the memory. Its builders are called directly and ask no network. They decompress and unpack
+what looks like an archive, whatever its name says, so nothing reaches them that doesn't begin as a
+file of its kind does.
 """
 
 import csv
+import math
 import shutil
 import tarfile
 import weakref
@@ -19,9 +20,10 @@ from tempfile import mkdtemp
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tpu_training.data import source as sources
-from tpu_training.data.manifest import MAGICS
+from tpu_training.data.manifest import BY_NAME, MAGICS
 from tpu_training.data.source import Feature, Options, Source
 from tpu_training.errors import DataError, require
 from tpu_training.models.spec import LABELS, NUMBERS
@@ -53,7 +55,8 @@ def matches(path: Path) -> bool:
 def load(path: Path, options: Options) -> Source:
     """Read a column of images or texts, and one of labels or several of other targets.
 
-    Without a test split, part of the training rows is for testing.
+    In a CSV file without a column of texts, every column but the label or the targets is a pixel of
+    a square image. Without a test split, part of the training rows is for testing.
     """
     library = require("datasets", "datasets", "datasets", f"--source={path}")
     suffix = _suffix(path)
@@ -326,7 +329,14 @@ def _features(
 ) -> tuple[str, dict[str, Callable[[int], Feature]]]:
     """Return whether the features are images or texts, and what reads those of each split."""
     columns = tables[_TRAIN].features
-    column = options.feature or _feature_column(library, columns) or _TEXTS[0]
+    column = options.feature or _feature_column(library, columns)
+    if not column and _suffix(path) == _CSV:
+        learnt = options.columns or ((options.label,) if options.label else _LABELS)
+        return sources.IMAGE, {
+            split: _pixels(path, table, learnt, partial(place, split)).__getitem__
+            for split, table in tables.items()
+        }
+    column = column or _TEXTS[0]
     _check(path, columns, column)
     kind = columns[column]
     is_text = getattr(kind, "dtype", "") in _STRINGS
@@ -408,7 +418,7 @@ def _header(file: Path) -> list[str]:
                     )
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{file}: isn't UTF-8; save it as that, or convert it, where it is from Windows by "
+            f"{file}: isn't UTF-8; save it as UTF-8, or convert it, with its encoding after -f: "
             f"`iconv -f WINDOWS-1252 -t UTF-8 {file.name} > utf8.csv`"
         ) from error
     except (OSError, csv.Error) as error:
@@ -422,3 +432,99 @@ def _without_nul(lines: Iterable[str], file: Path) -> Iterator[str]:
         if "\0" in line:
             raise DataError(f"{file}: contains NUL bytes, so it is not CSV")
         yield line
+
+
+def _pixels(
+    path: Path, table: Any, learnt: Sequence[str], place: Callable[[int], str]
+) -> npt.NDArray[np.uint8]:
+    """Return the square images of a table's rows: all columns but those `learnt`, as bytes."""
+    columns = [name for name in table.column_names if name not in learnt]
+    grey, colour = math.isqrt(len(columns)), math.isqrt(len(columns) // 3)
+    shape = (grey, grey, 1) if grey**2 == len(columns) else (colour, colour, 3)
+    if math.prod(shape) != len(columns) or not columns:
+        raise DataError(
+            f"{path}: {len(columns)} pixel columns do not form a square image with one or three "
+            "channels; for texts, name the column with --feature"
+        )
+    pixels = np.zeros((len(table), len(columns)), np.uint8)
+    for number, name in enumerate(columns):
+        values = np.array([sources.number_in(text) for text in table[name][:]], np.float64)
+        wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (values % 1 == 0)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{place(row)}: column {name} has {table[name][row]!r}; features are pixels, whole "
+                "numbers from 0 to 255, or the text column that --feature names; --target names "
+                "columns of numbers to learn"
+            )
+        pixels[:, number] = values
+    return pixels.reshape(-1, *shape)
+
+
+# TensorFlow Datasets. Its own order stays: it shuffles when it writes.
+
+
+def is_prepared(directory: Path) -> bool:
+    """Return whether `directory` is a version, such as tensorflow_datasets/mnist/3.0.1."""
+    return all((directory / name).is_file() for name in ("dataset_info.json", "features.json"))
+
+
+def load_prepared(given: Path | str, options: Options) -> Source:
+    """Read the images, undecoded, or the texts, and the class labels.
+
+    `given` is a version's folder, or tfds:NAME[/CONFIG][:VERSION], which the library downloads into
+    its own folder (TFDS_DATA_DIR) and prepares unless it is there.
+    """
+    place = str(given)
+    library = require("tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={place}")
+    try:
+        if place.startswith(BY_NAME):
+            builder = library.builder(place.removeprefix(BY_NAME))
+            builder.download_and_prepare()
+        else:
+            builder = library.builder_from_directory(place)
+        columns = dict(builder.info.features)
+    except Exception as error:  # The library has no type of its own for most of them.
+        raise DataError(f"{place}: tensorflow_datasets can't prepare it ({error})") from error
+    kinds = (library.features.Image, library.features.Text, library.features.ClassLabel)
+    images, texts, classes = (
+        [name for name, found in columns.items() if isinstance(found, kind)] for kind in kinds
+    )
+    feature = options.feature or next(iter(images + texts), "")
+    label = options.label or next(iter(classes), "")
+    if feature not in images + texts or label not in classes:
+        raise DataError(
+            f"{place}: its columns are {', '.join(columns)}; expected images or texts, and class "
+            "labels; name such columns with --feature and --label"
+        )
+    splits = {name: split.num_examples for name, split in builder.info.splits.items()}
+    slices = _named_splits([name for name, count in splits.items() if count])
+    if not splits.get(_TRAIN):
+        raise DataError(f"{place}: has no split train with examples, only {', '.join(splits)}")
+    if len(slices) == 1:
+        test = sources.test_count(splits[_TRAIN], options, place)
+        slices = {_TRAIN: f"train[{test}:]", "test": f"train[:{test}]"}
+    is_image = feature in images
+
+    def examples(part: str) -> sources.Examples:
+        def read() -> Iterator[sources.Example]:
+            rows = builder.as_dataset(
+                split=part,
+                decoders={feature: library.decode.SkipDecoding()} if is_image else None,
+                # One file after the other: the order must be the same in each pass.
+                read_config=library.ReadConfig(interleave_cycle_length=1),
+            )
+            for number, row in enumerate(rows.as_numpy_iterator()):
+                content = bytes(row[feature])
+                value = content if is_image else content.decode("utf-8", "replace")
+                yield sources.Example(f"{place} {part} {number}", value, int(row[label]))
+
+        return sources.Examples(builder.info.splits[part].num_examples, read)
+
+    return Source(
+        options.name or builder.name,
+        sources.IMAGE if is_image else sources.TEXT,
+        columns[label].num_classes,
+        {split: examples(part) for split, part in slices.items()},
+        tuple(columns[label].names or ()),
+    )

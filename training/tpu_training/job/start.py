@@ -15,7 +15,7 @@ from pathlib import Path
 from tpu_training.cluster import cloud_tpu, endpoint, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.data.manifest import FILE_NAME, is_function
+from tpu_training.data.manifest import BY_NAME, FILE_NAME, is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.goodput.ledger import Beginning
@@ -23,7 +23,6 @@ from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest
 
-_BY_NAME = "tfds:"
 _SUFFIXES = (".parquet", ".tar")
 _FAILED = "data convert failed: "
 
@@ -124,7 +123,7 @@ def with_converted_data(job: Job) -> Job:
     Raises:
         InputError: The conversion failed.
     """
-    if job.data.startswith(_BY_NAME):
+    if job.data.startswith(BY_NAME):
         key = job.data
     else:
         found = _files(job.data)
