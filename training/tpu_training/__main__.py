@@ -37,7 +37,7 @@ _MODES = {
 # Commands, other than the modes, that load TensorFlow: the first one trains, the others leave the
 # TPU to a training.
 _TRAINING = "lr-range-test"
-_NO_TRAINING = ("compile", "data", "export", "predict", "profile", "serve")
+_NO_TRAINING = ("compile", "data", "export", "predict", "profile")
 # They take the parameters of train.
 _LIKE_JOBS = ("lr-range-test", "compile")
 _HELP_WIDTH = 80
@@ -179,7 +179,6 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     _add_report(modes)
     commands.add_export(modes)
     commands.add_predict(modes)
-    commands.add_serve(modes)
     commands.add_doctor(modes)
     params = describe_params(load_model(help_model).params)
     for mode in (*_MODES, *_LIKE_JOBS):
@@ -205,9 +204,9 @@ def _add_data(modes: Any) -> None:
         "--source",
         required=True,
         help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
-        "with images/ and masks/, CSV file, .txt file, .conll file, folder written by Hugging "
-        "Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar files, a "
-        "Python file with a function dataset(split, context), tfds:NAME, or the word digits",
+        "with images/ and masks/, CSV file, .txt file, Parquet files, WebDataset's tar files, a "
+        "version's folder of TensorFlow Datasets, or tfds:NAME, a Python file with a function "
+        "dataset(split, context), or the word digits",
     )
     option("--output", required=True, help="local directory to write to")
     option("--name", help="name of the data set (default: from the source)")
@@ -226,10 +225,9 @@ def _add_data(modes: Any) -> None:
     option(
         "--validation-fraction",
         metavar="PART",
-        help="part of the training examples for a split validation (default: none, or the "
-        "source's own)",
+        help="part of the training examples for a split validation (default: the source's own)",
     )
-    option("--seed", default="0", help="seed of those splits and of the order (default: 0)")
+    option("--seed", default="0", help="seed of these splits and of the order (default: 0)")
     option(
         "--encoding",
         choices=("raw", "encoded"),
@@ -264,10 +262,10 @@ def _build_convert(known: argparse.Namespace) -> Command:
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     fraction = _fraction("--test-fraction", known.test_fraction)
+    held_out = known.validation_fraction
     length = _whole("--text-length", known.text_length, 2)
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise InputError("--label, --target and --labels exclude each other; give one of them")
-    held_out = known.validation_fraction
     options = Options(
         known.name,
         known.feature,
@@ -277,9 +275,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
         target=_names(known.target),
         labels=_names(known.labels),
         length=length,
-        validation_fraction=0.0
-        if held_out is None
-        else _fraction("--validation-fraction", held_out),
+        validation_fraction=_fraction("--validation-fraction", held_out) if held_out else 0.0,
     )
     size = _whole("--vocabulary-size", known.vocabulary_size, 8)
     storage = Storage(known.encoding, length, known.vocabulary, size)
@@ -368,6 +364,7 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
         require_plots("the plot", ", or leave the plot out with --no-plot")
+    job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 

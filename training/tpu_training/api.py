@@ -26,7 +26,7 @@ from tpu_training.tasks import with_task
 # features and targets of a split
 Arrays = tuple[Any, Any]
 # What `export` writes.
-EXPORTED = ("saved_model", "tflite", "onnx")
+EXPORTED = ("saved_model", "tflite")
 # (params, spec, seed) -> a tf.Module
 CreateModel = Callable[[Any, Any, int], Any]
 
@@ -118,7 +118,7 @@ def export(
         model: The function that `fit` was given, or the model's file if it was moved.
         task: The Task that `fit` was given.
         params: The instance that `fit` was given, if its class is the model's own.
-        kind: `saved_model`, `tflite` (int8) or `onnx`.
+        kind: `saved_model` or `tflite` (int8).
         best: Whether to take the best evaluation's checkpoint instead of the newest one.
         batch_size: A fixed batch size of the input; None takes any number.
         data: For tflite, another data set than that of the training.

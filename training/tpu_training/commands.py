@@ -7,14 +7,10 @@ runs. argparse, since the wheel runs on machines whose locks have nothing else.
 
 import argparse
 import dataclasses
-import ipaddress
 import json
 import logging
 import os
-import signal
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -303,13 +299,9 @@ def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iter
 
 # --- The commands for trained models.
 
-_FORMATS = ("saved_model", "tflite", "onnx")
+_FORMATS = ("saved_model", "tflite")
 # Enough to see a loss of a few percent; TFLite takes them one at a time, on a CPU.
 _TEST_LIMIT = 2000
-_ENDINGS = (".csv", ".jsonl")
-# TensorFlow Serving's REST port.
-_PORT = 8501
-LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
 
 
 def add_export(modes: Any) -> None:
@@ -318,10 +310,9 @@ def add_export(modes: Any) -> None:
         modes,
         "export",
         _build_export,
-        help="write the trained model as SavedModel, int8 TFLite or ONNX",
-        description="Write a trained model: as a SavedModel to serve, as full-integer TFLite for "
-        "the Edge TPU (the accuracy that the integers cost is checked, the operations are not), or "
-        "as ONNX.",
+        help="write the trained model as SavedModel or int8 TFLite",
+        description="Write a trained model: as a SavedModel to serve, or as full-integer TFLite "
+        "for the Edge TPU: the accuracy that the integers cost is checked, the operations are not.",
     )
     option = parser.add_argument
     option("--model-dir", required=True, help="directory or gs:// URL of the training's results")
@@ -358,11 +349,6 @@ def _build_export(known: argparse.Namespace) -> Command:
 
 
 def _export(known: argparse.Namespace) -> int:
-    if known.format == "onnx":
-        # Before TensorFlow takes seconds to load.
-        from tpu_training.errors import require
-
-        require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
     from tpu_training.serving.export import run_export
 
     line = run_export(
@@ -387,7 +373,7 @@ def add_predict(modes: Any) -> None:
         _build_predict,
         help="predict a data set or image files with a SavedModel",
         description="Predict a data set's test split or image files; write classes and "
-        "probabilities as CSV or JSON lines.",
+        "probabilities as JSON lines.",
     )
     option = parser.add_argument
     option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
@@ -397,78 +383,19 @@ def add_predict(modes: Any) -> None:
         nargs="+",
         help="directory of a data set, or image files and folders",
     )
-    option("--output", required=True, help="NAME.csv or NAME.jsonl to write")
+    option("--output", required=True, help="NAME.jsonl to write")
 
 
 def _build_predict(known: argparse.Namespace) -> Command:
-    if not known.output.endswith(_ENDINGS):
-        raise InputError(f"--output={known.output}: expected NAME.csv or NAME.jsonl")
+    if not known.output.endswith(".jsonl"):
+        raise InputError(f"--output={known.output}: expected NAME.jsonl, for JSON lines")
     return partial(_predict, known.saved_model, known.input, known.output)
 
 
 def _predict(saved_model: str, inputs: Sequence[str], output: str) -> int:
-    from tpu_training.serving.prediction import Predictor, predict_to_file
+    from tpu_training.serving.model import Predictor, predict_to_file
 
-    outcome = predict_to_file(Predictor(saved_model), inputs, output)
-    accuracy = "" if outcome.accuracy is None else f" accuracy={outcome.accuracy:.4f}"
-    print(f"predict finished examples={outcome.examples}{accuracy} output={output}", flush=True)
+    examples, accuracy = predict_to_file(Predictor(saved_model), inputs, output)
+    right = "" if accuracy is None else f" accuracy={accuracy:.4f}"
+    print(f"predict finished examples={examples}{right} output={output}", flush=True)
     return 0
-
-
-def add_serve(modes: Any) -> None:
-    """Add the parser."""
-    parser = add_command(
-        modes,
-        "serve",
-        _build_serve,
-        help="answer TensorFlow Serving's REST requests from a SavedModel",
-        description="Serve an exported SavedModel over TensorFlow Serving's REST API: POST "
-        "/v1/models/NAME:predict, GET /v1/models/NAME and /v1/models/NAME/metadata.",
-    )
-    option = parser.add_argument
-    option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
-    option("--name", default="model", help="the model's name in the URL (model)")
-    option("--host", help="address to listen on (default: reachable from this machine only)")
-    option("--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})")
-
-
-def _build_serve(known: argparse.Namespace) -> Command:
-    if not 0 <= known.port < 65536:
-        raise InputError(f"--port={known.port}: expected 0 to 65535")
-    # An empty host, as of `--host=$UNSET`, would be every interface of the machine.
-    return partial(_serve, known.saved_model, known.name, known.host or LOOPBACK, known.port)
-
-
-def _serve(saved_model: str, name: str, host: str, port: int) -> int:
-    """Serve until SIGTERM or Ctrl-C."""
-    # An address that is in use is refused before TensorFlow takes seconds to load.
-    with _address_errors(host, port), socket.create_server((host, port)):
-        pass
-    from tpu_training.serving.prediction import Predictor
-    from tpu_training.serving.server import RestApi, create_server
-
-    predictor = Predictor(saved_model)
-    with _address_errors(host, port):
-        server = create_server(RestApi(name, predictor), host, port)
-    # systemd and containers end a server by SIGTERM, which then does what Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with server:
-        print(
-            f"serving {name} version {predictor.version} at "
-            f"http://{host}:{server.server_port}/v1/models/{name}",
-            flush=True,
-        )
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("serving ended", flush=True)
-    return 0
-
-
-@contextmanager
-def _address_errors(host: str, port: int) -> Iterator[None]:
-    """Turn what the system says of an address into wrong input."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"--host={host} --port={port}: {error.strerror or error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,13 +60,6 @@ def test_data_and_directories_are_checked_before_tensorflow_is_loaded(
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     said = fails("train", f"--data={tmp_path}", f"--model-dir={tmp_path}")
     assert "--image_size=0: the images of the data set digits have different sizes" in said
-
-
-def test_a_port_that_is_taken_is_told_before_tensorflow_is_loaded() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        said = fails("serve", "--saved-model=s", f"--port={port}")
-    assert f"--host=127.0.0.1 --port={port}: Address already in use" in said
 
 
 def test_a_model_of_other_examples_is_refused_with_what_differs(

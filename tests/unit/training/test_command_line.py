@@ -128,18 +128,3 @@ def test_an_endpoint_where_nobody_listens_is_a_failure_that_names_the_cure(
     assert code == 1
     assert "no gRPC server answers at grpc://127.0.0.1:1 (connection refused)" in message
     assert "firewall" in message
-
-
-@pytest.mark.parametrize("given", [[], ["--host="]])
-def test_serve_listens_on_this_machine_only_unless_an_address_is_given(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: list[str]
-) -> None:
-    def refuse(address: tuple[str, int]) -> None:
-        raise OSError(f"asked for {address[0]}")
-
-    monkeypatch.setattr("socket.create_server", refuse)
-    code, message = run(capsys, "serve", "--saved-model=/model", *given)
-    assert (code, message) == (
-        2,
-        "training failed: --host=127.0.0.1 --port=8501: asked for 127.0.0.1",
-    )

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tpu_training.data.data_set import open_function
 from tpu_training.data.function import load_function, seed_of
-from tpu_training.data.inspection import readable_part
+from tpu_training.data.inspection import blame_data
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import DataError, InputError
 from tpu_training.job.run import python_in, refuse_unrepeatable, trace
@@ -185,7 +185,7 @@ def failed(data: DataSet, params: Params = PARAMS) -> DataError:
     with pytest.raises(tf.errors.OpError) as caught:
         list(training_rows(data, params, 0, 1, 0).take(8).as_numpy_iterator())
     with pytest.raises(DataError) as told:
-        readable_part(data, 100, caught.value)
+        blame_data(data, caught.value)
     return told.value
 
 

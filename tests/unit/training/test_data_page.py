@@ -21,9 +21,8 @@ pytestmark = pytest.mark.training
 
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
-# Those that need a library which the package itself does not ask for; test_sources.py and
-# test_more_sources.py have them.
-ELSEWHERE = ("saved", "colors/1.0.0", "rows.parquet", "tfds:mnist")
+# What test_sources.py and test_more_sources.py have.
+ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist")
 
 
 def write_images(folder: Path) -> None:
@@ -38,7 +37,6 @@ def write_sources_of_other_targets(folder: Path) -> None:
     (folder / "prices.csv").write_text("text,price,year\n" + "a cup,1.5,1998\na pot,20,2001\n" * 10)
     (folder / "films.csv").write_text("text,funny,sad\n" + "ha,1,0\noh,0,1\n" * 10)
     (folder / "play.txt").write_text("to be or not to be\n" * 20)
-    (folder / "names.conll").write_text("Anna PER\nsleeps O\n\n" * 10)
     for part in ("images", "masks"):
         (folder / "lakes" / part).mkdir(parents=True)
         for number in range(10):
@@ -74,10 +72,10 @@ def test_the_commands_run_in_the_order_of_the_page(
     (tmp_path / "reviews.csv").write_text("text,stars\n" + "so so,1\nfine,2\n" * 10)
     write_sources_of_other_targets(tmp_path)
     write_shards(tmp_path / "shards")
-    # The second function is for trainings that read it live: test_data_function.py.
+    # The second function is for trainings that read it live: test_given_data.py.
     code, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     (tmp_path / "squares.py").write_text(code)
-    assert len(COMMANDS) == 19
+    assert len(COMMANDS) == 17
     for command in COMMANDS:
         arguments = shlex.split(command)
         if any(word in arguments for word in ELSEWHERE):
@@ -94,7 +92,7 @@ def test_the_commands_run_in_the_order_of_the_page(
 
 def test_the_parameters_of_the_page_exist() -> None:
     rows = re.findall(r"^\| `--(\w+)=(\S*?)` \| (.*)\|$", PAGE, re.MULTILINE)
-    assert len(rows) == 6
+    assert len(rows) == 4
     for name, value, text in rows:
         assert hasattr(Params(), name)
         values = [value] if value else re.findall(r"`(\w+)`", text)

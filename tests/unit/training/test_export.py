@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gc
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +16,13 @@ from tpu_training.checkpoints.model_description import ModelDescription, read_de
 from tpu_training.errors import InputError
 from tpu_training.models.spec import DataSpec
 from tpu_training.serving.export import unsuitable_tensors
-from tpu_training.serving.model import restore_model
-from tpu_training.serving.prediction import Predictor
+from tpu_training.serving.model import Predictor, restore_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.training
+PAGE = Path(__file__).parents[3] / "training" / "docs" / "export.md"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -42,7 +45,6 @@ def test_a_saved_model_takes_bytes_and_gives_the_probabilities_of_the_trained_mo
     assert "unrestored" not in caplog.text, "the optimizer's moments are nobody's loss here"
     assert out.splitlines()[-1] == f"export finished saved_model={tmp_path}/{step}"
     predictor = Predictor(str(tmp_path))
-    assert predictor.version == str(step)
     assert predictor.input.dtype == "uint8"
     assert predictor.input.shape == (None, 28, 28, 1)
     images = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
@@ -108,16 +110,16 @@ def test_tensors_that_the_edge_tpu_does_not_take_are_named(cluster: Cluster) -> 
         assert all(words in problem for problem in problems)
 
 
-def test_onnx_gives_the_same_probabilities(
+def test_the_pages_command_makes_onnx_of_a_saved_model(
     digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tf2onnx", reason="an optional library")
     reference = pytest.importorskip("onnx.reference", reason="an optional library")
-    code, out, err = run(
-        capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}", "--format=onnx"
-    )
+    code, out, err = run(capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}")
     assert code == 0, err
-    assert out.splitlines()[-1] == f"export finished onnx={tmp_path}/model.onnx"
+    (command,) = re.findall(r"^    python (-m tf2onnx.*)$", PAGE.read_text(), re.M)
+    arguments = command.replace("exported/STEP", out.rpartition("=")[2].strip()).split()
+    subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, capture_output=True)
     images = np.random.default_rng(2).integers(0, 256, (2, 28, 28, 1), np.uint8)
     expected = restore_model(str(digits_model)).predict(tf.constant(images))
     evaluator = reference.ReferenceEvaluator(str(tmp_path / "model.onnx"))

@@ -9,14 +9,12 @@ import resource
 import shutil
 import signal
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from tests.unit.training.test_given_data import FUNCTION
 from tpu_training.checkpoints.checkpoints import CheckpointFolder
@@ -197,7 +195,6 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     bars: Path,
     tmp_path: Path,
     run_here: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     copy = tmp_path / "data"
     shutil.copytree(bars, copy)
@@ -208,9 +205,6 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     job = ("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", "--epochs=1", *SMALL)
     with pytest.raises(DataError, match=rf"{path.name}: .*; copy the data set there again"):
         run_here(*job)
-    run_here(*job, "--skip_corrupt_records=1")
-    assert f"data: left out 1 corrupt records of {path.name} at offset" in caplog.text
-    assert newest(tmp_path / "m") == 639 // 64
 
 
 @pytest.mark.parametrize("error", [InputError("the test split is no good"), KeyboardInterrupt()])
@@ -256,27 +250,3 @@ def test_evaluating_without_a_checkpoint_is_wrong_input(
 ) -> None:
     with pytest.raises(InputError, match=r"--model-dir=.*contains no checkpoint to evaluate"):
         run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
-
-
-@pytest.mark.training
-def test_a_retry_frees_the_last_attempts_model_before_it_makes_its_own(
-    digits: Path, run_here: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = list[weakref.ref[Trainer]]()
-
-    class FailsOnce(Trainer):
-        def __init__(self, *arguments: Any) -> None:
-            assert not any(attempt() for attempt in attempts), "two models on the devices at once"
-            super().__init__(*arguments)
-            attempts.append(weakref.ref(self))
-
-        def run(self) -> Any:
-            if len(attempts) == 1:
-                raise tf.errors.DataLossError(None, None, "corrupted record at 0")
-            return super().run()
-
-    monkeypatch.setattr("tpu_training.job.run.Trainer", FailsOnce)
-    monkeypatch.setattr("tpu_training.data.inspection.readable_part", lambda data, *_: data)
-    where = (f"--data={digits}", f"--model-dir={tmp_path}", "--global_batch_size=64")
-    run_here("train", *where, "--epochs=0.1")
-    assert len(attempts) == 2

@@ -295,8 +295,7 @@ def test_a_job_resumes_to_the_bit(
 
 
 def test_an_exported_model_answers_as_the_keras_model_does(followed: Path) -> None:
-    from tpu_training.serving.model import restore_model
-    from tpu_training.serving.prediction import Predictor
+    from tpu_training.serving.model import Predictor, restore_model
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(followed)

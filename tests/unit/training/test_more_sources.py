@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.resources
 import io
-import json
 import shutil
 import sys
 import tarfile
@@ -80,22 +79,18 @@ def test_webdataset_shards_give_images_and_classes(tmp_path: Path) -> None:
 
 
 @NEEDS_DATASETS
-def test_a_json_field_of_a_shard_may_be_the_label_and_links_are_ignored(
-    tmp_path: Path,
-) -> None:
-    secret = tmp_path / "secret.txt"
-    secret.write_text("SECRET")
+def test_links_in_a_shard_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("SECRET")
     path = tmp_path / "train.tar"
     members: dict[str, bytes] = {}
     for number in range(10):
-        members[f"{number}.txt"] = b"a text"
-        members[f"{number}.json"] = json.dumps({"kind": ["cat", "dog"][number % 2]}).encode()
+        members |= {f"{number}.txt": b"a text", f"{number}.cls": [b"cat", b"dog"][number % 2]}
     write_tar(path, members)
     with tarfile.open(path, "a") as archive:
         link = tarfile.TarInfo("x.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, str(secret)
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret.txt")
         archive.addfile(link)
-    manifest, _ = to_out(path, label="kind")
+    manifest, _ = to_out(path)
     assert (manifest.spec.kind, manifest.class_names) == ("text", ("cat", "dog"))
     assert manifest.split("train").examples == 9
 
@@ -160,8 +155,13 @@ def test_a_parquet_file_of_texts_is_split_at_random(tmp_path: Path) -> None:
     assert (manifest.spec.kind, manifest.class_names) == ("text", ("1", "5"))
     assert manifest.split("train").examples == 9
     shutil.rmtree(out)
-    manifest, _ = to_out(tmp_path / "reviews.parquet", feature="review", target=("stars",))
+    manifest, out = to_out(tmp_path / "reviews.parquet", feature="review", target=("stars",))
+    shutil.rmtree(out)
     assert manifest.spec.targets == "numbers"
+    floats = datasets.Dataset.from_dict({"x": [[0.5, 1.5]] * 4, "label": [0, 1] * 2})
+    floats.to_parquet(tmp_path / "floats.parquet")
+    with pytest.raises(DataError, match=r"column x is .*float.*, expected images or strings"):
+        to_out(tmp_path / "floats.parquet", feature="x")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "broken.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"broken\.parquet: can't be read"):
@@ -298,11 +298,11 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
     assert (manifest.name, manifest.class_names) == ("parity", ("even", "odd"))
     assert contents(tmp_path / "out", "train") == {number: number % 2 for number in range(6)}
     assert manifest.split("validation").examples == 3
-    with pytest.raises(DataError, match=r"--source=tfds:nothing_like_it: .*can't prepare it"):
+    with pytest.raises(DataError, match=r"tfds:nothing_like_it: .*can't prepare it"):
         convert("tfds:nothing_like_it", str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("source", ["rows.parquet", "tfds:mnist"])
+@pytest.mark.parametrize("source", ["mine.py", "rows.parquet", "tfds:mnist"])
 def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)
@@ -312,8 +312,8 @@ def test_sources_that_need_converting_are_refused_with_the_command(source: str) 
 def test_folders_and_tables_keep_a_validation_set_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     for number, name in enumerate(("train", "test", "val")):
-        rows = "".join(f"{label},{number},0,0,0\n" for label in (0, 1))
-        (tmp_path / "tables" / f"{name}.csv").write_text(f"label,a,b,c,d\n{rows}")
+        rows = "0,good\n1,bad\n" * (number + 1)
+        (tmp_path / "tables" / f"{name}.csv").write_text(f"label,text\n{rows}")
         for label in ("cat", "dog"):
             folder = tmp_path / "images" / name / label
             folder.mkdir(parents=True)
@@ -323,5 +323,8 @@ def test_folders_and_tables_keep_a_validation_set_of_their_own(tmp_path: Path) -
         convert(str(tmp_path / source), str(out))
         data = open_data(str(out))
         assert list(data.manifest.splits) == ["train", "test", "validation"]
-        for number, split in enumerate(data.manifest.splits):
-            assert set(contents(out, split)) == {number}
+        for number, (name, split) in enumerate(data.manifest.splits.items()):
+            if source == "tables":
+                assert split.examples == 2 * (number + 1)
+            else:
+                assert set(contents(out, name)) == {number}

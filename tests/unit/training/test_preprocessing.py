@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ from tpu_training.data import preprocessing
 from tpu_training.data.arrays import source_of_arrays
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
+from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.source import IMAGE, Options, Source, pick, split_at_random
-from tpu_training.errors import EndpointError, InputError
+from tpu_training.errors import InputError
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -163,81 +162,9 @@ def test_raw_images_are_resized_and_cropped_too(tmp_path: Path) -> None:
         assert next(batches(data, params, 0, 1)).shape == (BATCH, 16, 16, 3)
 
 
-@contextmanager
-def data_services(count: int) -> Iterator[list[str]]:
-    """The addresses of so many tf.data services with one worker each."""
-    service = tf.data.experimental.service
-    dispatchers = [service.DispatchServer() for _ in range(count)]
-    workers = [
-        service.WorkerServer(
-            service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
-        )
-        for dispatcher in dispatchers
-    ]
-    yield [dispatcher.target for dispatcher in dispatchers]
-    del workers, dispatchers
-
-
-def first_batches(data: DataSet, params: Params, step: int) -> list[npt.NDArray[np.uint8]]:
-    """Three batches from `step` on, as the services of `params` make them."""
-
-    def build(hosts: int, host: int) -> tf.data.Dataset:
-        return training_rows(data, params, step, hosts, host)
-
-    rows = in_services(build, params.data_service)(1, 0)
-    return [images for images, _ in rows.take(3).as_numpy_iterator()]
-
-
-@pytest.mark.parametrize("cache", ["memory", "none"])
-def test_several_data_services_prepare_the_same_batches_from_any_step_on(
-    bars: Path, cache: str
-) -> None:
-    """Three, of which none gets the same number of rows as another."""
-    data, batch = open_data(str(bars)), 32
-    params = dataclasses.replace(PARAMS, cache=cache, global_batch_size=batch)
-    with data_services(3) as addresses:
-        served = dataclasses.replace(params, data_service=",".join(addresses))
-        for step in (0, 5):
-            expected = batches(data, params, step, 3)
-            assert all(map(np.array_equal, first_batches(data, served, step), expected)), step
-
-
-def test_several_data_services_evaluate_every_example_once(bars: Path) -> None:
-    data, params = open_data(str(bars)), dataclasses.replace(PARAMS, evaluation_batch_size=32)
-    with data_services(3) as addresses:
-        rows = in_services(
-            lambda hosts, host: evaluation_rows(data, params, hosts, host), ",".join(addresses)
-        )(1, 0)
-        seen = [labels[weights == 1] for _, labels, weights in rows.as_numpy_iterator()]
-    assert len(seen) == -(-1003 // 32)
-    assert np.bincount(np.concatenate(seen)).tolist() == [101] * 3 + [100] * 7
-
-
-def test_a_data_service_with_several_workers_or_none_that_answers_is_refused(bars: Path) -> None:
-    data, service = open_data(str(bars)), tf.data.experimental.service
-    with data_services(1) as (address,):
-        params = dataclasses.replace(PARAMS, data_service=address)
-        assert all(map(np.array_equal, first_batches(data, params, 5), batches(data, PARAMS, 5, 3)))
-        config = service.WorkerConfig(dispatcher_address=address.split("://")[1])
-        another = service.WorkerServer(config)
-        with pytest.raises(InputError, match=r"has 2 workers.* a dispatcher of its own"):
-            first_batches(data, params, 5)
-        del another
-    with pytest.raises(EndpointError, match=r"no tf\.data service answers there"):
-        first_batches(data, params, 5)
-
-
-def test_more_data_services_than_rows_of_a_batch_are_refused(bars: Path) -> None:
-    with pytest.raises(InputError, match="a batch of 8 examples has none for some of 9 sources"):
+def test_more_hosts_than_rows_of_a_batch_are_refused(bars: Path) -> None:
+    with pytest.raises(InputError, match="a batch of 8 examples has none for some of 9 hosts"):
         training_rows(open_data(str(bars)), PARAMS, 0, 9, 0)
-
-
-@pytest.mark.parametrize("address", ["localhost", "http://a:1", "grpc://a", "grpc://a:1,b:2"])
-def test_an_invalid_data_service_address_is_refused(bars: Path, address: str) -> None:
-    params = dataclasses.replace(PARAMS, data_service=address)
-    wrong = address.split(",")[-1]
-    with pytest.raises(InputError, match=f"--data_service={wrong}: expected grpc://HOST:PORT"):
-        first_batches(open_data(str(bars)), params, 0)
 
 
 def test_augmentation_of_texts_is_refused(tmp_path: Path) -> None:

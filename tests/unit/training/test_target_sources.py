@@ -103,30 +103,6 @@ def test_a_non_numeric_target_is_named_with_its_row(
     assert not (tmp_path / "out").exists()
 
 
-def test_words_have_a_class_each(tmp_path: Path) -> None:
-    sentences = ["The O\nRhine B-LOC\nflows O", "Anna NNP B-PER\nsleeps VBZ O"] * 10
-    (tmp_path / "ner.conll").write_text("\n\n".join(sentences) + "\n")
-    data = convert(tmp_path / "ner.conll", "--text-length=4", "--test-fraction=0.2")
-    assert data.manifest.class_names == ("B-LOC", "B-PER", "O")
-    ids, classes = read(data, "test")
-    words = (tmp_path / "out" / "vocabulary.txt").read_text().splitlines()
-    told = {
-        tuple((words[i], c) for i, c in zip(*row, strict=True))
-        for row in zip(ids.tolist(), classes.tolist(), strict=True)
-    }
-    assert told <= {
-        (("the", 2), ("rhine", 0), ("flows", 2), ("[PAD]", -1)),
-        (("anna", 1), ("sleeps", 2), ("[PAD]", -1), ("[PAD]", -1)),
-    }
-    inspect(data.directory)
-
-
-def test_a_word_without_a_class_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "ner.conll").write_text("The O\nRhine\n")
-    with pytest.raises(DataError, match=r"ner\.conll line 2: 'Rhine' has no class"):
-        convert(tmp_path / "ner.conll")
-
-
 def test_masks_are_stored_with_their_images(tmp_path: Path) -> None:
     Image = pytest.importorskip("PIL.Image")
 

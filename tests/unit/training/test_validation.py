@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from tpu_training.__main__ import parse
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.inspection import without_corrupt_records
 from tpu_training.data.manifest import VALIDATION
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction
@@ -79,28 +77,6 @@ CHOSEN = [number for number in range(103) if (number + number // 5) % 5 == 1]
 def test_every_class_is_held_out_if_the_source_alternates_classes(numbered: DataSet) -> None:
     held = held_out(hold_out(numbered, PARAMS))
     assert {number % 10 for number in held} == set(range(10))
-
-
-def test_skipped_records_do_not_change_which_others_are_held_out(
-    numbered: DataSet, tmp_path: Path
-) -> None:
-    shutil.copytree(numbered.directory, tmp_path / "data")
-    data = hold_out(open_data(str(tmp_path / "data")), PARAMS)
-    path = Path(data.paths("train")[1])
-    content = bytearray(path.read_bytes())
-    for place in (len(content) // 2, len(content) // 4):
-        content[place] ^= 255
-    path.write_bytes(bytes(content))
-    part = without_corrupt_records(data, limit=5)
-    assert part
-    left = part.manifest.split("train").examples, part.manifest.split("validation").examples
-    assert sum(left) == 103 - part.left_out < 103
-    held = held_out(part)
-    assert len(held) == left[1]
-    assert set(held) <= set(CHOSEN)
-    seen = set(chain(*trained_on(part, dataclasses.replace(PARAMS, cache="none"), 0, 40)))
-    assert len(seen) == left[0]
-    assert not seen & set(CHOSEN)
 
 
 def test_a_tenth_is_held_out_if_evaluations_have_no_other_split(

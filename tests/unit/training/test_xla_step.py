@@ -35,7 +35,7 @@ ELSEWHERE = {
     *("epochs", "global_batch_size", "evaluation_batch_size", "steps_per_loop", "warmup_fraction"),
     *("checkpoint_interval", "evaluation_interval", "validation_fraction", "patience", "seed"),
     *("snapshot_interval", "profile_steps", "keep_checkpoints", "image_size", "augmentation"),
-    *("cache", "order", "data_service", "skip_corrupt_records", "local_devices", "hang_timeout"),
+    *("cache", "order", "local_devices", "hang_timeout"),
     *("connect_tries", "connect_interval", "init_from", "init_map", "tracker", "callback"),
     "tpu_type",
 }

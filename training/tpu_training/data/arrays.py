@@ -1,4 +1,4 @@
-"""Sources that are arrays: in memory, in IDX files, images with masks, scikit-learn's digits."""
+"""Sources that are arrays: in memory, IDX files, masks, a text's characters, digits."""
 
 import gzip
 import math
@@ -62,6 +62,10 @@ def source_of_arrays(
 
 
 def _features(split: str, values: Any) -> Array:
+    """Return the features: images with an axis of channels, token ids as int64, or texts.
+
+    Their type decides, never their values: a set of dark images would pass for token ids.
+    """
     array = np.asarray(values)
     if array.dtype == np.uint8 and array.ndim == 3:
         array = array[..., np.newaxis]
@@ -105,12 +109,14 @@ def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
 
 
 def _least(split: str, array: Array, least: int) -> Array:
+    """Return `array`. A class below `least` would pick no logit, which a TPU does not report."""
     if array.min() < least:
         raise DataError(f"{split}: a target is {array.min()}; expected at least {least}")
     return array
 
 
 def _classes(targets: str, array: Array) -> int:
+    """Return how many labels or numbers there are, or the highest class and one."""
     if targets in (specs.LABELS, specs.NUMBERS):
         return int(array.shape[1])
     counted = array[array != NO_CLASS] if targets == specs.MASK else array
@@ -140,6 +146,7 @@ def load_idx(directory: Path, options: source.Options) -> source.Source:
 
 
 def _load(directory: Path, prefix: str) -> source.Examples:
+    """Read the images of a split, with an axis of channels, and as many labels."""
     images_path = _find(directory, f"{prefix}-images", "idx3-ubyte")
     labels_path = _find(directory, f"{prefix}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).astype(np.int64)
@@ -244,6 +251,54 @@ def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
             return np.asarray(picture.convert(mode), np.uint8)
     except OSError as error:
         raise DataError(f"{path}: can't be read as an image ({error})") from error
+
+
+# A plain text is cut into pieces that overlap by one character, so that each is predicted once.
+
+
+def is_characters(path: Path) -> bool:
+    """Return whether `path` is a .txt file or a folder with a train.txt."""
+    return path.suffix.lower() == ".txt" if path.is_file() else (path / "train.txt").is_file()
+
+
+def load_characters(path: Path, options: source.Options) -> source.Source:
+    """Read FILE.txt, whose last part is for testing, or FOLDER/train.txt and FOLDER/test.txt."""
+    if path.is_file():
+        text = _read_text(path)
+        kept = len(text) - round(len(text) * options.test_fraction)
+        texts = {"train": text[:kept], "test": text[kept:]}
+    else:
+        texts = {split: _read_text(path / f"{split}.txt") for split in ("train", "test")}
+    characters = sorted(set("".join(texts.values())))
+    ids = {character: number for number, character in enumerate(characters, 1)}
+    splits = {}
+    for split, content in texts.items():
+        numbers = np.array([ids[character] for character in content], np.int64)
+        step = options.length - 1
+        starts = np.arange(0, len(numbers) - step, step)
+        if not len(starts):
+            raise DataError(
+                f"{path}: {len(numbers)} characters for {split} are fewer than --text-length="
+                f"{options.length}"
+            )
+        pieces = numbers[starts[:, None] + np.arange(options.length)]
+        count = len(pieces)
+        order = source.shuffled(count, options.seed) if split == "train" else np.arange(count)
+        nothing = np.zeros(count, np.int64)
+        splits[split] = source.pick(order, str, pieces.__getitem__, nothing)
+    name = options.name or path.resolve().stem
+    # A line of the vocabulary file is a token: characters that end lines are escaped.
+    tokens = (source.PADDING, *(c.encode("unicode_escape").decode() for c in characters))
+    return source.Source(name, source.TEXT, 1, splits, (), specs.NOTHING, len(tokens), tokens)
+
+
+def _read_text(path: Path) -> str:
+    """Return the characters of a file as they are: a line may end in CR and LF."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: can't be read as UTF-8 ({error})") from error
 
 
 # scikit-learn's digits have grey levels of 0 to 16.

@@ -6,12 +6,13 @@ with a source, its options or the output folder is reported before.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
 import resource
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpu_training.data import arrays, manifest, source, tables, text
+from tpu_training.data import arrays, manifest, source, tables
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.data.source import Example, Examples, Options, Source
 from tpu_training.errors import DataError, InputError
@@ -31,7 +32,6 @@ from tpu_training.models.params import LARGEST_IMAGE
 VOCABULARY_FILE = "vocabulary.txt"
 DIGITS = "digits"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_CURE = "give a new folder, or remove this one"
 # Files are read whole (data/shards.py), so small ones mix better, and many serve many hosts:
 # up to 512 of them, of 2 to 16 MiB. The largest data sets have larger ones.
 _SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
@@ -99,8 +99,6 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
         if tokens:
             (directory / file).write_text("\n".join(tokens) + "\n", encoding="utf-8")
         (directory / manifest.FILE_NAME).write_text(written.to_json(), encoding="utf-8")
-    if isinstance(encoder, Images):
-        encoder.warn()
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
     logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
     return written
@@ -112,7 +110,7 @@ def _encoder(data: Source, storage: Storage, tokens: list[str]) -> Encoder:
         (length,) = np.shape(first)
         return Tokens(lambda feature: np.asarray(feature).tolist(), length, data.vocabulary)
     if data.kind == source.TEXT:
-        tokenizer, length = text.Tokenizer(tokens), storage.text_length
+        tokenizer, length = Tokenizer(tokens), storage.text_length
         return Tokens(lambda words: tokenizer.encode(str(words), length), length, tokenizer.size)
     encoding = manifest.ENCODED if isinstance(first, bytes) else manifest.RAW
     return Images(storage.encoding or encoding)
@@ -122,13 +120,13 @@ def _vocabulary(data: Source, storage: Storage) -> list[str]:
     """Read the tokens from the given file, or make them from the training texts."""
     if storage.vocabulary is None:
         texts = (str(example.feature) for example in data.splits["train"].read())
-        tokens = text.learn_vocabulary(texts, storage.vocabulary_size)
+        tokens = learn_vocabulary(texts, storage.vocabulary_size)
         logger.info("data: made a vocabulary of %d tokens", len(tokens))
         return tokens
     path = Path(storage.vocabulary)
     try:
         tokens = path.read_text(encoding="utf-8").splitlines()
-        text.Tokenizer(tokens)
+        Tokenizer(tokens)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
     except ValueError as error:
@@ -153,8 +151,7 @@ def _load_function(path: Path, options: Options) -> Source:
 _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], ...] = (
     (tables.is_prepared, tables.load_prepared),
     (arrays.is_idx, arrays.load_idx),
-    (text.is_characters, text.load_characters),
-    (text.is_words, text.load_words),
+    (arrays.is_characters, arrays.load_characters),
     (arrays.is_masks, arrays.load_masks),
     (_is_function_file, _load_function),
     (tables.matches, tables.load),
@@ -170,9 +167,9 @@ def load_source(name: str, options: Options) -> Source:
     """
     if name == DIGITS:
         return arrays.load_digits(options)
-    if name.startswith(tables.BY_NAME):
-        return tables.load_by_name(name, options)
     path = Path(name)
+    if name.startswith(manifest.BY_NAME):
+        return tables.load_prepared(name, options)
     if not path.exists():
         raise InputError(f"--source={name}: no such file or directory")
     for matches, load in _FORMS:
@@ -182,10 +179,9 @@ def load_source(name: str, options: Options) -> Source:
         f"--source={name}: unknown format; expected a folder with MNIST's four IDX files, a "
         "folder with one folder of images per class (or train/ and test/ with such), a folder "
         "with images/ and masks/, a CSV file or a folder with train.csv and test.csv, a .txt file "
-        "for a language model, a .conll file with a class for each word, a data set written by "
-        "Hugging Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar "
-        "files, a Python file with a function dataset(split, context), tfds:NAME of TensorFlow "
-        "Datasets, or the word digits"
+        "for a language model, Parquet files, WebDataset's tar files, a version's folder of "
+        "TensorFlow Datasets, or tfds:NAME, a Python file with a function dataset(split, context), "
+        "or the word digits"
     )
 
 
@@ -197,16 +193,9 @@ def refuse_used(directory: Path) -> None:
     if not directory.is_dir():
         return
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-    if manifest.FILE_NAME in names:
-        what = "holds a data set already"
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            content = json.loads((directory / manifest.FILE_NAME).read_text(encoding="utf-8"))
-            what = f"holds the data set {content['name']} already"
-    elif names:
+    if names:
         what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-    else:
-        return
-    raise InputError(f"--output={directory}: {what}; {_CURE}")
+        raise InputError(f"--output={directory}: {what}; give a new folder, or remove this one")
 
 
 @contextmanager
@@ -347,7 +336,7 @@ class Images:
     encoding: str
     vocabulary = 0
     _shapes: set[tuple[int, ...]] = field(default_factory=set)
-    _large: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _warned: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -367,8 +356,13 @@ class Images:
 
             feature = bytes(tf.io.encode_png(feature).numpy())
         image = _decode(place, feature) if isinstance(feature, bytes) else np.asarray(feature)
-        if max(image.shape[:2]) > LARGEST_IMAGE:
-            self._large[place] = image.shape
+        if max(image.shape[:2]) > LARGEST_IMAGE and not self._warned:
+            self._warned = True
+            logger.warning(
+                "data: %s has %dx%d pixels; every epoch decodes images wider or higher than %d in "
+                "full size: scale them down first",
+                *(place, image.shape[1], image.shape[0], LARGEST_IMAGE),
+            )
         if isinstance(feature, bytes) and self.encoding == manifest.ENCODED:
             # The transparency channel is dropped on reading.
             channels = image.shape[2] if image.shape[2] in _CHANNELS else image.shape[2] - 1
@@ -382,22 +376,6 @@ class Images:
                 "--encoding=encoded"
             )
         return "image", image.tobytes()
-
-    def warn(self) -> None:
-        """Log how many images are larger than a model can take."""
-        if not self._large:
-            return
-        place, shape = max(self._large.items(), key=lambda item: math.prod(item[1]))
-        logger.warning(
-            "data: images wider or higher than %d pixels: %d, the largest %s with %dx%d "
-            "(%.1f MiB decoded); every epoch decodes each in full size: scale them down first",
-            LARGEST_IMAGE,
-            len(self._large),
-            place,
-            shape[1],
-            shape[0],
-            math.prod(shape) / 2**20,
-        )
 
 
 @dataclass
@@ -431,3 +409,80 @@ def _decode(place: str, content: bytes) -> Any:
     except tf.errors.InvalidArgumentError as error:
         reason = error.message.split("}} ", 1)[-1].partition("[Op:")[0].strip()
         raise DataError(f"{place}: can't be decoded as an image ({reason})") from error
+
+
+# Texts become token ids by WordPiece as in BERT: greedy, longest piece first,
+# https://arxiv.org/abs/1609.08144 (section 4.1).
+
+UNKNOWN, START, END = "[UNK]", "[CLS]", "[SEP]"
+_SPECIAL = (source.PADDING, UNKNOWN, START, END)
+# Words, single ideographs, single punctuation marks.
+_WORD = re.compile(r"[\u3400-\u9fff]|(?:(?![\u3400-\u9fff])[^\W_])+|[^\w\s]|_")
+_INSIDE = "##"
+_LONGEST_WORD = 100
+
+
+class Tokenizer:
+    """Turns texts into token ids of one length."""
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        """Assign ids to the tokens in order. Raises ValueError if a special token is missing.
+
+        Keep upper case if the vocabulary has upper-case letters outside the special tokens.
+        """
+        self._ids = {token: number for number, token in enumerate(vocabulary)}
+        if missing := [token for token in _SPECIAL if token not in self._ids]:
+            raise ValueError(f"has no token {', '.join(missing)}")
+        if self._ids[source.PADDING]:
+            place = self._ids[source.PADDING]
+            raise ValueError(f"has {source.PADDING} at {place}; it must be the first")
+        self.size = len(vocabulary)
+        self._cased = any(t != t.lower() for t in vocabulary if not t.startswith("["))
+
+    def encode(self, text: str, length: int) -> list[int]:
+        """Return start, the words' pieces and end, cut or padded to `length`."""
+        # Words beyond `length` are not even looked up, so a long text costs no more than its cut.
+        ids = [self._ids[START]]
+        for word in words(text, self._cased):
+            if len(ids) >= length:
+                break
+            ids += self._pieces(word)
+        ids = [*ids[: length - 1], self._ids[END]]
+        return ids + [0] * (length - len(ids))
+
+    def _pieces(self, word: str) -> list[int]:
+        pieces: list[int] = []
+        start = 0
+        while start < len(word) <= _LONGEST_WORD:
+            prefix = _INSIDE if start else ""
+            for end in range(len(word), start, -1):
+                if (piece := self._ids.get(prefix + word[start:end])) is not None:
+                    pieces.append(piece)
+                    start = end
+                    break
+            else:
+                return [self._ids[UNKNOWN]]
+        return pieces or [self._ids[UNKNOWN]]
+
+
+def words(text: str, cased: bool) -> list[str]:
+    """Split into words and punctuation; unless `cased`, in lower case and without accents."""
+    if not cased:
+        text = unicodedata.normalize("NFD", text.lower())
+        text = "".join(c for c in text if unicodedata.category(c) != "Mn")
+    return _WORD.findall(text)
+
+
+def learn_vocabulary(texts: Iterable[str], size: int) -> list[str]:
+    """Choose up to `size` tokens: the special ones, all characters, and the most frequent words.
+
+    Any other word is spelt by its characters; pieces of words are only in a vocabulary that is
+    given, since the program that made BERT's isn't public.
+    """
+    counts = Counter(word for text in texts for word in words(text, cased=False))
+    characters = Counter[str]()
+    for word, count in counts.items():
+        for position, character in enumerate(word):
+            characters[(_INSIDE if position else "") + character] += count
+    ranked = [token for token, _ in (*characters.most_common(), *counts.most_common())]
+    return list(dict.fromkeys([*_SPECIAL, *ranked]))[: max(size, len(_SPECIAL))]

@@ -12,7 +12,7 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.data import function as functions
 from tpu_training.data import manifest as manifests
-from tpu_training.data.shards import Readable, Shards
+from tpu_training.data.shards import Shards
 from tpu_training.errors import DataError, InputError
 
 
@@ -21,9 +21,6 @@ class DataSet:
     """A complete data set in `directory`, a path or gs:// URL.
 
     Attributes:
-        damaged: The readable records of each file whose corrupt ones are skipped; the manifest
-            counts only the readable ones.
-        left_out: The number of skipped records in all files.
         held: The numbers of the records in each training file that are held out; the manifest
             counts them as the split `validation`, of the same files.
         function: The user's function that gives the examples, which then are in no files.
@@ -31,8 +28,6 @@ class DataSet:
 
     directory: str
     manifest: manifests.Manifest
-    damaged: Mapping[str, Readable] = field(default_factory=dict)
-    left_out: int = 0
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     function: functions.LiveFunction | None = None
 
@@ -47,23 +42,13 @@ class DataSet:
         # A file that two splits share counts for each by its share of the records.
         stored = {file.name: file.examples for file in stored_files(self)}
         shares = [file.bytes * file.examples // max(stored[file.name], 1) for file in files_here]
-        damaged = {
-            name: belongs(self, split, name, places) for name, places in self.damaged.items()
-        }
         return Shards(
             tuple(self.paths(split)),
             tuple(file.examples for file in files_here),
             sum(shares),
-            {f"{self.directory}/{name}": places for name, places in damaged.items()},
             {f"{self.directory}/{n}": self.held[n] for n in names if n in self.held},
             split != manifests.VALIDATION,
         )
-
-    def read_file(self, name: str) -> tf.data.Dataset:
-        """Return every readable record of the file called `name`, of whichever split."""
-        path = f"{self.directory}/{name}"
-        places = {path: self.damaged[name]} if name in self.damaged else {}
-        return Shards((path,), (0,), 0, places).read(tf.constant(0))
 
 
 def stored_files(data: DataSet) -> Iterator[manifests.DataFile]:
@@ -74,14 +59,6 @@ def stored_files(data: DataSet) -> Iterator[manifests.DataFile]:
             before = counts[file.name].examples if file.name in counts else 0
             counts[file.name] = dataclasses.replace(file, examples=before + file.examples)
     yield from counts.values()
-
-
-def belongs(data: DataSet, split: str, name: str, places: Readable) -> Readable:
-    """Return those of the records at `places` in the file `name` that belong to `split`."""
-    if name not in data.held:
-        return places
-    held = set(data.held[name].tolist())
-    return tuple(place for place in places if (place[2] in held) == (split == manifests.VALIDATION))
 
 
 def open_data(directory: str) -> DataSet:

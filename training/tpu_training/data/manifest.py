@@ -22,6 +22,8 @@ _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 _FORMAT = 3
 SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
+# What a source or --data begins with that names a data set of TensorFlow Datasets.
+BY_NAME = "tfds:"
 _CURE = "write it again with `tpu-training data convert`"
 
 
@@ -115,7 +117,7 @@ class Manifest:
 
 def no_manifest(directory: str) -> DataError:
     """Return the error for a `directory` that holds no data set."""
-    if directory.endswith((".py", ".parquet", ".tar")) or directory.startswith("tfds:"):
+    if directory.endswith((".py", ".parquet", ".tar")) or directory.startswith(BY_NAME):
         return DataError(
             f"--data={directory}: is read by `tpu-training data convert --source={directory} "
             "--output=DIRECTORY`; give the training that directory"
@@ -159,6 +161,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _parse(content: Mapping[str, Any], path: str) -> Manifest:
+    """Build the manifest of a file's content; the caller names the file in what this raises."""
     if content["format"] != _FORMAT:
         raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {_CURE}")
     encoding = content["encoding"]

@@ -1,6 +1,5 @@
 """The tf.data pipelines, on the hosts of the devices that consume them."""
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,7 +12,7 @@ from tpu_training.data.function import Part
 from tpu_training.data.manifest import TEST, TRAIN
 from tpu_training.data.preprocessing import Preprocessing
 from tpu_training.data.shards import Plan
-from tpu_training.errors import EndpointError, InputError
+from tpu_training.errors import InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
 # Gives the next batch, as one value for each replica; called inside the compiled loop.
@@ -115,8 +114,7 @@ def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
 def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan:
     if hosts > batch:
         raise InputError(
-            f"a batch of {batch} examples has none for some of {hosts} sources of input; name "
-            "fewer --data_service, or enlarge the batch"
+            f"a batch of {batch} examples has none for some of {hosts} hosts; enlarge it"
         )
     return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
 
@@ -195,8 +193,6 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
 
     `build` returns a host's rows of each global batch.
     """
-    if params.data_service:
-        build = in_services(build, params.data_service)
     # On TPUs each host builds its part of the input next to its cores.
     if not cluster.has_tpu:
         return _mirrored(cluster, params, build)
@@ -246,81 +242,6 @@ def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.da
     options.autotune.enabled = False
     options.deterministic = params.order == EXACT
     return dataset.prefetch(_PREFETCH_STEPS * replicas).with_options(options)
-
-
-# A service keeps the order of a data set only as long as it has one worker. Several workers of one
-# dispatcher would each get the files or the epochs that are next, so that what a step gets would
-# depend on their speed. So each worker has a dispatcher of its own.
-
-_SCHEME = "grpc://"
-_ADDRESS = re.compile(_SCHEME + r"[^\s/:]+:\d+")
-# https://github.com/tensorflow/tensorflow/blob/v2.19.0/tensorflow/core/data/service/dispatcher.proto
-_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
-_TIMEOUT_SECONDS = 10.0
-
-
-def in_services(build: Build, addresses: str) -> Build:
-    """Let the tf.data services at `addresses`, with commas between, build what `build` does.
-
-    Each makes some rows of every batch, as if it were one of so many more hosts. So their number
-    changes neither the order of the examples nor where a restarted job resumes.
-
-    Raises:
-        InputError: An address is malformed, or a service has several workers.
-        EndpointError: No service answers; TensorFlow itself would wait without end.
-    """
-    services = addresses.split(",")
-    if wrong := [address for address in services if not _ADDRESS.fullmatch(address)]:
-        raise InputError(
-            f"--data_service={','.join(wrong)}: expected grpc://HOST:PORT, the dispatcher's "
-            "address, or several with commas between"
-        )
-
-    def built(hosts: int, host: int) -> tf.data.Dataset:
-        parts = [
-            _served(build(hosts * len(services), host * len(services) + number), address)
-            for number, address in enumerate(services)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
-
-    return built
-
-
-def _concatenate(*parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-    """Return the rows of the services, one after the other, which are those of this host."""
-    # By number: AutoGraph's zip takes no `strict` in TensorFlow 2.12.
-    return tuple(tf.concat([part[i] for part in parts], axis=0) for i in range(len(parts[0])))
-
-
-def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """Let the tf.data service at `address` prepare the elements of `dataset`, in their order."""
-    if (workers := _count_workers(address)) > 1:
-        raise InputError(
-            f"--data_service={address}: has {workers} workers, and the order of the examples is "
-            "kept by one only; give each worker a dispatcher of its own and name them all, "
-            "--data_service=grpc://HOST:PORT,grpc://HOST:PORT"
-        )
-    policy = tf.data.experimental.service.ShardingPolicy.DYNAMIC
-    return dataset.apply(tf.data.experimental.service.distribute(policy, address))
-
-
-def _count_workers(address: str) -> int:
-    import grpc  # type: ignore[import-untyped]  # Only here: no other job has to load it.
-
-    try:
-        with grpc.insecure_channel(address.removeprefix(_SCHEME)) as channel:
-            answer = channel.unary_unary(_GET_WORKERS)(b"", timeout=_TIMEOUT_SECONDS)
-    except grpc.RpcError as error:
-        raise EndpointError(
-            f"--data_service={address}: no tf.data service answers there ({error.code().name}); "
-            "check that its dispatcher runs and that this machine may reach the port"
-        ) from error
-    # The answer's only field is `repeated WorkerInfo workers = 1`. TensorFlow has no Python class
-    # of it, but a message can be read as a field of bytes with the same number:
-    # https://protobuf.dev/programming-guides/proto3/#updating
-    return len(tf.train.BytesList.FromString(answer).value)
 
 
 class TimedInput:

@@ -49,6 +49,7 @@ def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor
 
 
 def _target_features(spec: DataSpec) -> dict[str, Any]:
+    """Return what a record holds for its targets, in the form that tf.io parses."""
     if spec.targets == specs.CLASS:
         return {manifests.LABEL: tf.io.FixedLenFeature((), tf.int64)}
     if spec.targets == specs.NOTHING:
@@ -60,6 +61,7 @@ def _target_features(spec: DataSpec) -> dict[str, Any]:
 
 
 def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
+    """Return the targets of a parsed batch; a pixel without a class becomes IGNORED."""
     if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
     if spec.targets == specs.NUMBERS:
@@ -73,6 +75,7 @@ def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
 
 
 def _range(spec: DataSpec) -> tuple[int, int]:
+    """Return the lowest and the highest target that a loss can take."""
     if spec.targets == specs.LABELS:
         return 0, 1
     least = specs.IGNORED if spec.targets in (specs.TOKEN_CLASSES, specs.MASK) else 0
@@ -132,6 +135,7 @@ def with_masks(
 
 
 def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
+    """Decode an image, or only the centre of it where it has to be resized."""
     height, width, channels = spec.shape
     if same_size:
         return tf.ensure_shape(decode(encoded, channels), spec.shape)
@@ -141,6 +145,7 @@ def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
 
 
 def _resize(images: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+    """Resize the centre of images of one size, all in one operation."""
     top, left, height, width = tf.unstack(central_window(tf.shape(images)[1:3]))
     centre = images[:, top : top + height, left : left + width]
     return resize(centre, *spec.shape[:2])

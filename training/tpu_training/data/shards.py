@@ -67,8 +67,6 @@ _PARALLEL_READS = 4
 # Examples taken from a file in turn; for small ones twice as fast as one by one.
 _BLOCK = 16
 
-# Offset and length of each readable record in a damaged file, and its number among all.
-Readable = tuple[tuple[int, int, int], ...]
 # Makes one number of a file's and a record's.
 _RECORDS_PER_FILE = 1 << 40
 _SELECTED_AT_ONCE = 256
@@ -78,15 +76,13 @@ _SELECTED_AT_ONCE = 256
 class Shards:
     """The files of one split: their paths, the examples in each, and the total bytes.
 
-    `damaged` lists the readable records of each file that has corrupt ones. Where a split is a part
-    of its files' records, `held` has the numbers of some in each whole file: those alone belong to
-    it, or all but those if `without_held`.
+    Where a split is a part of its files' records, `held` has the numbers of some in each file:
+    those alone belong to it, or all but those if `without_held`.
     """
 
     paths: tuple[str, ...]
     counts: tuple[int, ...]
     bytes: int
-    damaged: Mapping[str, Readable] = field(default_factory=dict)
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     without_held: bool = False
 
@@ -121,7 +117,8 @@ class Shards:
 
     def read(self, shard: tf.Tensor) -> tf.data.Dataset:
         """Return the split's examples in the file number `shard` in order."""
-        records = self._read_file(shard)
+        path = tf.gather(tf.constant(self.paths), shard)
+        records = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
         return self._select(records, shard) if self.held else records
 
     def read_slice(self, shard: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.Tensor:
@@ -138,10 +135,7 @@ class Shards:
         numbers = first + tf.range(tf.size(content, tf.int64))
         numbers += tf.cast(shard, tf.int64) * _RECORDS_PER_FILE
         places = tf.minimum(tf.searchsorted(held, numbers), tf.size(held) - 1)
-        is_held = tf.equal(tf.gather(held, places), numbers)
-        # The readable records of a damaged file are those of this split already.
-        damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
-        return (is_held ^ self.without_held) | damaged
+        return tf.equal(tf.gather(held, places), numbers) ^ self.without_held
 
     def _select(self, records: tf.data.Dataset, shard: tf.Tensor) -> tf.data.Dataset:
         """Leave out those of a file's `records` that are not of this split."""
@@ -150,27 +144,6 @@ class Shards:
             return tf.boolean_mask(content, self._own(shard, batch * _SELECTED_AT_ONCE, content))
 
         return records.batch(_SELECTED_AT_ONCE).enumerate().map(select).unbatch()
-
-    def _read_file(self, shard: tf.Tensor) -> tf.data.Dataset:
-        path = tf.gather(tf.constant(self.paths), shard)
-        if not self.damaged:
-            return tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
-        # TensorFlow's reader stops at a corrupt record, so the readable records of a damaged file
-        # are cut out by offset. One of the two data sets is empty.
-        damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
-        whole = tf.data.TFRecordDataset(tf.boolean_mask([path], [tf.logical_not(damaged)]))
-        places = tf.ragged.constant(
-            [[list(place[:2]) for place in self.damaged.get(path, ())] for path in self.paths],
-            ragged_rank=1,
-            inner_shape=(2,),
-            dtype=tf.int32,
-        )[shard]
-        rest = tf.cond(
-            damaged,
-            lambda: tf.strings.substr(tf.io.read_file(path), places[:, 0], places[:, 1]),
-            lambda: tf.zeros((0,), tf.string),
-        )
-        return whole.concatenate(tf.data.Dataset.from_tensor_slices(rest))
 
 
 # TensorFlow reads 64 MiB of an object in a bucket, or what is left of it, for each request, and

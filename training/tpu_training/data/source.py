@@ -20,6 +20,8 @@ Feature = npt.NDArray[Any] | bytes | str
 # A class, or what else the targets are: labels, numbers, classes of tokens, a mask.
 Target = int | npt.NDArray[np.generic]
 IMAGE, TEXT = "image", "text"
+# The token of id 0.
+PADDING = "[PAD]"
 # (split, position) -> where it is, for a message
 Place = Callable[[str, int], str]
 # What spreadsheets and pandas write for a value that isn't there.
@@ -74,7 +76,7 @@ class Options:
         label: The column of the labels, likewise.
         test_fraction: The part of the examples for testing if the source has no test split.
         validation_fraction: The part of the training examples for validation, unless 0.
-        seed: The seed of that split and of the order.
+        seed: The seed of these splits and of the order.
         target: The columns of the numbers to learn, instead of a label.
         labels: The columns of 0 and 1, likewise.
         length: The number of token ids of a text whose tokens the source itself names.
@@ -141,17 +143,16 @@ def orders(
 
 
 def test_count(count: int, options: Options, place: str) -> int:
-    """Return how many of `count` examples are for testing."""
-    return _part(count, "test-fraction", options.test_fraction, f"examples of {place}", "testing")
+    """Return how many of `count` examples are for testing. Raises InputError for none or all."""
+    return _part(count, "test", options.test_fraction, f"examples of {place}")
 
 
-def _part(count: int, option: str, fraction: float, what: str, purpose: str) -> int:
-    """Return `fraction` of `count`; InputError when that or the rest would be empty."""
+def _part(count: int, split: str, fraction: float, what: str) -> int:
     part = round(count * fraction)
     if not 0 < part < count:
         raise InputError(
-            f"--{option}={fraction:g}: splits the {count} {what} into {count - part} for training "
-            f"and {part} for {purpose}; both need some"
+            f"--{split}-fraction={fraction:g}: splits the {count} {what} into {count - part} for "
+            f"training and {part} for {split}; both need some"
         )
     return part
 
@@ -163,7 +164,7 @@ def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.N
     return {"train": order[test:], "test": order[:test]}
 
 
-def shuffled(count: int, seed: int | tuple[int, ...]) -> npt.NDArray[np.int64]:
+def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the positions in random order, the same for each pass over a source."""
     return np.random.default_rng(seed).permutation(count)
 
@@ -179,19 +180,16 @@ def with_validation(source: Source, options: Options) -> Source:
         return source
     if "validation" in source.splits:
         raise InputError(
-            f"--validation-fraction={fraction:g}: {source.name} has a split validation of "
-            f"{source.splits['validation'].count} examples already; omit it"
+            f"--validation-fraction={fraction:g}: {source.name} has a split validation already; "
+            "omit it"
         )
-    what = f"training examples of {source.name}"
-    count = _part(train.count, "validation-fraction", fraction, what, "validation")
-    rest, chosen = divide(train, count, (options.seed, 1))
+    count = _part(train.count, "validation", fraction, f"training examples of {source.name}")
+    rest, chosen = divide(train, count, options.seed)
     splits = {**source.splits, "train": rest, "validation": chosen}
     return dataclasses.replace(source, splits=splits)
 
 
-def divide(
-    examples: Examples, count: int, seed: int | tuple[int, ...]
-) -> tuple[Examples, Examples]:
+def divide(examples: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
     """Choose `count` examples at random; return the others, and those, each in their old order."""
     order = shuffled(examples.count, seed)
     chosen = np.zeros(examples.count, np.bool_)

@@ -1,14 +1,13 @@
 """Sources that two libraries read: Hugging Face's `datasets`, and TensorFlow Datasets.
 
-`datasets` reads CSV and Parquet files, WebDataset's tar files, folders of images, and what its
-save_to_disk wrote. It writes what it reads to an Arrow file in a temporary folder and maps it into
-memory, so a source may be larger than the memory. Its builders are called directly and ask no
-network. They decompress and unpack what looks like an archive, whatever its name says, so nothing
-reaches them that doesn't begin as a file of its kind does.
+`datasets` reads CSV and Parquet files, WebDataset's tar files and folders of images. It writes what
+it reads to an Arrow file in a temporary folder and maps it into memory, so a source may be larger
+than the memory. Its builders are called directly and ask no network. They decompress and unpack
+what looks like an archive, whatever its name says, so nothing reaches them that doesn't begin as a
+file of its kind does.
 """
 
 import csv
-import json
 import math
 import shutil
 import tarfile
@@ -24,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpu_training.data import source as sources
-from tpu_training.data.manifest import MAGICS
+from tpu_training.data.manifest import BY_NAME, MAGICS
 from tpu_training.data.source import Feature, Options, Source
 from tpu_training.errors import DataError, require
 from tpu_training.models.spec import LABELS, NUMBERS
@@ -37,13 +36,11 @@ _SPLITS = (_TRAIN, "test", "validation")
 _FOLDER = "data"
 _TABLES = _CSV, _PARQUET, _TAR = ".csv", ".parquet", ".tar"
 _PARQUET_MAGIC = b"PAR1"
-_SAVED = ("dataset_dict.json", "state.json")
 _TEXTS, _IMAGES = ("text", "sentence", "content", "txt"), ("image", "img", "jpg", "jpeg", "png")
 _LABELS = ("label", "labels", "class", "target", "fine_label", "cls")
-# WebDataset: what an example is called, and its fields.
-_KEY, _FIELDS = "__key__", "json"
+# WebDataset: what an example is called.
+_KEY = "__key__"
 _STRINGS, _BYTES = ("string", "large_string"), ("binary", "large_binary")
-_BATCH = 1000
 _MOST_NAMED = 3
 
 Tables = Mapping[str, Any]
@@ -52,7 +49,7 @@ Files = Mapping[str, Sequence[Path]]
 
 def matches(path: Path) -> bool:
     """Return whether the library may read `path`; a folder with folders may hold images."""
-    return _is_saved(path) or bool(_suffix(path)) or (path.is_dir() and bool(_folders(path)))
+    return bool(_suffix(path)) or (path.is_dir() and bool(_folders(path)))
 
 
 def load(path: Path, options: Options) -> Source:
@@ -63,8 +60,8 @@ def load(path: Path, options: Options) -> Source:
     """
     library = require("datasets", "datasets", "datasets", f"--source={path}")
     suffix = _suffix(path)
-    files = {} if _is_saved(path) else _files(path, suffix)
-    tables = _read(library, path, files, suffix) if files else _saved(library, path)
+    files = _files(path, suffix)
+    tables = _read(library, path, files, suffix)
     place = _places(path, files, suffix, tables)
     labels = _labels(path, tables, options, place)
     kind, readers = _features(library, path, tables, options, place)
@@ -120,16 +117,14 @@ def _list(path: Path, suffix: str) -> list[Path]:
 
 
 def _split_of(file: Path) -> str | None:
+    """Return the split that the name of `file`, or else of its nearest folder, begins with."""
     parts: Sequence[str] = (file.stem, *reversed(file.parts[:-1]))
     found = (name for part in parts for name in (_TRAIN, *_OTHERS) if part.startswith(name))
     return next(found, None)
 
 
-def _is_saved(path: Path) -> bool:
-    return any((path / name).is_file() for name in _SAVED)
-
-
 def _suffix(path: Path) -> str:
+    """Return how the tables or shards at `path` end; "" for what may be images."""
     return next((suffix for suffix in _TABLES if holds(path, suffix)), "")
 
 
@@ -189,6 +184,10 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def _is_image(file: Path) -> bool:
+    """Look at the first bytes, too, which is quick.
+
+    A file with a wrong name would be found by decoding it, perhaps after hours.
+    """
     if file.suffix.lower() not in (".jpg", ".jpeg", ".png") or not file.is_file():
         return False
     with file.open("rb") as content:
@@ -211,7 +210,8 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
             writer.download_and_prepare()
             full = [name for name, split in writer.info.splits.items() if split.num_examples]
             tables = {split: writer.as_dataset(split) for split in files if split in full}
-        _refuse_empty(path, files, tables)
+        if empty := [split for split in files if not len(tables.get(split, ()))]:
+            raise DataError(f"{path}: the split {empty[0]} is empty")
     except Exception as error:  # The library has no type of its own for most of them.
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, DataError):
@@ -221,11 +221,6 @@ def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
     # The tables map the Arrow file, so it can only go when they are garbage.
     weakref.finalize(tables[_TRAIN], shutil.rmtree, folder, ignore_errors=True)
     return tables
-
-
-def _refuse_empty(path: Path, splits: Iterable[str], tables: Tables) -> None:
-    if empty := [split for split in splits if not len(tables.get(split, ()))]:
-        raise DataError(f"{path}: the split {empty[0]} is empty")
 
 
 def _builder(library: Any, files: Files, suffix: str) -> tuple[Any, dict[str, Any]]:
@@ -238,7 +233,7 @@ def _builder(library: Any, files: Files, suffix: str) -> tuple[Any, dict[str, An
     class Shards(WebDataset):  # type: ignore[misc]
         """Without members that would have to be decompressed; a class may be a word."""
 
-        DECODERS: ClassVar = {"txt": bytes.decode, "cls": bytes.decode, "json": json.loads}
+        DECODERS: ClassVar = {"txt": bytes.decode, "cls": bytes.decode}
 
         @classmethod
         def _get_pipeline_from_tar(cls, tar_path: str, tar_iterator: Any) -> Any:
@@ -272,21 +267,6 @@ def _silent(library: Any) -> Iterator[None]:
             library.enable_progress_bars()
 
 
-def _saved(library: Any, path: Path) -> Tables:
-    """Return the tables that save_to_disk wrote."""
-    try:
-        loaded = library.load_from_disk(str(path))
-    except Exception as error:  # As above.
-        raise DataError(f"{path}: datasets can't load it ({error})") from error
-    if not hasattr(loaded, "keys"):
-        loaded = {_TRAIN: loaded}
-    if _TRAIN not in loaded:
-        raise DataError(f"{path}: there is no split train, only {', '.join(loaded)}")
-    tables = {split: loaded[name] for split, name in _named_splits(loaded).items()}
-    _refuse_empty(path, tables, tables)
-    return tables
-
-
 def _places(path: Path, files: Files, suffix: str, tables: Tables) -> sources.Place:
     """Return what names an example: by its file, by its key in a shard, or by its row."""
     names: dict[str, list[str]] = {}
@@ -318,15 +298,9 @@ def _labels(path: Path, tables: Tables, options: Options, place: sources.Place) 
         return sources.read_targets(rows, options.columns, kind, place)
     named = [name for name, kind in columns.items() if hasattr(kind, "str2int")]
     usual = next((name for name in (*named, *_LABELS) if name in columns), _LABELS[0])
-    column, fields = options.label or usual, columns.get(_FIELDS)
-    if column not in columns and isinstance(fields, dict) and column in fields:
-        values = {
-            split: [(row or {}).get(column) for row in table[_FIELDS][:]]
-            for split, table in tables.items()
-        }
-    else:
-        _check(path, columns, column)
-        values = {split: table[column][:] for split, table in tables.items()}
+    column = options.label or usual
+    _check(path, columns, column)
+    values = {split: table[column][:] for split, table in tables.items()}
     if names := getattr(columns.get(column), "names", None):
         numbers = {split: np.array(each, np.int64) for split, each in values.items()}
         sources.check_labels(numbers, len(names), f"{path} {column}")
@@ -336,10 +310,12 @@ def _labels(path: Path, tables: Tables, options: Options, place: sources.Place) 
 
 
 def _written(value: object) -> str:
+    """Return a value as a CSV file has it, so that labels of all forms are numbered alike."""
     return "" if value is None else str(value).strip()
 
 
 def _check(path: Path, columns: Mapping[str, Any], *needed: str) -> None:
+    """Raise DataError for the first of the `needed` columns that is missing."""
     if missing := [name for name in needed if name not in columns]:
         shown = ", ".join(list(columns)[:8]) + (" …" if len(columns) > 8 else "")
         raise DataError(
@@ -354,15 +330,14 @@ def _features(
     """Return whether the features are images or texts, and what reads those of each split."""
     columns = tables[_TRAIN].features
     column = options.feature or _feature_column(library, columns)
-    if column is None and _suffix(path) == _CSV:
-        learnt = options.columns or (options.label or _LABELS[0],)
-        pixels: dict[str, Callable[[int], Feature]] = {
-            split: _pixels(path, table, learnt, partial(place, split))
+    if not column and _suffix(path) == _CSV:
+        learnt = options.columns or ((options.label,) if options.label else _LABELS)
+        return sources.IMAGE, {
+            split: _pixels(path, table, learnt, partial(place, split)).__getitem__
             for split, table in tables.items()
         }
-        return sources.IMAGE, pixels
-    _check(path, columns, column or _IMAGES[0])
-    assert column
+    column = column or _TEXTS[0]
+    _check(path, columns, column)
     kind = columns[column]
     is_text = getattr(kind, "dtype", "") in _STRINGS
     if not is_text and not _may_be_image(library, kind):
@@ -442,72 +417,51 @@ def _header(file: Path) -> list[str]:
                         f"{file}: {len(row)} values in row {number}, expected {len(header)}"
                     )
     except UnicodeDecodeError as error:
-        raise _not_utf8(file) from error
+        raise DataError(
+            f"{file}: isn't UTF-8; save it as UTF-8, or convert it, with its encoding after -f: "
+            f"`iconv -f WINDOWS-1252 -t UTF-8 {file.name} > utf8.csv`"
+        ) from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{file}: can't be read as CSV ({error})") from error
     return header
 
 
 def _without_nul(lines: Iterable[str], file: Path) -> Iterator[str]:
+    """Yield `lines`; a NUL byte means an archive, which the library would unpack."""
     for line in lines:
         if "\0" in line:
             raise DataError(f"{file}: contains NUL bytes, so it is not CSV")
         yield line
 
 
-def _not_utf8(file: Path) -> DataError:
-    """Return the error for the first line that is not UTF-8, with the command that converts it."""
-    content, line = file.read_bytes(), 1
-    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line += content.count(b"\n", 0, error.start)
-    return DataError(
-        f"{file}: line {line} is not UTF-8; save the file as UTF-8, or convert it: "
-        f"`iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8 {file.name} > utf8.csv`"
-    )
-
-
 def _pixels(
     path: Path, table: Any, learnt: Sequence[str], place: Callable[[int], str]
-) -> Callable[[int], npt.NDArray[np.uint8]]:
-    """Return what gives the image of a row: all columns but those `learnt`, as bytes."""
+) -> npt.NDArray[np.uint8]:
+    """Return the square images of a table's rows: all columns but those `learnt`, as bytes."""
     columns = [name for name in table.column_names if name not in learnt]
-    shape = _square(path, len(columns))
+    grey, colour = math.isqrt(len(columns)), math.isqrt(len(columns) // 3)
+    shape = (grey, grey, 1) if grey**2 == len(columns) else (colour, colour, 3)
+    if math.prod(shape) != len(columns) or not columns:
+        raise DataError(
+            f"{path}: {len(columns)} pixel columns do not form a square image with one or three "
+            "channels; for texts, name the column with --feature"
+        )
     pixels = np.zeros((len(table), len(columns)), np.uint8)
-    for begin in range(0, len(table), _BATCH):
-        batch = table[begin : begin + _BATCH]
-        for number, name in enumerate(columns):
-            values = np.array([sources.number_in(text) for text in batch[name]], np.float64)
-            wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (values % 1 == 0)))
-            if len(wrong):
-                raise DataError(
-                    f"{place(begin + wrong[0])}: column {name} has {batch[name][wrong[0]]!r}; "
-                    "features are pixels, whole numbers from 0 to 255, or the text column that "
-                    "--feature names; name columns of numbers to learn with --target; other "
-                    "numbers as features need a program of your own"
-                )
-            pixels[begin : begin + len(values), number] = values
-    return pixels.reshape(-1, *shape).__getitem__
+    for number, name in enumerate(columns):
+        values = np.array([sources.number_in(text) for text in table[name][:]], np.float64)
+        wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (values % 1 == 0)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{place(row)}: column {name} has {table[name][row]!r}; features are pixels, whole "
+                "numbers from 0 to 255, or the text column that --feature names; --target names "
+                "columns of numbers to learn"
+            )
+        pixels[:, number] = values
+    return pixels.reshape(-1, *shape)
 
 
-def _square(path: Path, pixels: int) -> tuple[int, int, int]:
-    for channels in (1, 3):
-        side = math.isqrt(pixels // channels)
-        if side * side * channels == pixels:
-            return side, side, channels
-    raise DataError(
-        f"{path}: {pixels} pixel columns do not form a square image with one or three channels; "
-        "for texts, name the column with --feature"
-    )
-
-
-# TensorFlow Datasets, by name or as prepared on disk. Its own order stays: it shuffles when it
-# writes.
-
-# What --source begins with if it names a data set instead of a folder.
-BY_NAME = "tfds:"
+# TensorFlow Datasets. Its own order stays: it shuffles when it writes.
 
 
 def is_prepared(directory: Path) -> bool:
@@ -515,79 +469,62 @@ def is_prepared(directory: Path) -> bool:
     return all((directory / name).is_file() for name in ("dataset_info.json", "features.json"))
 
 
-def load_prepared(directory: Path, options: Options) -> Source:
-    """Read the images, undecoded, or the texts, and the class labels."""
-    library = _tfds(str(directory))
-    try:
-        builder = library.builder_from_directory(str(directory))
-    except Exception as error:
-        raise DataError(f"{directory}: tensorflow_datasets can't load it ({error})") from error
-    return _built(library, builder, str(directory), options)
+def load_prepared(given: Path | str, options: Options) -> Source:
+    """Read the images, undecoded, or the texts, and the class labels.
 
-
-def load_by_name(name: str, options: Options) -> Source:
-    """Prepare the data set `name`, tfds:NAME[/CONFIG][:VERSION], unless it is; then read it.
-
-    TensorFlow Datasets downloads it into its own folder, which TFDS_DATA_DIR sets.
+    `given` is a version's folder, or tfds:NAME[/CONFIG][:VERSION], which the library downloads into
+    its own folder (TFDS_DATA_DIR) and prepares unless it is there.
     """
-    library = _tfds(name)
+    place = str(given)
+    library = require("tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={place}")
     try:
-        builder = library.builder(name.removeprefix(BY_NAME))
-        builder.download_and_prepare()
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
+        if place.startswith(BY_NAME):
+            builder = library.builder(place.removeprefix(BY_NAME))
+            builder.download_and_prepare()
+        else:
+            builder = library.builder_from_directory(place)
+        columns = dict(builder.info.features)
+    except Exception as error:  # The library has no type of its own for most of them.
+        raise DataError(f"{place}: tensorflow_datasets can't prepare it ({error})") from error
+    kinds = (library.features.Image, library.features.Text, library.features.ClassLabel)
+    images, texts, classes = (
+        [name for name, found in columns.items() if isinstance(found, kind)] for kind in kinds
+    )
+    feature = options.feature or next(iter(images + texts), "")
+    label = options.label or next(iter(classes), "")
+    if feature not in images + texts or label not in classes:
         raise DataError(
-            f"--source={name}: tensorflow_datasets can't prepare it ({reason})"
-        ) from error
-    return _built(library, builder, name, options)
-
-
-def _tfds(name: str) -> Any:
-    return require("tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={name}")
-
-
-def _built(library: Any, builder: Any, place: str, options: Options) -> Source:
-    columns = builder.info.features
-
-    def usual(*kinds: type) -> str | None:
-        of_kinds = (name for kind in kinds for name in columns if isinstance(columns[name], kind))
-        return next(of_kinds, None)
-
-    feature = options.feature or usual(library.features.Image, library.features.Text)
-    label = options.label or usual(library.features.ClassLabel)
-    if feature is None or label is None or not {feature, label} <= set(columns):
-        raise DataError(
-            f"{place}: its columns are {', '.join(columns)}; expected images or texts and "
-            "class labels; else name them with --feature and --label"
+            f"{place}: its columns are {', '.join(columns)}; expected images or texts, and class "
+            "labels; name such columns with --feature and --label"
         )
-    is_image = isinstance(columns[feature], library.features.Image)
-    decoders = {feature: library.decode.SkipDecoding()} if is_image else None
+    splits = {name: split.num_examples for name, split in builder.info.splits.items()}
+    slices = _named_splits([name for name, count in splits.items() if count])
+    if not splits.get(_TRAIN):
+        raise DataError(f"{place}: has no split train with examples, only {', '.join(splits)}")
+    if len(slices) == 1:
+        test = sources.test_count(splits[_TRAIN], options, place)
+        slices = {_TRAIN: f"train[{test}:]", "test": f"train[:{test}]"}
+    is_image = feature in images
 
-    def examples(slices: str) -> sources.Examples:
+    def examples(part: str) -> sources.Examples:
         def read() -> Iterator[sources.Example]:
-            # One file after the other: the order must be the same in each pass.
-            config = library.ReadConfig(interleave_cycle_length=1)
-            rows = builder.as_dataset(split=slices, decoders=decoders, read_config=config)
+            rows = builder.as_dataset(
+                split=part,
+                decoders={feature: library.decode.SkipDecoding()} if is_image else None,
+                # One file after the other: the order must be the same in each pass.
+                read_config=library.ReadConfig(interleave_cycle_length=1),
+            )
             for number, row in enumerate(rows.as_numpy_iterator()):
                 content = bytes(row[feature])
                 value = content if is_image else content.decode("utf-8", "replace")
-                where = f"{builder.data_dir} {slices} {number}"
-                yield sources.Example(where, value, int(row[label]))
+                yield sources.Example(f"{place} {part} {number}", value, int(row[label]))
 
-        return sources.Examples(builder.info.splits[slices].num_examples, read)
+        return sources.Examples(builder.info.splits[part].num_examples, read)
 
-    splits = {split: examples(slices) for split, slices in _slices(place, builder, options).items()}
-    kind = sources.IMAGE if is_image else sources.TEXT
-    names = tuple(columns[label].names or ())
-    return Source(options.name or builder.name, kind, columns[label].num_classes, splits, names)
-
-
-def _slices(directory: str, builder: Any, options: Options) -> dict[str, str]:
-    """Return the slices of the splits for training, for testing and, if any, for validation."""
-    sizes = {name: split.num_examples for name, split in builder.info.splits.items()}
-    if not sizes.get(_TRAIN):
-        raise DataError(f"{directory}: has no split train with examples, only {sizes}")
-    if len(named := _named_splits([name for name, size in sizes.items() if size])) > 1:
-        return named
-    test = sources.test_count(sizes[_TRAIN], options, directory)
-    return {_TRAIN: f"train[{test}:]", "test": f"train[:{test}]"}
+    return Source(
+        options.name or builder.name,
+        sources.IMAGE if is_image else sources.TEXT,
+        columns[label].num_classes,
+        {split: examples(part) for split, part in slices.items()},
+        tuple(columns[label].names or ()),
+    )

@@ -2,7 +2,7 @@
 
 Files are read whole, and examples were dealt to them in turn. Whether a record is held out depends
 on the seed, its file's number and its number in the file, and on nothing that another start of the
-job may change: hosts, replicas, cache, skipped records.
+job may change: hosts, replicas, cache.
 """
 
 import dataclasses
@@ -39,6 +39,7 @@ def with_fraction(params: Params, manifest: Manifest) -> Params:
 
 
 def _fraction(params: Params, manifest: Manifest) -> float:
+    """Return the part to hold out: as given, a tenth where one is needed, or 0."""
     fraction = params.validation_fraction
     if VALIDATION in manifest.splits:
         if fraction:
@@ -79,6 +80,7 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
 
 
 def _count(examples: int, fraction: float, name: str) -> int:
+    """Return how many examples `fraction` is. Raises InputError for none or all of them."""
     count = round(examples * fraction)
     if not 0 < count < examples:
         raise InputError(

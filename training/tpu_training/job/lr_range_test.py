@@ -48,11 +48,11 @@ def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: 
     files.check_bucket(job.model_dir, "--model-dir")
     # What is held out for the training's validation must not choose its rate either.
     cluster, _, data = connect_and_open(workers, wait, job)
-    while True:
-        try:
-            return run_lr_range_test(cluster, data, job, sweep, plot)
-        except tf.errors.OpError as error:
-            data = inspection.readable_part(data, job.params.skip_corrupt_records, error)
+    try:
+        return run_lr_range_test(cluster, data, job, sweep, plot)
+    except tf.errors.OpError as error:
+        inspection.blame_data(data, error)
+        raise
 
 
 def run_lr_range_test(

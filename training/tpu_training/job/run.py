@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import logging
 import os
@@ -68,18 +67,13 @@ def run_on(
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     hang_timer.watch_workers(cluster.workers)
     with hold(job.model_dir, job.trains) as lease:
-        while True:
-            try:
-                # No variable: the next attempt would create its model next to the last one's.
-                return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
-            except tf.errors.OpError as error:
-                # Restart from the last checkpoint: an aborted loop may have applied half a step.
-                connect.cache_clear()
-                hang_timer.release()
-                skipped = job.params.skip_corrupt_records
-                data = inspection.readable_part(data, skipped, error, hang_timer.reset)
-            # The last attempt and its callbacks refer to each other.
-            gc.collect()
+        try:
+            return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
+        except tf.errors.OpError as error:
+            # The next job of this process connects again: a worker may be lost.
+            connect.cache_clear()
+            inspection.blame_data(data, error, hang_timer.reset)
+            raise
 
 
 class Trainer:

@@ -1,22 +1,30 @@
 """Start a job: find its workers, then load TensorFlow and run."""
 
+import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import logging
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from tpu_training.cluster import cloud_tpu, endpoint, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.data.manifest import is_function
+from tpu_training.data.manifest import BY_NAME, FILE_NAME, is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest
+
+_SUFFIXES = (".parquet", ".tar")
+_FAILED = "data convert failed: "
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +46,7 @@ def run_job(
             then imports it in half the time; see `import_tensorflow`.
     """
     lean = own_process and not (is_function(job.data) or job.params.callback)
+    job = with_converted_data(job)
     # With a model file of one's own TensorFlow was loaded before.
     beginning = Beginning(begun)
 
@@ -102,3 +111,90 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
         machine.leave_tpu_alone(os.environ)
     elif isinstance(target, endpoint.LocalTpu) or found.has_usable_tpu:
         machine.use_tpu_here(os.environ, machine.installed_library())
+
+
+def with_converted_data(job: Job) -> Job:
+    """Return `job` with the data set below its model directory that --data was converted to.
+
+    Parquet files, WebDataset shards and TensorFlow data sets are read in Python, which a TPU's
+    hosts don't run, and have no exact place from which to continue. So a job writes them once as
+    files like any other data set's. Returns the job as it is if --data needs no conversion.
+
+    Raises:
+        InputError: The conversion failed.
+    """
+    if job.data.startswith(BY_NAME):
+        key = job.data
+    else:
+        found = _files(job.data)
+        if not found:
+            return job
+        key = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    directory = f"{job.model_dir.rstrip('/')}/data-{digest}"
+    write = _write_to_bucket if "://" in directory else _write
+    write(job.data, directory)
+    return dataclasses.replace(job, data=directory)
+
+
+def _files(data: str) -> list[Path]:
+    """Return the shards that `data` names, a file or a folder."""
+    path = Path(data)
+    if "://" in data or (path / FILE_NAME).is_file():
+        return []
+    if path.suffix in _SUFFIXES and not path.exists():
+        raise InputError(f"--data={data}: there is no such file or directory")
+    # It takes numpy, which a check of arguments does without.
+    from tpu_training.data.tables import find_splits, holds
+
+    found = next((suffix for suffix in _SUFFIXES if holds(path, suffix)), "")
+    splits = find_splits(path, found) if found else {}
+    return [file for files in splits.values() for file in files]
+
+
+def _write(data: str, directory: str) -> None:
+    final = Path(directory)
+    if (final / FILE_NAME).is_file():
+        return
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".data-", dir=final.parent) as folder:
+            made = Path(folder, "data")
+            _convert(data, str(made), directory)
+            made.rename(final)
+    except OSError as error:
+        raise InputError(f"--model-dir={final.parent}: can't be written ({error})") from error
+
+
+def _write_to_bucket(data: str, directory: str) -> None:
+    # It loads TensorFlow, which a local directory does without.
+    from tpu_training.data import files
+
+    files.check_bucket(directory, "--model-dir")
+    if files.size(f"{directory}/{FILE_NAME}") is not None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "data")
+        _convert(data, str(made), directory)
+        # The manifest last: what has one is whole.
+        for path in sorted(made.iterdir(), key=lambda path: path.name == FILE_NAME):
+            files.write_bytes(f"{directory}/{path.name}", path.read_bytes())
+
+
+def _convert(data: str, output: str, directory: str) -> None:
+    """Run `data convert` in a process of its own: TensorFlow would take the devices here."""
+    logger.info("data: converting %s once, to %s", data, directory)
+    command = [sys.executable, "-m", "tpu_training", "data", "convert"]
+    done = subprocess.run(
+        [*command, f"--source={data}", f"--output={output}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = last.removeprefix(_FAILED).replace("--source=", "--data=")
+        raise InputError(
+            f"--data={data}: can't be converted: {reason}; or convert it with other options of "
+            "`tpu-training data convert`, and give the training its --output"
+        )

@@ -170,14 +170,6 @@ class HangTimer(Callback):
         """Record progress."""
         self._set_deadline(0.0)
 
-    def release(self) -> None:
-        """Keep the step of the last whole checkpoint, but not the model of the one who knows it.
-
-        A retry makes its own model, and a TPU's memory may not hold two.
-        """
-        saved = self.saved_step()
-        self.saved_step = lambda: saved
-
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Record a finished loop as progress."""
         self._step = step

@@ -154,8 +154,8 @@ def _create_part(
     def take_part(part: tf.Tensor) -> list[tf.Tensor]:
         """Return what is counted of one part, and its share of the batch's gradients."""
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
-        shared = (state.frozen, replica.count, replica.sum)
-        with step_context(part_seed, *shared) as context, tf.GradientTape() as tape:
+        begun = step_context(part_seed, state.frozen, replica.sum)
+        with begun as context, tf.GradientTape() as tape:
             inputs, targets = state.prepare(features[part], labels[part], True)
             inputs, share = state.mix(inputs) if state.mix else (inputs, None)
             outputs = state.forward(inputs, training=True)

@@ -190,6 +190,7 @@ def create_forward(model: Any, where: str) -> Callable[[tf.Tensor, bool], tf.Ten
 
 
 def _record(kept: Sequence[Any], scope: Any, penalties: Sequence[tf.Tensor], where: str) -> None:
+    """Hand what the scope kept to the step: it updates averages once, for all replicas."""
     for variable in kept:
         value = scope.get_current_value(variable)
         if value is None:
@@ -297,6 +298,7 @@ def place(root: tf.Module, model: Any, variables: Iterable[tuple[Any, tf.Variabl
 
 
 def _path(variable: Any, model: str, names: dict[str, str]) -> Sequence[str]:
+    """Return the names of the parts that hold a variable, from the model's down, and its own."""
     path = variable.path.split("/")
     inner = path[1:] if path[0] == model and len(path) > 1 else path
     return [_attribute(names.get(part, part)) for part in inner]
@@ -320,11 +322,13 @@ def _snake_case(name: str) -> str:
 
 
 def _attribute(name: str) -> str:
+    """Return `name` as an attribute that hides none of tf.Module's own."""
     name = re.sub(r"\W", "_", name)
     return f"{name}_" if hasattr(Part, name) else name
 
 
 def _child(part: tf.Module, name: str) -> tf.Module:
+    """Return the part of `part` called `name`, which is made if there is none."""
     if not isinstance(vars(part).get(name), Part):
         name = _free(part, name)
         setattr(part, name, Part())
@@ -333,6 +337,7 @@ def _child(part: tf.Module, name: str) -> tf.Module:
 
 
 def _free(part: tf.Module, name: str) -> str:
+    """Return `name`, with a number if `part` has such an attribute already."""
     number, free = 0, name
     while free in vars(part):
         number += 1
@@ -372,6 +377,7 @@ def _model_problems(model: Any) -> Iterator[str]:
 
 
 def _input_problems(model: Any, spec: DataSpec) -> Iterator[str]:
+    """Yield what does not fit between the inputs of `model` and the data set."""
     inputs = getattr(model, "inputs", None) or []
     if len(inputs) > 1:
         names = ", ".join(name.name for name in inputs)
@@ -391,6 +397,7 @@ def _input_problems(model: Any, spec: DataSpec) -> Iterator[str]:
 
 
 def _output_problems(outputs: Any, spec: DataSpec) -> Iterator[str]:
+    """Yield what does not fit between the outputs of a model and the task."""
     found = tf.nest.flatten(outputs)
     if len(found) > 1:
         yield f"the model has {len(found)} outputs; a task has one"

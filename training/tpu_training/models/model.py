@@ -237,6 +237,10 @@ def compiled_task(task: Task, module: KerasModule, spec: DataSpec, *, named: boo
 
 
 def _compiled_loss(module: KerasModule) -> Losses | None:
+    """Return the loss of compile() for each example; None if it has none.
+
+    Keras' own reduction would count what only fills the last batch.
+    """
     import keras
 
     loss = getattr(module.keras(), "loss", None)
@@ -294,6 +298,7 @@ def compiled_metrics(
 
 
 def _metric(module: KerasModule, spec: DataSpec, given: Any, counted: set[str]) -> Metric | None:
+    """Return the metric that compile() got as `given`; None if it is counted already."""
     if given in ("acc", "accuracy") or getattr(given, "name", given) in counted:
         return None
     import keras
@@ -320,6 +325,8 @@ def _wrapped(module: KerasModule, metric: Any) -> Metric | None:
 def _mean_of(
     module: KerasModule, kind: Any, function: Callable[..., tf.Tensor]
 ) -> Callable[..., tf.Tensor]:
+    """Return the sums of a function whose values, over any axes, are averaged per example."""
+
     def sums(outputs: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         given = module.activated(outputs)
         values = tf.cast(function(targets_for(kind, labels, given), given), tf.float32)

@@ -122,8 +122,6 @@ class Params:
         "order of the examples; fast takes any that is ready and is not repeatable",
         choices=(EXACT, FAST),
     )
-    data_service: str = param("", "tf.data services that prepare batches: grpc://HOST:PORT,…")
-    skip_corrupt_records: int = param(0, "corrupt records to skip; one more is fatal", 0, 1 << 40)
     local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
     hang_timeout: float = param(
         1800.0, "seconds without a finished loop that end the job, for a restart; 0: never", 0, 1e6
@@ -321,6 +319,7 @@ def field_problems(kind: type[Params]) -> list[str]:
 
 
 def _problem(field: dataclasses.Field[Any], kind: type) -> str:
+    """Return what is wrong with the declaration of a field, with its cure; "" for nothing."""
     if kind not in KINDS:
         name = getattr(kind, "__name__", kind)
         return f"its type {name} can't be given on a command line; expected int, float or str"
@@ -338,13 +337,9 @@ def _problem(field: dataclasses.Field[Any], kind: type) -> str:
 
 def _line(kind: type, name: str) -> int:
     """Return the line of the class or base class that declares `name`."""
-    for owner in kind.__mro__:
-        if name in vars(owner).get("__annotations__", {}):
-            lines, first = inspect.getsourcelines(owner)
-            for number, line in enumerate(lines):
-                if re.match(rf"\s+{name}\s*:", line):
-                    return first + number
-    return 1
+    (owner, *_) = (each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+    lines, first = inspect.getsourcelines(owner)
+    return first + next((n for n, line in enumerate(lines) if re.match(rf"\s+{name}\s*:", line)), 0)
 
 
 def split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:

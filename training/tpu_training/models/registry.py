@@ -87,6 +87,7 @@ def load_file(name: str, flag: str) -> ModuleType:
 
 
 def _definition(name: str, module: ModuleType) -> ModelDefinition:
+    """Return what the user's file defines. Raises InputError with all that it lacks."""
     params = getattr(module, "Params", KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
@@ -232,8 +233,7 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size.
 
     Raises:
-        InputError: There is no such depth, or batch normalisation and accumulation exclude each
-            other.
+        InputError: There is no such depth, or a parameter excludes another one.
     """
     if params.depth not in LARGE | SMALL:
         raise InputError(

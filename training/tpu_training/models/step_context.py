@@ -30,14 +30,12 @@ class StepContext:
         averages: The moving averages to update, each with its momentum.
         statistics: The batch statistics that they follow.
         frozen: The ids of the variables that must not change.
-        replicas: The number of replicas.
         sum: Sums each of several tensors over all replicas.
         penalties: What layers add to the loss.
     """
 
     seed: tf.Tensor
     frozen: frozenset[int] = frozenset()
-    replicas: int = 1
     sum: Sum = list
     seeds_given: int = 0
     averages: list[tuple[tf.Variable, float]] = field(default_factory=list)
@@ -47,16 +45,10 @@ class StepContext:
 
 @contextmanager
 def step_context(
-    seed: tf.Tensor,
-    frozen: frozenset[int] = frozenset(),
-    replicas: int = 1,
-    sum_all: Sum = list,
+    seed: tf.Tensor, frozen: frozenset[int] = frozenset(), sum_all: Sum = list
 ) -> Iterator[StepContext]:
-    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone.
-
-    `sum_all` sums each of several tensors over all `replicas`.
-    """
-    _local.context = StepContext(seed, frozen, replicas, sum_all)
+    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone."""
+    _local.context = StepContext(seed, frozen, sum_all)
     try:
         yield _local.context
     finally:
@@ -111,14 +103,14 @@ def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> C
 
 def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     """Return the means of `values` over all replicas; gradients flow through them."""
-    context = _current()
+    sum_over = _current().sum
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def sum_up(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tuple(context.sum(parts)), lambda *upstream: tuple(context.sum(upstream))
+        return tuple(sum_over(parts)), lambda *upstream: tuple(sum_over(upstream))
 
-    summed: tuple[tf.Tensor, ...] = sum_up(*values)
-    return [total / context.replicas for total in summed]
+    *totals, replicas = sum_up(*values, tf.ones(()))
+    return [total / replicas for total in totals]
 
 
 def is_frozen(variable: tf.Variable) -> bool:

@@ -1,1 +1,1 @@
-"""Predict with a SavedModel: for files, and over TensorFlow Serving's REST API."""
+"""Export a trained model, and predict with what was exported."""

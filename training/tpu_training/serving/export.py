@@ -1,4 +1,4 @@
-"""`tpu-training export`: a SavedModel, int8 TFLite for the Edge TPU, or ONNX."""
+"""`tpu-training export`: a SavedModel, or int8 TFLite for the Edge TPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from tpu_training.data.data_set import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
-from tpu_training.serving.model import LabelledBatch, RestoredModel
+from tpu_training.serving.model import SIGNATURE, LabelledBatch, RestoredModel
 
-SIGNATURE = "serving_default"
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
@@ -50,12 +48,19 @@ def run_export(
     model = models.restore_model(model_dir, given, best)
     if kind == "saved_model":
         return f"saved_model={export_saved_model(model, output, batch)}"
-    if kind == "onnx":
-        return f"onnx={export_onnx(model, output, batch)}"
     return _run_tflite(model, output, data or model.description.data, test_limit)
 
 
 def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
+    """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
+
+    Calibrates all tensors on training examples of the data set in `directory` and measures the
+    accuracy on up to `test_limit` test examples.
+
+    Raises:
+        InputError: The model is not one that an Edge TPU runs.
+        TrainingError: What was written would not do; it is there to look at.
+    """
     if model.spec.kind != "image":
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     if not model.task.gives_classes:
@@ -68,32 +73,45 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
             f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
             "that it was trained on"
         )
+    content = _convert(model, models.training_examples(data, params, _REPRESENTATIVE))
+    path = f"{output.rstrip('/')}/model_int8.tflite"
+    files.write_bytes(path, content)
     batches = -(-test_limit // _TEST_BATCH)
     test = list(itertools.islice(models.test_examples(data, params, _TEST_BATCH), batches))
-    representative = models.training_examples(data, params, _REPRESENTATIVE)
-    written = export_tflite(model, output, representative, test)
-    _refuse(written)
+    found = [model.predict(tf.constant(batch.features))["classes"].numpy() for batch in test]
+    right = np.concatenate(found) == np.concatenate([batch.labels for batch in test])
+    original, converted = float(right.mean()), float(np.mean(list(_recognised(content, test))))
+    accuracy = check_written(path, unsuitable_tensors(content), len(right), original, converted)
     logger.info(
         "edge-tpu: all tensors are integers of static shapes; whether each operation runs there is "
         "unchecked: `edgetpu_compiler --show_operations %s` says so",
-        written.path,
+        path,
     )
-    logger.info("accuracy: %s", written.accuracy)
+    logger.info("accuracy: %s", accuracy)
     return (
-        f"tflite={written.path} bytes={written.bytes} "
-        f"float_accuracy={written.accuracy.original:.4f} "
-        f"int8_accuracy={written.accuracy.converted:.4f} "
-        f"examples={written.accuracy.examples} edge_tpu=unchecked"
+        f"tflite={path} bytes={len(content)} float_accuracy={original:.4f} "
+        f"int8_accuracy={converted:.4f} examples={len(right)} edge_tpu=unchecked"
     )
 
 
-def _refuse(written: TfliteModel) -> None:
-    """Raise TrainingError when the model would not do; it is there to look at."""
-    problems = list(written.problems)
-    if written.accuracy.lost_points > _MOST_LOST_POINTS:
-        problems.append(f"{written.accuracy}, more than {_MOST_LOST_POINTS:g}")
+def check_written(
+    path: str, problems: list[str], examples: int, original: float, converted: float
+) -> str:
+    """Return a sentence about the accuracy, on so many examples, of the float and the int8 model.
+
+    Raises:
+        TrainingError: The loss is too large, or there are other `problems`.
+    """
+    lost = 100.0 * (original - converted)
+    accuracy = (
+        f"int8 loses {lost:.2f} points of accuracy on {examples} test examples "
+        f"(from {original:.4f} to {converted:.4f})"
+    )
+    if lost > _MOST_LOST_POINTS:
+        problems = [*problems, f"{accuracy}, more than {_MOST_LOST_POINTS:g}"]
     if problems:
-        raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")
+        raise TrainingError(f"{path} is not fit for the Edge TPU: {'; '.join(problems)}")
+    return accuracy
 
 
 def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
@@ -121,77 +139,10 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     return path
 
 
-# https://onnx.ai/onnx/intro/converters.html#opset; supported since ONNX Runtime 1.12 (2022).
-_OPSET = 17
-
-
-def export_onnx(model: RestoredModel, output: str, batch: int | None) -> str:
-    """Write `output`/model.onnx and return it; input and outputs as in the SavedModel."""
-    import tf2onnx
-
-    signature = [model.input_spec(batch)]
-    function = tf.function(model.predict, input_signature=signature)
-    proto, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=_OPSET)
-    path = f"{output.rstrip('/')}/model.onnx"
-    files.write_bytes(path, proto.SerializeToString())
-    return path
-
-
 # Full-integer int8 TFLite for the Edge TPU.
 #
 # Google's edgetpu_compiler alone says which operations run there. It is a program for Debian that
 # no package index has.
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The accuracy of a model before and after its conversion to int8, on the same examples."""
-
-    examples: int
-    original: float
-    converted: float
-
-    @property
-    def lost_points(self) -> float:
-        """The loss in percentage points."""
-        return 100.0 * (self.original - self.converted)
-
-    def __str__(self) -> str:
-        """Say it in a sentence."""
-        return (
-            f"int8 loses {self.lost_points:.2f} points of accuracy on {self.examples} test "
-            f"examples (from {self.original:.4f} to {self.converted:.4f})"
-        )
-
-
-@dataclass(frozen=True)
-class TfliteModel:
-    """A written model, its accuracy next to the float model's, and what the Edge TPU can't take."""
-
-    path: str
-    bytes: int
-    problems: tuple[str, ...]
-    accuracy: Accuracy
-
-
-def export_tflite(
-    model: RestoredModel,
-    output: str,
-    representative: list[LabelledBatch],
-    test: list[LabelledBatch],
-) -> TfliteModel:
-    """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
-
-    Calibrates all tensors on the `representative` examples and measures the accuracy on `test`.
-    """
-    content = _convert(model, representative)
-    path = f"{output.rstrip('/')}/model_int8.tflite"
-    files.write_bytes(path, content)
-    found = [model.predict(tf.constant(batch.features))["classes"].numpy() for batch in test]
-    original = np.concatenate(found) == np.concatenate([batch.labels for batch in test])
-    converted = np.array(list(_recognised(content, test)))
-    accuracy = Accuracy(len(original), float(original.mean()), float(converted.mean()))
-    return TfliteModel(path, len(content), tuple(unsuitable_tensors(content)), accuracy)
 
 
 def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:

@@ -1,8 +1,13 @@
-"""The trained model of a model directory, restored on this machine's CPU, and examples for it."""
+"""A trained model on this machine's CPU: restored from its directory, or as it was exported.
+
+Predicts with the exported one, for a data set or image files.
+"""
 
 import dataclasses
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +16,23 @@ import tensorflow as tf
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.checkpoints.reader import newest_whole, restore, restore_averages
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data.data_set import DataSet
+from tpu_training.data import files
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.manifest import FILE_NAME
 from tpu_training.data.pipeline import evaluation_batches, training_batches
-from tpu_training.errors import InputError
+from tpu_training.errors import DataError, InputError
+from tpu_training.errors.catalog import describe
 from tpu_training.models.model import create_model
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import CLASS, DataSpec
 from tpu_training.models.task import Task
 from tpu_training.tasks import task_of
 
+SIGNATURE = "serving_default"
 _INPUT_NAMES = {"image": "images", "text": "token_ids"}
+
+Array = npt.NDArray[Any]
 
 
 def this_machine() -> Cluster:
@@ -117,3 +128,212 @@ def test_examples(data: DataSet, params: Params, batch: int) -> Iterator[Labelle
         features, labels, weights = (part.numpy() for part in next_batch())
         real = weights > 0
         yield LabelledBatch(features[real], labels[real])
+
+
+class Predictor:
+    """The newest version of a SavedModel; `input` is the spec of its signature's one input."""
+
+    def __init__(self, saved_model: str) -> None:
+        """Load the directory `saved_model`, or the highest of the numbered directories in it.
+
+        Raises:
+            InputError: There is no SavedModel, or its signature does not have exactly one input.
+        """
+        path = _newest(saved_model)
+        try:
+            self._loaded = tf.saved_model.load(path)
+        except (OSError, tf.errors.OpError) as error:
+            raise InputError(f"--saved-model={path}: can't be loaded ({error})") from error
+        signature = self._loaded.signatures.get(SIGNATURE)
+        inputs = signature.structured_input_signature[1] if signature else {}
+        if not signature or len(inputs) != 1:
+            raise InputError(
+                f"--saved-model={path}: expected a signature {SIGNATURE} with one input; write it "
+                "with `tpu-training export`"
+            )
+        self._signature = signature
+        ((self.name, self.input),) = inputs.items()
+
+    @property
+    def example_shape(self) -> tuple[int | None, ...]:
+        """The shape of one example; None stands for any size."""
+        return tuple(self.input.shape[1:])
+
+    def predict(self, features: Array) -> Mapping[str, Array]:
+        """Map (examples, …) to each output's (examples, …).
+
+        A model with a fixed batch size gets batches of it, the last one padded; any other gets all
+        examples at once.
+
+        Raises:
+            ValueError: An example has the wrong shape, or a token is not in the vocabulary.
+        """
+        expected = self.example_shape
+        shape = features.shape[1:]
+        fits = len(shape) == len(expected) and all(
+            size in (None, given) for given, size in zip(shape, expected, strict=True)
+        )
+        if not features.ndim or not fits:
+            raise ValueError(f"an example has the shape {shape}, the model takes {expected}")
+        try:
+            parts = [self._run(part, filling) for part, filling in self._batches(features)]
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(describe(error)) from error
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _batches(self, features: Array) -> Iterator[tuple[Array, int]]:
+        """Yield `features` in batches of the size that the model takes, and how much is filling."""
+        size = self.input.shape[0]
+        if size is None:
+            yield features, 0
+            return
+        for begin in range(0, len(features), size):
+            # The last example is repeated: any other filling might not be valid input.
+            part = features[begin : begin + size]
+            filling = size - len(part)
+            yield np.concatenate([part, np.repeat(part[-1:], filling, axis=0)]), filling
+
+    def _run(self, features: Array, filling: int) -> dict[str, Array]:
+        tensor = tf.constant(features, dtype=self.input.dtype)
+        outputs = self._signature(**{self.name: tensor})
+        count = len(features) - filling
+        return {name: _values(output)[:count] for name, output in outputs.items()}
+
+
+def _newest(saved_model: str) -> str:
+    """Return the path to load: the folder itself, or the highest number in it."""
+    base = saved_model.rstrip("/")
+    files.check_bucket(saved_model, "--saved-model")
+    try:
+        names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(f"--saved-model={saved_model}: there is no such directory") from error
+    if "saved_model.pb" in names:
+        return base
+    versions = [int(name) for name in names if name.isdigit()]
+    if not versions:
+        raise InputError(
+            f"--saved-model={saved_model}: contains neither a saved_model.pb nor a numbered "
+            "version; write one with `tpu-training export`"
+        )
+    return f"{base}/{max(versions)}"
+
+
+def _values(output: tf.Tensor) -> Array:
+    values: Array = output.numpy()
+    return np.char.decode(values.astype(bytes), "utf-8") if output.dtype == tf.string else values
+
+
+_BATCH = 256
+_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Named examples, with what their lines say of the targets if these are known."""
+
+    names: list[str]
+    features: Array
+    targets: dict[str, list[Any]]
+
+
+def predict_to_file(
+    predictor: Predictor, inputs: Sequence[str], output: str
+) -> tuple[int, float | None]:
+    """Write a JSON line per example of `inputs` to `output`.
+
+    `inputs` is the directory of a data set, whose test split is used, or image files and folders.
+    Returns the number of examples, and the accuracy if they have classes that are known.
+
+    Raises:
+        InputError: There is nothing to predict.
+    """
+    manifest = f"{inputs[0].rstrip('/')}/{FILE_NAME}"
+    if len(inputs) == 1 and tf.io.gfile.isdir(inputs[0]) and files.size(manifest) is not None:
+        batches = _data_set(predictor, inputs[0])
+    else:
+        batches = _image_files(predictor, inputs)
+    rows: list[dict[str, Any]] = []
+    right, labelled = 0, False
+    for batch in batches:
+        try:
+            outputs = predictor.predict(batch.features)
+        except ValueError as error:
+            raise DataError(f"{batch.names[0]}: {error}") from error
+        rows += _rows(batch, outputs)
+        of_classes = "classes" in outputs and outputs["classes"].ndim == 1
+        labelled = of_classes and "targets" in batch.targets
+        right += int((outputs["classes"] == batch.targets["targets"]).sum()) if labelled else 0
+    if not rows:
+        raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
+    files.write_text(output, "".join(json.dumps(row) + "\n" for row in rows))
+    return len(rows), right / len(rows) if labelled else None
+
+
+def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any]]:
+    """Yield each example's outputs by their names, and its targets if they are known."""
+    values = {name: array.tolist() for name, array in outputs.items()} | batch.targets
+    for number, example in enumerate(batch.names):
+        yield {"example": example} | {name: each[number] for name, each in values.items()}
+
+
+def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
+    """Yield the test split of a data set, whose targets are known."""
+    data, position = open_data(directory), 0
+    spec, class_names = data.manifest.spec, data.manifest.class_names
+    is_image = spec.kind == "image"
+    # Images are resized to the model's size as in an evaluation.
+    params = Params(image_size=_image_shape(predictor)[0] if is_image else 0)
+    for batch in test_examples(data, params, _BATCH):
+        names = [f"test/{position + i}" for i in range(len(batch.labels))]
+        position += len(names)
+        targets = {"targets": batch.labels.tolist()}
+        if class_names and spec.targets == CLASS:
+            targets["target_names"] = [class_names[number] for number in batch.labels]
+        yield _Batch(names, batch.features, targets)
+
+
+def _image_files(predictor: Predictor, inputs: Sequence[str]) -> Iterator[_Batch]:
+    """Yield image files; no more are decoded at a time than are in a batch."""
+    height, width, channels = _image_shape(predictor)
+    paths = list(_paths(inputs))
+    for begin in range(0, len(paths), _BATCH):
+        part = paths[begin : begin + _BATCH]
+        images = [_read_image(path, height, width, channels) for path in part]
+        yield _Batch(part, np.stack(images), {})
+
+
+def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
+    """Return height, width and channels of an example. Raises InputError for other inputs."""
+    shape = [size for size in predictor.example_shape if size is not None]
+    if len(shape) != 3:
+        raise InputError(
+            f"--input: the model takes {predictor.name} of the shape "
+            f"{predictor.example_shape}, not images; give a data set of that form"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _paths(inputs: Iterable[str]) -> Iterator[str]:
+    """Yield the image files, those of a folder sorted by name."""
+    for value in inputs:
+        if tf.io.gfile.isdir(value):
+            names = (f"{at.rstrip('/')}/{n}" for at, _, ns in tf.io.gfile.walk(value) for n in ns)
+            yield from sorted(name for name in names if name.lower().endswith(_IMAGE_ENDINGS))
+        elif files.size(value) is None:
+            raise InputError(f"--input={value}: there is no such file")
+        else:
+            yield value
+
+
+def _read_image(path: str, height: int, width: int, channels: int) -> Array:
+    """Decode an image and scale all of it to the model's size."""
+    try:
+        image = tf.io.decode_image(files.read_bytes(path), channels, expand_animations=False)
+    except tf.errors.OpError as error:
+        raise DataError(f"{path}: is not an image that TensorFlow can read") from error
+    if tuple(image.shape[:2]) != (height, width):
+        image = tf.image.resize(image, (height, width), antialias=True)
+        image = tf.cast(tf.round(tf.clip_by_value(image, 0.0, 255.0)), tf.uint8)
+    pixels: Array = image.numpy()
+    return pixels

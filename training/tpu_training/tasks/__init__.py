@@ -43,6 +43,7 @@ def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
 
 
 def _named(name: str) -> str | Task:
+    """Return the name of a built-in task, or the Task of a user's file."""
     if name.endswith(".py"):
         task = getattr(load_file(name, "task"), "task", None)
         if not isinstance(task, Task):
