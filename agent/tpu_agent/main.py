@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tpu_agent.events import Ceiling, Events
+from tpu_agent.events import Events
 from tpu_agent.jobs import attempt, hosts, runner, vertex
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
@@ -42,7 +42,7 @@ from tpu_core.records import dump
 from tpu_core.times import backoff
 from tpu_core.tpu import Place, look_up, state_of
 
-_COST_SECONDS, _TRAINER_RETRY_SECONDS = 60.0, 5.0
+_TRAINER_RETRY_SECONDS = 5.0
 
 
 def say(text: str) -> None:
@@ -69,8 +69,6 @@ def main() -> None:
     # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
-    add = partial(_add_costs, machine, keeper, events)
-    threading.Thread(target=add, name="cost", daemon=True).start()
     if machine.optional(Metadata.RUNS_TRAINING) is None:
         world = World(
             time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
@@ -78,23 +76,6 @@ def main() -> None:
         about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
-
-
-def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
-    """Add up what the stack costs forever, if the stack has a ceiling for it."""
-    name = keeper.place.bucket
-
-    def tell(text: str) -> None:
-        events.report("cost", f"{text}\ngs://{name}")
-
-    ceiling = Ceiling(Bucket(name, machine.client.send), keeper.stands, time.time, tell)
-    while True:
-        try:
-            if cost := events.settings.get("cost"):
-                ceiling.look(cost)
-        except Exception as error:  # Whatever it is: a sum is not worth an agent.
-            say(f"costs are not added up: {error}")
-        time.sleep(_COST_SECONDS)
 
 
 def _keeper(machine: Machine, events: Events) -> Keeper:
@@ -229,13 +210,6 @@ class Keeper:
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
-
-    def stands(self) -> bool:
-        """Return whether a TPU is READY, which costs its price. Raises OSError."""
-        found = (
-            look_up(self.place, self._machine.client.call, name) for name in self._machine.tpus()
-        )
-        return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
 
     def budgets(self) -> Mapping[str, int] | None:
         """Return failures and preemptions a day; None if lost TPUs are not recreated."""

@@ -54,8 +54,6 @@ class Metadata:
     COST_NOTE: Final = "cost-note"
     """What the stack keeps costing, for the training's report."""
 
-    OPS_AGENT: Final = "ops-agent"
-    """true: install Google's Ops Agent."""
     HEALTH_PORT: Final = "health-port"
     """Where the VM reports its health to its instance group."""
     SERVES_GRPC: Final = "tpu-serves-grpc"
@@ -109,7 +107,6 @@ class Unit:
     NOTICES: Final = "notices"
     HEALTH: Final = "health"
     GRPC: Final = "grpc-tpu-worker"
-    OPS_AGENT: Final = "ops-agent-setup"
 
 
 class Port:
@@ -138,14 +135,6 @@ class Limits(TypedDict, total=False):
     zoneMinutes: float
 
 
-class Ceiling(TypedDict):
-    """The dollars of a month that are reported, and what an hour costs with and without the TPU."""
-
-    dollars: float
-    hour: float
-    hourWithoutTpu: float
-
-
 class Messages(TypedDict, total=False):
     """Metadata.MESSAGES: the log that gets an entry for each event, by its full name.
 
@@ -153,4 +142,3 @@ class Messages(TypedDict, total=False):
     """
 
     log: str
-    cost: Ceiling

@@ -177,11 +177,7 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse channels that can't exist, and a ceiling without anyone to tell of it.
-
-    The agent counts a ceiling by the catalog's prices. A part without a price would be missing from
-    the sum, so that the message came late.
-    """
+    """Refuse channels that can't exist."""
     messages, topic = settings.messages, settings.messages.pubsub_topic
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
@@ -200,13 +196,3 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
     elif topic is not None and settings.budget and settings.budget.own_topic == topic:
         cure = "Use another name, since the stack makes both"
         yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)
-    if messages.cost_dollars is None:
-        return
-    ceiling = "messages.costDollars", messages.cost_dollars
-    if not messages.any:
-        cure = "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it"
-        yield Problem(*ceiling, "has no recipient", cure)
-    estimate = context.cost_of(settings)
-    if unknown := [line for line in estimate.lines if line.configured is None]:
-        why = f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}"
-        yield Problem(*ceiling, why, "Remove it, and set a budget instead")

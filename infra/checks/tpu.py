@@ -90,7 +90,6 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     yield from misplaced(
         {
             "tpu.slices": tpu.slices if tpu.slices > 1 else None,
-            "tpu.dataDisks": [_written(disk) for disk in tpu.data_disks] or None,
             "tpu.bootDiskGib": tpu.boot_disk_gib,
             "tpu.externalIps": tpu.external_ips,
             "tpu.tags": list(tpu.tags) or None,
@@ -265,8 +264,6 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
         return "contradicts tpu.queued.enabled: only a TPU out of the queue moves", "Remove one"
     if queued and queued.reservation:
         return "contradicts tpu.queued.reservation, which is in one zone", "Remove one"
-    if settings.tpu.data_disks:
-        return "contradicts tpu.dataDisks, which are in one zone", "Remove one, or read the bucket"
     return None
 
 
@@ -307,17 +304,6 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     if queue.reservation_bound and not queue.reservation:
         why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
-    if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
-        why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
-        cure = "Set tpu.queued.runHours instead"
-        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
-    if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
-        cure = "Set tpu.capacity: on-demand or reserved, or remove it"
-        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
-    if queue.workload and tpu.slices == 1:
-        why, cure = "is for several slices, but there is one", "Set tpu.slices, or remove it"
-        yield Problem("tpu.queued.workload", queue.workload.value, why, cure)
     if tpu.timeouts.create_minutes is not None:
         why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
         yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)

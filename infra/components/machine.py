@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pulumi
 
@@ -53,7 +53,6 @@ def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[s
         # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
         # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
         "serial-port-logging-enable": "true" if vm.serial_port_logging else "false",
-        **({Metadata.OPS_AGENT: "true"} if vm.ops_agent else {}),
     }
 
 
@@ -155,7 +154,7 @@ def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
         account = stack.names.email_of(stack.names.jobs_account, settings.project)
         found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else account
     if settings.messages.any:
-        found[Metadata.MESSAGES] = _messages(stack)
+        found[Metadata.MESSAGES] = json.dumps({"log": stack.names.messages_log(settings.project)})
     if len(settings.tpu_zones) > 1:
         found[Metadata.TPU_ZONES] = ",".join(settings.tpu_zones)
     return found
@@ -177,17 +176,3 @@ def _limits(stack: CheckedStack) -> str:
         "zoneMinutes": queue.minutes_in_zone if queue else None,
     }
     return json.dumps({key: value for key, value in limited.items() if value is not None})
-
-
-def _messages(stack: CheckedStack) -> str:
-    """Return the log that the alert policy watches and, with a ceiling, what an hour costs."""
-    dollars = stack.settings.messages.cost_dollars
-    log: dict[str, object] = {"log": stack.names.messages_log(stack.settings.project)}
-    if dollars is not None:
-        without_tpu = tuple(line for line in stack.cost.lines if line.part != "TPU")
-        log["cost"] = {
-            "dollars": dollars,
-            "hour": float(stack.cost.configured.hour),
-            "hourWithoutTpu": float(replace(stack.cost, lines=without_tpu).configured.hour),
-        }
-    return json.dumps(log)

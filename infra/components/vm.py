@@ -40,7 +40,14 @@ class Vm(pulumi.ComponentResource):
             project=stack.settings.project,
             zone=stack.settings.vm_zone,
             machine_type=vm.machine_type,
-            boot_disk=self._boot_disk(),
+            boot_disk={
+                "auto_delete": True,
+                "initialize_params": {
+                    "image": vm.image,
+                    "size": vm.boot_disk_gib,
+                    "type": vm.boot_disk_type.value,
+                },
+            },
             network_interfaces=_interfaces(vm, around.network),
             scheduling=scheduling(vm),
             shielded_instance_config=_shielded(vm),
@@ -68,26 +75,6 @@ class Vm(pulumi.ComponentResource):
         # Names are fixed: the old VM must be gone before its replacement can be made.
         more |= {"delete_before_replace": True, "custom_timeouts": timeouts}
         return self._around.services.after(COMPUTE_API, parent=self, **more)
-
-    def _boot_disk(self) -> Any:
-        """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
-        stack, vm = self._around.stack, self._around.stack.settings.vm
-        if not vm.keep_boot_disk:
-            params = {"image": vm.image, "size": vm.boot_disk_gib, "type": vm.boot_disk_type.value}
-            return {"auto_delete": True, "initialize_params": params}
-        disk = gcp.compute.Disk(
-            "boot-disk",
-            # A boot disk that is deleted with its VM has the VM's name.
-            name=f"{stack.names.vm}-boot",
-            project=stack.settings.project,
-            zone=stack.settings.vm_zone,
-            image=vm.image,
-            size=vm.boot_disk_gib,
-            type=vm.boot_disk_type.value,
-            labels=stack.marked_labels,
-            opts=self._options(ignore_changes=KEPT_LABEL),
-        )
-        return {"auto_delete": False, "source": disk.self_link}
 
 
 class InstanceGroup(pulumi.ComponentResource):
@@ -232,15 +219,13 @@ def scheduling(vm: machines.VmSettings) -> Any:
     Google wants all of these to agree: a VM that it may take away neither moves nor restarts.
     """
     stays = vm.capacity is machines.VmCapacity.ON_DEMAND
-    migrates = stays and vm.host_maintenance is not machines.HostMaintenance.TERMINATE
     spot = vm.capacity is machines.VmCapacity.SPOT
-    action = vm.termination_action or machines.TerminationAction.STOP
     return {
         "provisioning_model": "SPOT" if spot else "STANDARD",
         "preemptible": not stays,
         "automatic_restart": stays,
-        "on_host_maintenance": "MIGRATE" if migrates else "TERMINATE",
-        **({"instance_termination_action": action.value.upper()} if spot else {}),
+        "on_host_maintenance": "MIGRATE" if stays else "TERMINATE",
+        **({"instance_termination_action": "STOP"} if spot else {}),
     }
 
 
@@ -256,9 +241,9 @@ def _interfaces(vm: machines.VmSettings, network: Network) -> Any:
 def _shielded(vm: machines.VmSettings) -> Any:
     """Return the options of Shielded VM."""
     return {
-        "enable_secure_boot": vm.shielded.secure_boot,
-        "enable_vtpm": vm.shielded.vtpm,
-        "enable_integrity_monitoring": vm.shielded.integrity_monitoring,
+        "enable_secure_boot": vm.secure_boot,
+        "enable_vtpm": True,
+        "enable_integrity_monitoring": True,
     }
 
 

@@ -246,10 +246,6 @@ class MessagesSettings(Section):
     """Existing notification channels of any kind, such as Slack or a webhook:
     projects/PROJECT/notificationChannels/NUMBER.
     """
-    cost_dollars: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """US dollars (1 to 1000000000): a message says when the TPU and the VM have cost so much in a
-    month, by the catalog's prices. It stops nothing. No message if it is not set.
-    """
 
     @property
     def any(self) -> bool:

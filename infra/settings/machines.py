@@ -20,45 +20,6 @@ class Timeouts(Section):
     """Deletion (1 to 1440; default: 20)."""
 
 
-# --- Data disks of TPU VMs
-
-
-class TpuDiskType(StrEnum):
-    """Kinds of disk that TPU VMs take; which of them depends on the TPU."""
-
-    PD_BALANCED = "pd-balanced"
-    HYPERDISK_BALANCED = "hyperdisk-balanced"
-    HYPERDISK_ML = "hyperdisk-ml"
-
-
-class DiskMode(StrEnum):
-    """How a disk is attached."""
-
-    READ_WRITE = "read-write"
-    READ_ONLY = "read-only"
-
-
-class DataDisk(Section):
-    """A disk of the stack's own (`name`), or one that is there already (`source`)."""
-
-    name: Text | None = None
-    """Name of a disk to make; its full name begins with the TPU's name."""
-    size_gib: int | None = Field(default=None, ge=10, le=65536)
-    """Size of a disk to make, in GiB (10 to 65536). It can grow later, but not shrink. Required
-    unless `snapshot` gives the size.
-    """
-    type: TpuDiskType | None = None
-    """Type of a disk to make. The TPU's default if it is not set (pd-balanced up to v5p,
-    hyperdisk-balanced for v6e).
-    """
-    snapshot: Text | None = None
-    """Snapshot to make the disk from, for example projects/PROJECT/global/snapshots/NAME."""
-    source: Text | None = None
-    """An existing disk in the TPU's zone: projects/PROJECT/zones/ZONE/disks/NAME."""
-    mode: DiskMode = DiskMode.READ_WRITE
-    """read-write (for a TPU with one host), or read-only (for any number of hosts and slices)."""
-
-
 # --- TPU
 
 _ZONE_MINUTES = 15.0
@@ -80,13 +41,6 @@ class Capacity(StrEnum):
     PREEMPTIBLE = "preemptible"
     RESERVED = "reserved"
     FLEX_START = "flex-start"
-
-
-class Workload(StrEnum):
-    """The purpose that Google's maintenance of several slices follows."""
-
-    THROUGHPUT = "throughput"
-    AVAILABILITY = "availability"
 
 
 class QueueSettings(Section):
@@ -125,14 +79,6 @@ class QueueSettings(Section):
     run_hours: float | None = Field(default=None, gt=0, le=168)
     """After how many hours Google deletes the TPU (at most 168: 7 days). With `tpu.capacity:
     flex-start` only, and required there.
-    """
-    guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
-    """Take only a TPU that is available for at least this many hours (at most 8760). With
-    `tpu.capacity: on-demand` or `reserved` only.
-    """
-    workload: Workload | None = None
-    """How Google maintains several slices: throughput (all at once, for a training that needs all
-    of them) or availability (one after the other). With more than one of `tpu.slices` only.
     """
 
     @property
@@ -181,8 +127,6 @@ class TpuSettings(Section):
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
     is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
     """
-    data_disks: tuple[DataDisk, ...] = ()
-    """Disks of a TPU VM besides its boot disk. With architecture vm only."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
     """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
     only.
@@ -232,37 +176,12 @@ class VmCapacity(StrEnum):
     PREEMPTIBLE = "preemptible"
 
 
-class TerminationAction(StrEnum):
-    """What Google does with a spot VM that it takes away."""
-
-    STOP = "stop"
-    DELETE = "delete"
-
-
-class HostMaintenance(StrEnum):
-    """What Google does with the VM while it maintains the machine below."""
-
-    MIGRATE = "migrate"
-    TERMINATE = "terminate"
-
-
 class DiskType(StrEnum):
     """Kinds of boot disk."""
 
     BALANCED = "pd-balanced"
     STANDARD = "pd-standard"
     SSD = "pd-ssd"
-
-
-class ShieldedSettings(Section):
-    """Shielded VM, which protects the VM's software against unnoticed changes."""
-
-    secure_boot: bool = True
-    """Boot only signed software; your own drivers need false."""
-    vtpm: bool = True
-    """A virtual trusted platform module."""
-    integrity_monitoring: bool = True
-    """Compare every boot with the first. Needs `vm.shielded.vtpm`."""
 
 
 class InstanceGroupSettings(Section):
@@ -289,14 +208,6 @@ class VmSettings(Section):
     """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (like spot,
     for at most 24 hours).
     """
-    termination_action: TerminationAction | None = None
-    """What Google does with a spot VM that it takes away: stop (the default), or delete. With
-    `vm.capacity: spot` only.
-    """
-    host_maintenance: HostMaintenance | None = None
-    """What Google does during maintenance of the VM's host: migrate (the default) or terminate.
-    With `vm.capacity: on-demand` only; other VMs are terminated.
-    """
     instance_group: InstanceGroupSettings | None = None
     """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
     a preemption, deletion or failure it comes back and resumes training.
@@ -307,22 +218,14 @@ class VmSettings(Section):
     """Size of the boot disk in GiB (20 to 65536)."""
     boot_disk_type: DiskType = DiskType.BALANCED
     """pd-balanced, pd-standard or pd-ssd."""
-    keep_boot_disk: bool = False
-    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with
-    everything that was installed. `pulumi destroy` deletes it.
-    """
     public_ip: bool = False
     """Give the VM a public address. Not needed for the training."""
     os_login: bool = True
     """Let IAM decide who may log in by SSH, instead of keys in metadata."""
     serial_port_logging: bool = True
     """Send the serial port's output to Cloud Logging, for `tpustack logs`."""
-    shielded: ShieldedSettings = ShieldedSettings()
-    """Shielded VM."""
-    ops_agent: bool = False
-    """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
-    continues without it.
-    """
+    secure_boot: bool = True
+    """Let the VM boot only signed software (Shielded VM); your own drivers need false."""
     timeouts: VmTimeoutSettings = VmTimeoutSettings()
     """How long operations on the VM may take."""
 

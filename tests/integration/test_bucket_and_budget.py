@@ -46,8 +46,8 @@ SETTINGS: dict[str, Any] = {
     "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
     "network": {"subnetRange": "10.10.0.0/24"},
-    "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
-    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
+    "vm": {"machineType": "n1-standard-2", "publicIp": True},
+    "tpu": TPU,
 }
 CHANGED: dict[str, Any] = {
     "bucket": {**BUCKET, "softDeleteDays": 7, "encryption": {"rotationDays": 30}},
@@ -57,11 +57,10 @@ CHANGED: dict[str, Any] = {
     "vm": {
         **SETTINGS["vm"],
         "machineType": "n1-standard-4",
-        "hostMaintenance": "terminate",
-        "shielded": {"secureBoot": False},
+        "secureBoot": False,
         "publicIp": False,
     },
-    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 20}]},
+    "tpu": TPU,
 }
 
 

@@ -117,14 +117,13 @@ def test_no_condition_of_a_stack_with_everything_names_more_than_ten_roles_or_a_
         "messages": {"emails": ["a@example.com"], "pubsubTopic": "messages"},
         "recovery": {"enabled": True},
         "tpu": {**TPU, "capacity": "spot"},
-        "vm": {"opsAgent": True},
     }
     write_stack(stacks, "dev", **everything)
     made = declared()
     bound = granters(made, "dev")
     assert bound.keys() == {"buckets", "cryptoKeys", "projects", "serviceAccounts"}
     counts = [condition.count("roles/") for _, condition in bound.values()]
-    assert (max(counts), sum(counts)) == (5, 10)
+    assert (max(counts), sum(counts)) == (4, 9)
     # Pub/Sub refuses whoever is bound to roles.
     unbound = roles(made, "project-dev")["tpu_stack_ci_deployer"]
     assert {each for each in unbound if each.endswith(".setIamPolicy")} == {

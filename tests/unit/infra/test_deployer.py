@@ -114,7 +114,7 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
     "settings",
     [
         {},
-        {"bucket": {"encryption": {}}, "vm": {"opsAgent": True}},
+        {"bucket": {"encryption": {}}},
         {"limits": {"idleMinutes": 60, "role": "tpu_stack_limits"}},
         {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
         {"messages": {"emails": ["a@example.com"], "pubsubTopic": "tpu-messages"}},

@@ -38,17 +38,11 @@ GOOGLES: dict[str, str | tuple[str, ...]] = {
     "tpu.cidrBlock": ("is no IPv4", "does not begin", "has", "is not private", "overlaps"),
     "tpu.tags[*]": "is no network tag",
     "tpu.scopes[*]": "is no access scope",
-    "tpu.dataDisks": "disks are more",
-    "tpu.dataDisks[*].name": ("is no name", "has"),
-    "tpu.dataDisks[*].source": ("is no disk's", "is not in", "is there twice"),
-    "tpu.dataDisks[*].type": ("is no disk", "can be", "and would be"),
-    "tpu.dataDisks[*].mode": ("is for a TPU with one host", "is for one TPU"),
     "tpu.capacity": "is for v5e",
     "tpu.queued.runHours": "is required",
     "tpu.queued.reservation": "is no reservation",
     "network.subnetRange": ("is no IPv4", "has no size", "does not begin", "is smaller"),
     "vm.machineType": "is no machine type",
-    "vm.shielded.integrityMonitoring": "",
     "bucket.name": "",
     "bucket.softDeleteDays": "",
     "bucket.lifecycle": "",
@@ -147,7 +141,6 @@ NOT_ASKED = {
     "jobs.enabled": "an account and its grants, which test_identity.py of the agent's jobs has",
     "jobs.asRoot": "that there is no such account",
     "messages.channels": "channels that exist already, as test_resources.py has it",
-    "messages.costDollars": "a number for the machine",
     "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
     "messages.pubsubTopic": "a topic and a grant, which test_bucket_and_budget.py has",
     "jobs.vertex": "an account and its grants, which test_vertex_training.py has",
@@ -175,7 +168,7 @@ def test_every_setting_is_asked_of_google_by_chance_or_named_with_a_reason() -> 
 
 
 def paths(value: object, path: str) -> Iterator[str]:
-    """`tpu`, `tpu.dataDisks`, `tpu.dataDisks[].name` … as far as something is set there."""
+    """`bucket`, `bucket.lifecycle`, `bucket.lifecycle[].ageDays` … as far as they are set."""
     if isinstance(value, dict):
         for key, inner in value.items():
             here = f"{path}.{key}".strip(".").removeprefix("tpu-stack:")

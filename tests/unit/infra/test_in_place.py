@@ -44,7 +44,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "in one of several zones": {
         "tpu": {**POD, "capacity": "spot", "queued": {"fallbackZones": ["us-central1-c"]}}
     },
-    "guaranteed": {"tpu": {**POD, "queued": {"guaranteedHours": 4}}},
     "flex-start": {
         "zone": "europe-west4-b",
         "tpu": {**LITE, "capacity": "flex-start", "queued": {"runHours": 2}},

@@ -448,13 +448,6 @@ def test_what_the_machine_writes_to_the_log_of_messages_is_mailed(run: Run) -> N
         assert f"${{log.extracted_label.{part}}}" in policy["documentation"].values()
 
 
-def test_the_machine_knows_what_an_hour_costs_where_it_tells_of_a_ceiling(run: Run) -> None:
-    engine, _ = run(config(messages={"emails": ["a@example.com"], "costDollars": 500}))
-    cost = json.loads(engine.one("Instance")["metadata"]["messages"])["cost"]
-    assert cost["dollars"] == 500
-    assert cost["hour"] > cost["hourWithoutTpu"] > 0
-
-
 MACHINES, JOBS = (
     f"tpu-stack-test-{kind}@some-project.iam.gserviceaccount.com" for kind in ("sa", "job")
 )

@@ -99,8 +99,8 @@ def test_settings_next_to_config_are_reported_and_read_as_they_were_meant(tmp_pa
         ({"bucket": {"protect": 1}}, "bucket.protect: 1 is not true or false."),
         ({"limits": {"idleMinutes": "30"}}, 'limits.idleMinutes: "30" is not a number.'),
         (
-            {"tpu": {**POD, "dataDisks": [{"name": "a", "sizeGib": "100"}]}},
-            'tpu.dataDisks[0].sizeGib: "100" is not a whole number.',
+            {"bucket": {"lifecycle": [{"ageDays": "100"}]}},
+            'bucket.lifecycle[0].ageDays: "100" is not a whole number.',
         ),
         (
             {"budget": {"amount": 1, "thresholds": ["50"]}},
