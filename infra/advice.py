@@ -6,7 +6,6 @@ not answer, or there are no credentials, the provider itself says why.
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -24,14 +22,13 @@ import pulumi
 from infra.apis import apis_of, disabled
 from infra.checks.context import Context
 from infra.checks.software import MANIFEST
-from infra.checks.tpu import Unlisted, unlisted
 from infra.credentials import users_client
 from infra.settings import StackSettings
 
 _T = TypeVar("_T")
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
-# Seconds that a preview waits for all answers, and that a program of ours may take.
-LONGEST, _SECONDS = 12.0, 10.0
+# Seconds that a preview waits for all answers.
+LONGEST = 12.0
 _FOUND, _MISSING = 200, 404
 Preempted = Callable[[], Mapping[str, str]]
 
@@ -40,9 +37,6 @@ def report(settings: StackSettings, context: Context) -> None:
     """Look up, next to the program, what Google alone knows of a stack, and say it."""
     report_disabled(settings)
     report_data(settings, context.names.bucket)
-    report_access(settings, context.names.bucket)
-    report_unlisted(settings, context)
-    report_fit(settings, context.root)
 
 
 def start(ask: Callable[[], _T]) -> Future[_T]:
@@ -178,80 +172,6 @@ def missing_data(bucket: str) -> str | None:
         f"training.data: (not set), and {why}. Without data the training ends at once: name a "
         "folder that `tpu-training data convert` wrote"
     )
-
-
-def report_access(settings: StackSettings, bucket: str) -> None:
-    """Warn if people would lose access to a bucket that the stack takes over."""
-    if settings.bucket.create:
-        look_up(lambda: lost_access(bucket), _warn)
-
-
-def lost_access(bucket: str) -> str | None:
-    """Return the warning if a bucket lacks a protection; None if it can't be read."""
-    try:
-        client, url = users_client(), f"{_BUCKET.format(quote(bucket))}?fields=iamConfiguration"
-        access = client.call("GET", url, None)[1]["iamConfiguration"] if client else {}
-        uniform = access["uniformBucketLevelAccess"]["enabled"]
-        if uniform and access["publicAccessPrevention"] == "enforced":
-            return None
-    except Exception:
-        return None
-    return (
-        f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
-        "reads it by the ACL of an object, or without logging in, loses access"
-    )
-
-
-def report_unlisted(settings: StackSettings, context: Context) -> None:
-    """Say whether Google offers what the catalog does not know.
-
-    Where Google says nothing, the warning of the checks stands.
-    """
-    for one in unlisted(settings, context):
-        look_up(partial(_status_of, one), partial(_tell_unlisted, one))
-
-
-def _status_of(one: Unlisted) -> int:
-    """Return the status with which Google answers; 0 without credentials."""
-    try:
-        client = users_client()
-        return client.call("GET", one.url, None)[0] if client else 0
-    except Exception:
-        return 0
-
-
-def _tell_unlisted(one: Unlisted, status: int) -> None:
-    if status == _FOUND:
-        pulumi.log.info(f"{one.setting}: Google offers {one.value}.")
-    elif status == _MISSING:
-        _warn(f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail.")
-
-
-def report_fit(settings: StackSettings, root: Path) -> None:
-    """Warn if the job does not fit; only where `tpu-training compile` has kept answers."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    if settings.training.data and Path(cache, "tpu-stack", "compile").is_dir():
-        look_up(lambda: misfit(settings, root), _warn)
-
-
-def misfit(settings: StackSettings, root: Path) -> str | None:
-    """Return the warning that the job does not fit into the TPU; None if it does, or who knows.
-
-    `tpu-training compile` keeps what it found out; nothing is compiled here.
-    """
-    command = [
-        *(sys.executable, "-m", "tpu_training", "compile", "--cached", "--json"),
-        *settings.training.args,
-        f"--tpu={settings.tpu.accelerator_type}",
-        f"--data={root / (settings.training.data or '')}",
-    ]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=_SECONDS)
-        answers = json.loads(done.stdout)["answers"]
-        why = answers[0]["misfit"] if answers else None
-    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
-        return None
-    return why and f"training.args: {why}"
 
 
 # --- What an update says next to an error of Google's

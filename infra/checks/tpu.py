@@ -1,8 +1,7 @@
 """Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
@@ -379,62 +378,34 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
 
 # --- What is not proven to work (docs/tpu.md)
 
-_TPU = "https://tpu.googleapis.com/v2"
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
 _LIVE = "`tpustack check --live` asks Google"
 
 
-@dataclass(frozen=True)
-class Unlisted:
-    """What the catalog does not know, so that only Google can say whether it exists.
-
-    Attributes:
-        setting: the setting that names it.
-        value: what it names.
-        known: what the catalog knows of its kind.
-        url: where Google describes it, if it exists.
-    """
-
-    setting: str
-    value: str
-    known: tuple[str, ...]
-    url: str
-
-
-def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
-    """Yield what the catalog does not know."""
-    catalog, zone = context.catalog, settings.zone
-    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
-    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
-    if accelerator:
-        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
-        if not accelerator.listed:
-            known = tuple(catalog.accelerators)
-            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
-        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
-        for other in settings.tpu_zones:
-            if other not in accelerator.zones:
-                setting = settings.setting_of(other)
-                there = url.replace(f"/{zone}/", f"/{other}/")
-                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
-    runtime = catalog.runtime(settings.tpu.runtime_version or "")
-    if runtime and not runtime.listed:
-        url = f"{tpus}/runtimeVersions/{runtime.name}"
-        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
-    machine = settings.vm.machine_type
-    if machine not in catalog.machine_types:
-        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
-        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
-        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
-
-
 def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn of what the catalog does not know."""
-    for one in unlisted(settings, context):
+    """Warn of what the catalog does not know, so that only Google can say whether it exists."""
+    for setting, value, known in _unlisted(settings, context.catalog):
         yield (
-            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
-            f"{nearest(one.value, one.known)}."
+            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(value, known)}."
         )
+
+
+def _unlisted(
+    settings: StackSettings, known: catalog.Catalog
+) -> Iterator[tuple[str, str, Iterable[str]]]:
+    """Yield a setting, what it names, and what the catalog knows of that kind."""
+    if accelerator := known.accelerator(settings.tpu.accelerator_type):
+        if not accelerator.listed:
+            yield "tpu.acceleratorType", accelerator.name, known.accelerators
+        offered = [f"{accelerator.name} in {zone}" for zone in accelerator.zones]
+        for zone in settings.tpu_zones:
+            if zone not in accelerator.zones:
+                yield settings.setting_of(zone), f"{accelerator.name} in {zone}", offered
+    runtime = known.runtime(settings.tpu.runtime_version or "")
+    if runtime and not runtime.listed:
+        yield "tpu.runtimeVersion", runtime.name, known.runtimes
+    if settings.vm.machine_type not in known.machine_types:
+        yield "vm.machineType", settings.vm.machine_type, known.machine_types
 
 
 def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
