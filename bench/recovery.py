@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
-from urllib.parse import quote
 
+import psutil
 import requests
-from rich.console import Console
 
 from bench.measure import Result, write_mnist
+from tests.agents import kill_agents
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, session, write_stack
-from tpu_training.goodput.ledger import Entry, parse_entry
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
@@ -71,24 +70,11 @@ class _Running:
 
     cloud: LocalCloudCommand
     google: requests.Session
-    job: str
 
     def state(self) -> str:
         """The TPU's state."""
         answer = self.google.get(f"https://tpu.googleapis.com/v2/{_TPU}", timeout=30)
         return str(answer.json()["state"]) if answer.ok else _GONE
-
-    def entries(self) -> list[Entry]:
-        """All starts of the trainer until now, in their order."""
-        bucket, _, folder = self.job.removeprefix("gs://").partition("/")
-        objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
-        query = {"prefix": f"{folder}/ledger/2"}
-        found = self.google.get(objects, params=query, timeout=30).json().get("items", [])
-        texts = [
-            self.google.get(f"{objects}/{quote(item['name'], safe='')}?alt=media", timeout=30).text
-            for item in found
-        ]
-        return sorted(filter(None, map(parse_entry, texts)), key=lambda entry: entry.begin)
 
     def lines(self) -> int:
         """How many loops the trainer has finished, by the machine's serial port."""
@@ -114,47 +100,36 @@ def training(folder: Path) -> Iterator[_Running]:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         stack = Backend(environment | cloud.environment(), project).select("local")
         stack.up(lambda line: None)
-        yield _Running(cloud, session(cloud), str(stack.outputs()["job_url"]))
+        yield _Running(cloud, session(cloud))
 
 
 def _kill(running: _Running) -> dict[str, float]:
     """Kill the worker and return the seconds of each part until a step is finished."""
-    starts = len(running.entries())
     states: dict[str, float] = {}
     done = Event()
     watcher = Thread(target=_watch, args=(running.state, states, done), daemon=True)
     watcher.start()
     running.cloud.run("faults", "preempt", _TPU)
     _wait(lambda: "READY" in states, "the next TPU")
-    _wait(lambda: len(running.entries()) > starts, "the next start")
     before = running.lines()
     stepped = _wait(lambda: running.lines() > before, "the next step")
     done.set()
     watcher.join()
-    return parts_of(states, running.entries()[-1], stepped)
+    return parts_of(states, stepped)
 
 
-def parts_of(states: Mapping[str, float], entry: Entry, stepped: float) -> dict[str, float]:
+def parts_of(states: Mapping[str, float], stepped: float) -> dict[str, float]:
     """Split the time; `states` says when each of the TPU's states was first seen."""
     killed, ready = states["PREEMPTED"], states["READY"]
     deleted = min(states.get("DELETING", ready), states.get(_GONE, ready))
     gone = states.get(_GONE, deleted)
     created = states.get("CREATING", ready)
-    connected = entry.begin + entry.seconds["load"] + entry.seconds["wait"]
-    started = max(entry.begin, ready)
-    prepared = connected + entry.seconds["connect"] + entry.seconds["restore"]
-    built = max(prepared, entry.end)
     return {
         _NOTICES: deleted - killed,
         "(cloud) deletion": gone - deleted,
         "the agent asks for another": created - gone,
         "(cloud) creation, with the worker's start": ready - created,
-        "a trainer starts": started - ready,
-        "it loads TensorFlow and finds the TPU": connected - started,
-        "connect": entry.seconds["connect"],
-        "restore": entry.seconds["restore"],
-        "build the model and the step": built - prepared,
-        "the first loop, which compiles": stepped - built,
+        "the trainer starts, restores and takes a step": stepped - ready,
     }
 
 
@@ -182,16 +157,10 @@ _LIVES, _ENGINE_KILLS = 20, 5
 
 def measure_killpoints(lives: int = _LIVES) -> list[Result]:
     """That many stacks, each killed five times on its way up and down."""
-    console = Console(soft_wrap=True, highlight=False)
     told: list[tuple[Life, int]] = []
     for seed in range(lives):
         with tempfile.TemporaryDirectory() as folder:
             told.append(_live(Path(folder), seed))
-        life, left = told[-1]
-        console.print(
-            f"[dim]{seed + 1}/{lives}: {'; '.join(life.points)}: {life.changes_after} changes "
-            f"after, {left} resources and {life.processes_left} processes left[/]"
-        )
     return [
         Result("kill points", sum(len(life.points) for life, _ in told), "kills"),
         Result("kill points: changes after", sum(life.changes_after for life, _ in told), "", 0),
@@ -213,3 +182,45 @@ def _live(folder: Path, seed: int) -> tuple[Life, int]:
         after = cloud.status()["resources"]
     left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
     return life, sum(abs(count) for count in left.values())
+
+
+# --- The agent: what it costs its machine, and what becomes of its trainer when it is killed.
+#
+# The cost is that of a real process, which looks after a TPU and a trainer that trains.
+
+_AGENT_KILLS, _MEASURED_SECONDS = 100, 60.0
+
+
+def measure_agent() -> list[Result]:
+    """Memory and share of a core of the agent, and second trainers in a hundred kills."""
+    with tempfile.TemporaryDirectory() as name:
+        killed = kill_agents(Path(name), _AGENT_KILLS, seed=0)
+    lost = killed.begun - killed.ended + (not killed.finished)
+    return [
+        *_cost(),
+        Result(f"agent: second trainers in {_AGENT_KILLS} kills", killed.twice, "trainers", 0),
+        Result(f"agent: trainers lost in {_AGENT_KILLS} kills", lost, "trainers", 0),
+    ]
+
+
+def _cost() -> list[Result]:
+    with tempfile.TemporaryDirectory() as name, training(Path(name)) as running:
+        running.wait_for_steps()
+        agent = next(process for process in psutil.process_iter() if _is_agent(process, name))
+        before, begun = agent.cpu_times(), time.monotonic()
+        time.sleep(_MEASURED_SECONDS)
+        after, took = agent.cpu_times(), time.monotonic() - begun
+        share = (after.user + after.system - before.user - before.system) / took
+        memory = agent.memory_info().rss / 2**20
+    return [
+        Result("agent: share of a core", 100 * share, "%", 0.5),
+        Result("agent: memory", memory, "MiB", 40),
+    ]
+
+
+def _is_agent(process: psutil.Process, folder: str) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return len(words) == 2 and words[1].endswith("/agent.py") and words[1].startswith(folder)

@@ -10,6 +10,7 @@ managed BUCKET JOB    runs one job in a container of Vertex AI
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import select
@@ -21,22 +22,21 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from tpu_agent.events import Events
 from tpu_agent.jobs import attempt, hosts, runner, vertex
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.machine import BASE, Machine, oom_kills
 from tpu_agent.recovery import Recovery, World
-from tpu_agent.tpus import find_node, why_ill, why_silent
+from tpu_agent.tpus import why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.causes import cause_of
-from tpu_core.contract import AS_ROOT, Environment, Limits, Metadata
-from tpu_core.google import Call, MachineToken, Transport
+from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
+from tpu_core.google import Call, MachineToken, Transport, message
 from tpu_core.lease import Holder
 from tpu_core.records import dump
 from tpu_core.times import backoff
@@ -69,12 +69,6 @@ def main() -> None:
     # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
-    if machine.optional(Metadata.RUNS_TRAINING) is None:
-        world = World(
-            time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
-        )
-        about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
-        threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
 
 
@@ -313,41 +307,59 @@ class Keeper:
                 tries += 1
 
 
-_PORT_LOOK_SECONDS = 5.0
-# A -pod runtime serves when it is READY; other TPU VMs install their worker first.
-_PORT_PATIENCE, _PATIENCE_WITH_SCRIPT = 110.0, 900.0
+# --- What the agent reports: one entry in the stack's log for each event
+#
+# Cloud Monitoring delivers the entries by the notification channels that the stack declares.
+# https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write
+
+Event = Literal["job", "limits", "recovery", "training"]
+_LOGS = "https://logging.googleapis.com/v2/entries:write"
+# The longest value of a label that a notification can use; the log has the whole text.
+_LONGEST_SUBJECT = 200
 
 
-def watch_port(
-    place: Place, call: Call, name: str, world: World, sleep: Callable[[float], None]
-) -> None:
-    """Say at once if this VM can't reach a READY TPU: both cost, and set-up is long.
+class Events:
+    """The stack's log, as the metadata names it at the time of each event.
 
-    Google documents no client of a TPU VM's port 8470 on another machine. Returns once the TPU
-    answers, or it was said that it does not.
+    Args:
+        attribute: returns a metadata value of the machine, or None.
+        call: calls Google as the machine's account.
+        say: writes a line to the journal.
     """
-    ready: float | None = None
-    while True:
+
+    def __init__(
+        self, attribute: Callable[[str], str | None], call: Call, say: Callable[[str], None]
+    ) -> None:
+        self._attribute, self._call, self._say = attribute, call, say
+
+    @property
+    def settings(self) -> Messages:
+        """What the stack wants reported. Raises OSError or ValueError."""
+        settings: Messages = json.loads(self._attribute(Metadata.MESSAGES) or "{}")
+        return settings
+
+    def report(self, event: Event, text: str) -> None:
+        """Write an entry, if the stack has a log for them. It never fails."""
         try:
-            found = (find_node(here, call, name) for here in place.everywhere())
-            seen = next((one for one in found if one and one.phase == "ready"), None)
-        except OSError:  # Its grants may not count yet; the trainer says what is wrong.
-            seen = None
-        why = why_ill(seen, world.silent) if seen else None
-        if seen and not why:
-            return
-        ready = (ready or world.now()) if seen else None
-        script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
-        if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
-            last = (
-                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
-                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
-                "firewall rules if network.create is false"
-            )
-            world.say(last)
-            world.tell(last)
-            return
-        sleep(_PORT_LOOK_SECONDS)
+            if log := self.settings.get("log"):
+                self._write(log, event, text)
+        except Exception as error:  # Whatever it is: an entry is not worth an agent.
+            self._say(f"an event could not be logged: {error}")
+
+    def _write(self, log: str, event: Event, text: str) -> None:
+        entry = {
+            "logName": log,
+            "resource": {"type": "global", "labels": {"project_id": log.split("/")[1]}},
+            "severity": "NOTICE",
+            "jsonPayload": {
+                "event": event,
+                "subject": text.partition("\n")[0][:_LONGEST_SUBJECT],
+                "text": text,
+            },
+        }
+        status, answer = self._call("POST", _LOGS, json.dumps({"entries": [entry]}))
+        if status != 200:
+            raise OSError(f"HTTP status {status} for {log}: {message(answer)}")
 
 
 # The processes of the queue, which share nothing with those above but the machine.

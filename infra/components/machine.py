@@ -13,7 +13,7 @@ from infra.components.identity import Identity
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.cost import without_price
-from infra.settings.machines import RunOn, Timeouts
+from infra.settings.machines import RunOn, TimeoutSettings
 from tpu_agent.bundle import lock_of, program, startup_script
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
@@ -100,7 +100,7 @@ def properties_of_job(metadata: Iterable[str]) -> list[str]:
     return [f'metadata["{key}"]' for key in keys]
 
 
-def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
+def custom_timeouts(timeouts: TimeoutSettings) -> pulumi.CustomTimeouts | None:
     """Return the timeouts for the engine; None if none is set."""
     given = {
         "create": timeouts.create_minutes,

@@ -32,7 +32,7 @@ class Vm(pulumi.ComponentResource):
 
     def __init__(self, around: machine.Surroundings) -> None:
         super().__init__("tpu-stack:infra:Vm", "vm")
-        self._around, stack = around, around.stack
+        stack = around.stack
         vm, metadata = stack.settings.vm, machine.vm_metadata(stack, around.bucket)
         instance = gcp.compute.Instance(
             "instance",
@@ -58,8 +58,12 @@ class Vm(pulumi.ComponentResource):
             labels=stack.marked_labels,
             desired_status="RUNNING" if stack.settings.vm_comes_back else None,
             allow_stopping_for_update=True,
-            opts=self._options(
+            opts=around.services.after(
+                COMPUTE_API,
+                parent=self,
                 depends_on=around.startup,
+                # Names are fixed: the old VM must be gone before its replacement can be made.
+                delete_before_replace=True,
                 # The script runs only at boot, and a new release replaces no VM: it is kept as long
                 # as its task stays the same.
                 ignore_changes=["metadataStartupScript", *KEPT_LABEL],
@@ -69,12 +73,6 @@ class Vm(pulumi.ComponentResource):
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
-
-    def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
-        # Names are fixed: the old VM must be gone before its replacement can be made.
-        more |= {"delete_before_replace": True, "custom_timeouts": timeouts}
-        return self._around.services.after(COMPUTE_API, parent=self, **more)
 
 
 class InstanceGroup(pulumi.ComponentResource):
@@ -129,9 +127,7 @@ class InstanceGroup(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
-        after = self._around.services.after
-        return after(COMPUTE_API, parent=self, custom_timeouts=timeouts, **more)
+        return self._around.services.after(COMPUTE_API, parent=self, **more)
 
     def _template(self, metadata: dict[str, pulumi.Input[str]]) -> gcp.compute.InstanceTemplate:
         """Declare the template, which never changes: another one gets another name.

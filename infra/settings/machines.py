@@ -9,17 +9,6 @@ from infra.settings.base import Section, StrEnum, Text
 Minutes = Annotated[float | None, Field(ge=1, le=24 * 60)]
 
 
-class Timeouts(Section):
-    """How many minutes an operation may take."""
-
-    create_minutes: Minutes = None
-    """Creation (1 to 1440; default: 20)."""
-    update_minutes: Minutes = None
-    """Changes in place (1 to 1440; default: 20)."""
-    delete_minutes: Minutes = None
-    """Deletion (1 to 1440; default: 20)."""
-
-
 # --- TPU
 
 _ZONE_MINUTES = 15.0
@@ -87,7 +76,7 @@ class QueueSettings(Section):
         return (self.zone_minutes or _ZONE_MINUTES) if self.fallback_zones else None
 
 
-class TimeoutSettings(Timeouts):
+class TimeoutSettings(Section):
     """How many minutes an operation on the TPU may take."""
 
     create_minutes: Minutes = None
@@ -195,10 +184,6 @@ class InstanceGroupSettings(Section):
     """How many checks in a row must fail before the VM is recreated (1 to 10)."""
 
 
-class VmTimeoutSettings(Timeouts):
-    """How many minutes an operation on the VM may take."""
-
-
 class VmSettings(Section):
     """The VM: it drives the TPU by gRPC, so it can be small if the model fits into its memory."""
 
@@ -226,8 +211,6 @@ class VmSettings(Section):
     """Send the serial port's output to Cloud Logging, for `tpustack logs`."""
     secure_boot: bool = True
     """Let the VM boot only signed software (Shielded VM); your own drivers need false."""
-    timeouts: VmTimeoutSettings = VmTimeoutSettings()
-    """How long operations on the VM may take."""
 
 
 # --- Training that the stack runs

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tpu_agent.events import Events
 from tpu_agent.jobs.queue import FAILED, STOPPED, SUCCEEDED, Job, Spec, Try
 from tpu_agent.jobs.runner import _report
+from tpu_agent.main import Events
 from tpu_core.google import Json
 
 LOG = "projects/p/logs/x-messages"

@@ -91,7 +91,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(vm="n1-standard-2"),
         'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
         "instanceGroup, image, bootDiskGib, bootDiskType, publicIp, osLogin, serialPortLogging, "
-        "secureBoot, timeouts.",
+        "secureBoot.",
     ),
     (
         "a flag that is none",
