@@ -55,9 +55,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a topic that the budget tells": lambda s: (
         s.budget is not None and s.budget.pubsub_topic is not None
     ),
-    "a topic of its own": lambda s: s.budget is not None and s.budget.own_topic is not None,
     "messages": lambda s: s.messages.any,
-    "a topic of messages": lambda s: s.messages.pubsub_topic is not None,
 }
 
 

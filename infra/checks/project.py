@@ -105,15 +105,10 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem("architecture", settings.architecture.value, why, cure)
 
 
-# --- What budgets and messages have in common: e-mail addresses, and names of topics
+# --- What budgets and messages have in common: e-mail addresses
 
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
-_TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
-
-
-def is_topic(name: str) -> bool:
-    """Return whether a topic may be called so."""
-    return _TOPIC.fullmatch(name) is not None
+_TOPIC = re.compile(r"projects/[^/]+/topics/(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 
 
 def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
@@ -128,13 +123,12 @@ def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
 # --- Budget
 
 _ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
-_CURRENCY = re.compile(r"[A-Z]{3}")
 # https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
 _MOST_EMAILS = 5
 
 
 def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that account, currency, addresses and topic can exist at Google.
+    """Check that account, addresses and topic can exist at Google.
 
     Whether they do exist, and whether the account is the project's, only Google can say.
     """
@@ -143,14 +137,11 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
-        ("currency", budget.currency, _CURRENCY, "currency", "Use a code like USD or EUR"),
+        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "full name of a topic", _TOPIC_CURE),
     )
     for name, value, form, what, cure in forms:
         if value is not None and not form.fullmatch(value):
             yield Problem(f"budget.{name}", value, f"is no {what}", cure)
-    if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
-        why = "is no name of a topic"
-        yield Problem("budget.pubsubTopic", budget.pubsub_topic, why, _TOPIC_CURE)
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
         why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
@@ -166,7 +157,7 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
-_TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of one that is there"
+_TOPIC_CURE = "Use projects/PROJECT/topics/NAME of one that is there"
 
 
 # --- Messages
@@ -178,7 +169,7 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse channels that can't exist."""
-    messages, topic = settings.messages, settings.messages.pubsub_topic
+    messages = settings.messages
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
         if not _CHANNEL.fullmatch(channel):
@@ -186,13 +177,7 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
             cure += "channels list` shows it"
             why = "is no full name of a notification channel"
             yield Problem("messages.channels", channel, why, cure)
-    names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
+    names = [*messages.channels, *messages.emails]
     if len(names) > _MOST_CHANNELS:
         why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
         yield Problem("messages", names, why, "Use the address of a group")
-    if topic is not None and ("/" in topic or not is_topic(topic)):
-        cure = "Use the name of a topic to make, like tpu-messages"
-        yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
-    elif topic is not None and settings.budget and settings.budget.own_topic == topic:
-        cure = "Use another name, since the stack makes both"
-        yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)

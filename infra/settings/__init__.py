@@ -103,11 +103,7 @@ class BudgetSettings(Section):
     """A budget in Google's billing: it tells what was spent, and stops nothing."""
 
     amount: int = Field(ge=1, le=1_000_000_000)
-    """Monthly budget in whole units of the currency (1 to 1000000000)."""
-    currency: Text | None = None
-    """Currency of the billing account, for example EUR; Google refuses any other. The account's own
-    if it is not set.
-    """
+    """Monthly budget in whole units of the billing account's currency (1 to 1000000000)."""
     scope: BudgetScope = BudgetScope.PROJECT
     """project (everything in the project), or stack (only resources with the stack's label: neither
     the network nor data that leaves the region).
@@ -119,17 +115,9 @@ class BudgetSettings(Section):
     emails: tuple[Text, ...] = ()
     """Addresses to notify, at most 5. The billing account's administrators are always notified."""
     pubsub_topic: Text | None = None
-    """Pub/Sub topic to notify: the name of one to make, or projects/PROJECT/topics/NAME of an
-    existing one.
-    """
+    """Existing Pub/Sub topic to notify: projects/PROJECT/topics/NAME."""
     billing_account: Text | None = None
     """Billing account, for example 01ABCD-234567-89EF01. The project's own if it is not set."""
-
-    @property
-    def own_topic(self) -> str | None:
-        """The name of the topic to make; None for one that is there already, or none at all."""
-        topic = self.pubsub_topic
-        return None if topic is None or "/" in topic else topic
 
 
 # --- Queue of jobs
@@ -238,19 +226,15 @@ class MessagesSettings(Section):
 
     emails: tuple[Text, ...] = ()
     """Addresses to which Cloud Monitoring sends each message."""
-    pubsub_topic: Text | None = None
-    """Name of a Pub/Sub topic to make, to which Cloud Monitoring publishes each message, for
-    example tpu-messages. None if it is not set.
-    """
     channels: tuple[Text, ...] = ()
-    """Existing notification channels of any kind, such as Slack or a webhook:
+    """Existing notification channels of any kind, such as Slack, a webhook or Pub/Sub:
     projects/PROJECT/notificationChannels/NUMBER.
     """
 
     @property
     def any(self) -> bool:
         """Whether there is anyone to tell."""
-        return bool(self.emails or self.channels) or self.pubsub_topic is not None
+        return bool(self.emails or self.channels)
 
 
 # --- Network

@@ -32,7 +32,6 @@ BUDGET: dict[str, Any] = {
     "scope": "stack",
     "forecastThresholds": [100],
     "emails": ["team@example.com"],
-    "pubsubTopic": "tpu-budget",
 }
 
 
@@ -43,7 +42,7 @@ def ignore(line: str) -> None:
 SETTINGS: dict[str, Any] = {
     "bucket": BUCKET,
     "budget": BUDGET,
-    "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
+    "messages": {"emails": ["team@example.com"]},
     "limits": {"idleMinutes": 600},
     "network": {"subnetRange": "10.10.0.0/24"},
     "vm": {"machineType": "n1-standard-2", "publicIp": True},
@@ -105,7 +104,6 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     (budget,) = get(budgets)["budgets"]
     assert budget["amount"]["specifiedAmount"] == {"units": "500", "currencyCode": "USD"}
     assert len(budget["thresholdRules"]) == 4
-    assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
     assert engine.up(ignore).changed == 0
     public = {**CHANGED["vm"], "publicIp": True}
     for more in ({}, {"vm": public}):

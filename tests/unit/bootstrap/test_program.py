@@ -110,10 +110,10 @@ def test_no_condition_of_a_stack_with_everything_names_more_than_ten_roles_or_a_
 ) -> None:
     everything = {
         "bucket": {"encryption": {}},
-        "budget": {"amount": 5, "pubsubTopic": "alerts"},
+        "budget": {"amount": 5, "pubsubTopic": "projects/p/topics/t"},
         "jobs": {"vertex": {"submitters": ["user:me@example.com"]}},
         "limits": {"idleMinutes": 30, "role": "tpu_stack_limits"},
-        "messages": {"emails": ["a@example.com"], "pubsubTopic": "messages"},
+        "messages": {"emails": ["a@example.com"]},
         "recovery": {"enabled": True},
         "tpu": {**TPU, "capacity": "spot"},
     }

@@ -58,7 +58,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "labels": {"labels": {"team": "audio"}},
     "limits": {"limits": {"timeToLiveHours": 4}},
-    "messages": {"messages": {"pubsubTopic": "told"}},
+    "messages": {"messages": {"emails": ["a@example.com"]}},
     "machine type": {"vm": {"machineType": "n2-highmem-8"}},
     "bucket": {"bucket": {"versioning": True, "softDeleteDays": 0}},
     "timeouts": {"tpu": {"timeouts": {"deleteMinutes": 45}}},

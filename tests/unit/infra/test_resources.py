@@ -17,7 +17,7 @@ from infra.components.machine import properties_of_job
 from infra.program import OUTPUTS
 from infra.resources.request import body_of
 from infra.settings.base import SettingsError
-from tpu_agent import machine
+from tpu_agent import main as machine
 from tpu_agent.bundle import program
 
 from .conftest import REPOSITORY, Engine, Run, config
@@ -411,19 +411,6 @@ def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run
 )
 def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of_it: str) -> None:
     assert week(day) == week_of_it
-
-
-def test_cloud_monitoring_may_publish_to_the_topic_of_messages_and_the_machine_may_not(
-    run: Run,
-) -> None:
-    engine, _ = run(config(messages={"pubsubTopic": "tpu-messages"}))
-    assert engine.one("Topic")["name"] == "tpu-messages"
-    grant = engine.one("TopicIAMMember")
-    assert (grant["topic"], grant["role"]) == ("tpu-messages", "roles/pubsub.publisher")
-    agent = "service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
-    assert grant["member"] == f"serviceAccount:{agent}"
-    channel = engine.one("NotificationChannel")
-    assert (channel["type"], channel["labels"]) == ("pubsub", {"topic": "topic-id"})
 
 
 def test_a_channel_that_a_person_made_gets_the_messages_too(run: Run) -> None:
