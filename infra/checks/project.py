@@ -146,12 +146,11 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
     if len(budget.emails) > _MOST_EMAILS:
         why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
         yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
-    spent, forecast = budget.thresholds, budget.forecast_thresholds
-    for name, percents in (("thresholds", spent), ("forecastThresholds", forecast)):
-        if len(set(percents)) < len(percents):
-            why, cure = "has one twice", "Name each of them once"
-            yield Problem(f"budget.{name}", list(percents), why, cure)
-    if not (spent or forecast):
+    percents = budget.thresholds
+    if len(set(percents)) < len(percents):
+        why, cure = "has one twice", "Name each of them once"
+        yield Problem("budget.thresholds", list(percents), why, cure)
+    if not percents:
         why, cure = "never reports anything", "Name at least one, such as 100"
         yield Problem("budget.thresholds", [], why, cure)
 

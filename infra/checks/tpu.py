@@ -7,7 +7,7 @@ from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
 from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem, Section, misplaced
+from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import FULL_SCOPE, Capacity
 
 # TPU7x, and what would follow it under either form of name.
@@ -78,7 +78,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     why, cure = "is for architecture vm", instead.format("tpu.tensorflowVersion")
     version = f"{why}; a classic node has a TensorFlow version"
     yield from misplaced({"tpu.runtimeVersion": tpu.runtime_version}, version, cure)
-    queued = tpu.queued and _written(tpu.queued)
+    queued = tpu.queued and tpu.queued.written()
     not_queued = f"{why}; Google queues no classic node"
     yield from misplaced({"tpu.queued": queued}, not_queued, "Remove it")
     if settings.trains_on_tpu:
@@ -89,21 +89,13 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     yield from misplaced(
         {
             "tpu.slices": tpu.slices if tpu.slices > 1 else None,
-            "tpu.bootDiskGib": tpu.boot_disk_gib,
             "tpu.externalIps": tpu.external_ips,
-            "tpu.tags": list(tpu.tags) or None,
             "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
             "tpu.secureBoot": tpu.secure_boot,
-            "tpu.autocheckpoint": tpu.autocheckpoint,
         },
         f"{why}; a classic node has none",
         "Remove it, or use architecture vm",
     )
-
-
-def _written(section: Section) -> dict[str, object]:
-    """Return a group of settings as the stack file has it."""
-    return section.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -122,20 +114,8 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
 
 # --- Settings that only TPU VMs have
 
-_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SCOPES = "https://www.googleapis.com/auth/"
 _MAIL = "https://mail.google.com/"
-
-
-def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that network tags follow Google's rules."""
-    for number, tag in enumerate(settings.tpu.tags):
-        if not _TAG.fullmatch(tag):
-            why = (
-                "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
-                "first, no hyphen last)"
-            )
-            yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -271,18 +251,6 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
 _RESERVATION = re.compile(
     r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
 )
-
-
-def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse, without the queue, settings for which Google's provider has no field."""
-    tpu = settings.tpu
-    if settings.is_node or tpu.queue:
-        return
-    yield from misplaced(
-        {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
-        "is only for a TPU out of the queue: Google's provider has no field for it",
-        "Set tpu.queued: {}, or remove it",
-    )
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:

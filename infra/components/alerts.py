@@ -118,12 +118,7 @@ class Budget(pulumi.ComponentResource):
                 "labels": {"tpu-stack": stack.context.stack} if in_stack else None,
             },
             threshold_rules=[
-                {"threshold_percent": percent / 100, "spend_basis": basis}
-                for basis, percents in (
-                    ("CURRENT_SPEND", settings.thresholds),
-                    ("FORECASTED_SPEND", settings.forecast_thresholds),
-                )
-                for percent in sorted(percents)
+                {"threshold_percent": percent / 100} for percent in sorted(settings.thresholds)
             ],
             all_updates_rule=self._recipients(stack, settings, services),
             opts=services.after(apis.BUDGETS_API, parent=self, provider=provider),

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import timezone
 from typing import Any
 
 import pulumi
@@ -108,10 +107,8 @@ class Tpu(pulumi.ComponentResource):
             },
             "serviceAccount": {"email": self.around.identity.email, "scope": list(tpu.scopes)},
             "metadata": dict(self.metadata),
-            "bootDiskConfig": filled(diskSizeGb=str(tpu.boot_disk_gib or "")),
-            "tags": [self.stack.names.network, *tpu.tags],
+            "tags": [self.stack.names.network],
             "shieldedInstanceConfig": filled(enableSecureBoot=tpu.secure_boot),
-            "autocheckpointEnabled": tpu.autocheckpoint,
         }
         return filled(**whole)
 
@@ -162,7 +159,7 @@ class TpuVm(Tpu):
                     else None
                 ),
                 service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
-                tags=[stack.names.network, *tpu.tags],
+                tags=[stack.names.network],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
                 description=preempted.get(name),
@@ -210,7 +207,6 @@ class QueuedTpu(Tpu):
         }
         requested = {
             "request": {"tpu": {"nodeSpec": [spec]}, **self._tier(queue)},
-            "queueing": _policy(queue),
             "labels": stack.marked_labels,
         }
         request = QueuedRequest(
@@ -341,10 +337,3 @@ class TpuNode(Tpu):
 def filled(**values: Any) -> Json:
     """Return the values that are not empty: Google's JSON leaves the others out."""
     return {name: value for name, value in values.items() if value}
-
-
-def _policy(queue: machines.QueueSettings) -> dict[str, str]:
-    if queue.valid_until is None:
-        return {}
-    moment = queue.valid_until.astimezone(timezone.utc)
-    return {"validUntilTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}

@@ -110,8 +110,6 @@ class BudgetSettings(Section):
     """
     thresholds: tuple[Percent, ...] = (50, 90, 100)
     """Percentages of the amount at which Google reports the spending (1 to 1000)."""
-    forecast_thresholds: tuple[Percent, ...] = ()
-    """Percentages of the amount at which Google reports the month's forecast (1 to 1000)."""
     emails: tuple[Text, ...] = ()
     """Addresses to notify, at most 5. The billing account's administrators are always notified."""
     pubsub_topic: Text | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from infra.settings.base import Section, StrEnum, Text
 
@@ -50,10 +50,6 @@ class QueueSettings(Section):
     """How many minutes a request waits in a zone before it moves to the next one (0.1 to 10080;
     15 if it is not set). Its place in the queue of the zone is given up. With
     `tpu.queued.fallbackZones` only.
-    """
-    valid_until: AwareDatetime | None = None
-    """When Google gives up the request, for example 2026-12-31T18:00:00Z. Without it, the request
-    queues for as long as it takes.
     """
     reservation: Text | None = None
     """Reservation to take the TPU from: its name, or
@@ -116,17 +112,9 @@ class TpuSettings(Section):
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
     is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
     """
-    boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
-    """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
-    only.
-    """
     external_ips: bool = False
     """Give every host of a TPU VM a public address. Not needed for the training. With architecture
     vm only.
-    """
-    tags: tuple[Text, ...] = ()
-    """Network tags of a TPU VM, for firewall rules of an existing network. With architecture vm
-    only.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
     """Access scopes of a TPU VM's service account. IAM decides what it may do; a trainer on the TPU
@@ -134,10 +122,6 @@ class TpuSettings(Section):
     """
     secure_boot: bool = False
     """Let a TPU VM boot only signed software (Shielded VM). With architecture vm only."""
-    autocheckpoint: bool = False
-    """Tell the trainer to save a checkpoint before maintenance, if its framework can. With
-    `tpu.queued` only.
-    """
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long operations on the TPU may take."""
 

@@ -30,7 +30,6 @@ BUCKET: dict[str, Any] = {
 BUDGET: dict[str, Any] = {
     "amount": 500,
     "scope": "stack",
-    "forecastThresholds": [100],
     "emails": ["team@example.com"],
 }
 
@@ -103,7 +102,7 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     budgets = f"billingbudgets.googleapis.com/v1/{account['billingAccountName']}/budgets"
     (budget,) = get(budgets)["budgets"]
     assert budget["amount"]["specifiedAmount"] == {"units": "500", "currencyCode": "USD"}
-    assert len(budget["thresholdRules"]) == 4
+    assert len(budget["thresholdRules"]) == 3
     assert engine.up(ignore).changed == 0
     public = {**CHANGED["vm"], "publicIp": True}
     for more in ({}, {"vm": public}):

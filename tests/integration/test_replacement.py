@@ -24,8 +24,6 @@ QUEUED: dict[str, Any] = {
     "acceleratorType": "v5litepod-4",
     "slices": 2,
     "queued": {},
-    "bootDiskGib": 200,
-    "tags": ["workers"],
 }
 VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm"
 

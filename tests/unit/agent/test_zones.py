@@ -408,7 +408,6 @@ ASKED: dict[str, Any] = {
     "fallbackZones": [C, F],
     "zoneMinutes": 15.0,
     "request": body(),
-    "queueing": {},
     "labels": MARK,
 }
 

@@ -150,12 +150,8 @@ def _budget(settings: StackSettings, context: Context) -> Iterator[Call]:
             **(stack if budget.scope is BudgetScope.STACK else {}),
         },
         "thresholdRules": [
-            {"thresholdPercent": percent / 100, "spendBasis": basis}
-            for basis, percents in (
-                ("CURRENT_SPEND", budget.thresholds),
-                ("FORECASTED_SPEND", budget.forecast_thresholds),
-            )
-            for percent in percents
+            {"thresholdPercent": percent / 100, "spendBasis": "CURRENT_SPEND"}
+            for percent in budget.thresholds
         ],
         "notificationsRule": told,
     }

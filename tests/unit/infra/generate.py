@@ -75,23 +75,16 @@ def _tpu_vm(chance: Random, accelerator: Accelerator) -> Json:
     if accelerator.flex_start and chance.random() < 0.2:
         made |= {"capacity": "flex-start", "queued": {"runHours": chance.choice((0.5, 168))}}
     if chance.random() < 0.1:
-        made["tags"] = ["tpus"]
-    if chance.random() < 0.1:
         made["scopes"] = [FULL_SCOPE, "https://mail.google.com/"]
     return made
 
 
 def _queued(chance: Random, capacity: str) -> Json:
     queued: Json = {}
-    if chance.random() < 0.3:
-        queued["validUntil"] = "2099-12-31T18:00:00Z"
     if chance.random() < 0.3 and capacity == "reserved":
         queued["reservation"] = "mine"
         queued["reservationBound"] = chance.random() < 0.3
-    made: Json = {"queued": queued, "autocheckpoint": chance.random() < 0.2}
-    if chance.random() < 0.2:
-        made["bootDiskGib"] = chance.choice((100, 65536))
-    return made
+    return {"queued": queued}
 
 
 def _node(chance: Random, accelerator: Accelerator) -> Json:
@@ -166,7 +159,6 @@ _CHANGES: tuple[Change, ...] = (
     _set("tpu", "tensorflowVersion", lambda c: c.choice([*VERSIONS, "9.9", None])),
     _set("tpu", "cidrBlock", block),
     _set("tpu", "capacity", lambda c: c.choice((*CAPACITIES, "flex-start"))),
-    _set("tpu", "tags", lambda c: [text(c, 4)]),
     _set("tpu", "scopes", lambda c: [FULL_SCOPE, c.choice(("cloud-platform", "https://x.org/"))]),
     _set("tpu", "slices", lambda c: c.randint(1, 256)),
     _set("tpu", "queued", lambda c: c.choice(({}, {"reservation": "r"}))),

@@ -100,7 +100,6 @@ def budget(chance: Random) -> Json:
     some: Json = {
         "scope": chance.choice(("project", "stack")),
         "thresholds": [50, 1000],
-        "forecastThresholds": [100],
         "emails": ["a@example.com", chance.choice(("b@example.com", "b", "b@@c.d", "b c@d.e"))],
         "pubsubTopic": chance.choice((GIVEN_TOPIC, text(chance, 6), "goog-topic")),
         "billingAccount": chance.choice((BILLING_ACCOUNT, "0a1b2c", text(chance, 6))),

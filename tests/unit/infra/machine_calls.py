@@ -82,7 +82,7 @@ def _node(settings: StackSettings, context: Context) -> Json:
         },
         "serviceAccount": {"email": email_of(settings, context), "scope": list(tpu.scopes)},
         "labels": labels_of(settings),
-        "tags": [context.names.network, *tpu.tags],
+        "tags": [context.names.network],
         **({"shieldedInstanceConfig": {"enableSecureBoot": True}} if tpu.secure_boot else {}),
     }
 
@@ -91,10 +91,6 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
     tpu, queue = settings.tpu, settings.tpu.queue
     assert queue is not None
     node = _node(settings, context)
-    if tpu.boot_disk_gib:
-        node["bootDiskConfig"] = {"diskSizeGb": str(tpu.boot_disk_gib)}
-    if tpu.autocheckpoint:
-        node["autocheckpointEnabled"] = True
     several: Json = {"nodeCount": tpu.slices, "nodeIdPrefix": context.names.tpu}
     which = {"multiNodeParams": several} if tpu.slices > 1 else {"nodeId": context.names.tpu}
     request: Json = {"tpu": {"nodeSpec": [{"parent": _place(settings), "node": node, **which}]}}
@@ -114,9 +110,6 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
         request["reservationName"] = f"{place}{queue.reservation}"
         if queue.reservation_bound:
             request["provisioningModel"] = "RESERVATION_BOUND"
-    if queue.valid_until:
-        until = f"{queue.valid_until:%Y-%m-%dT%H:%M:%SZ}"
-        request["queueingPolicy"] = {"validUntilTime": until}
     query = {"queuedResourceId": context.names.tpu}
     yield _TPU, f"/v2alpha1/{_place(settings)}/queuedResources", query, request
 

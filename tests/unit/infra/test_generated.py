@@ -36,7 +36,6 @@ GOOGLES: dict[str, str | tuple[str, ...]] = {
     "tpu.runtimeVersion": ("is no runtime", "does not run on"),
     "tpu.tensorflowVersion": ("is no version", "is no longer"),
     "tpu.cidrBlock": ("is no IPv4", "does not begin", "has", "is not private", "overlaps"),
-    "tpu.tags[*]": "is no network tag",
     "tpu.scopes[*]": "is no access scope",
     "tpu.capacity": "is for v5e",
     "tpu.queued.runHours": "is required",

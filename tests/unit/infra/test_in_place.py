@@ -66,7 +66,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 OF_THE_QUEUE: dict[str, dict[str, Any]] = {
     "patience": {"tpu": {"queued": {"waitMinutes": 5}}},
-    "deadline": {"tpu": {"queued": {"validUntil": "2099-01-31T17:00:00Z"}}},
     "further zone": {"tpu": {"queued": {"fallbackZones": ["us-central1-c"]}}},
     "no further zone": {"tpu": {"queued": {"fallbackZones": []}}},
 }

@@ -109,12 +109,11 @@ def test_a_tpu_vm_uses_the_bucket_as_the_stacks_own_account_and_as_no_other(
 def test_a_queued_tpu_is_asked_for_as_the_stack_says(
     run: Run, capacity: str, tier: dict[str, object]
 ) -> None:
-    queued = {"queued": {"validUntil": "2027-01-31T18:00:00+01:00"}, "capacity": capacity}
+    queued: dict[str, object] = {"queued": {}, "capacity": capacity}
     engine, outputs = run(config(tpu={**POD, **queued}, labels={"team": "vision"}))
     entry = engine.dynamic("QueuedResource")
     (spec,) = entry["request"].pop("tpu")["nodeSpec"]
     assert entry["request"] == tier
-    assert entry["queueing"] == {"validUntilTime": "2027-01-31T17:00:00Z"}
     assert entry["labels"]["team"] == "vision"
     assert spec["nodeId"] == outputs["tpu_name"]
     assert spec["node"]["serviceAccount"]["email"] == outputs["service_account"]
@@ -505,7 +504,6 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
         "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se",
         "capacity": "spot",
         "queued": {"enabled": False},
-        "tags": ["a-tag"],
     }
     engine, outputs = run(config(tpu=tpu, recovery={"enabled": True, "preemptionsPerDay": 9}))
     metadata = engine.one("Instance")["metadata"]

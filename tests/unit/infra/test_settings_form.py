@@ -107,8 +107,8 @@ def test_settings_next_to_config_are_reported_and_read_as_they_were_meant(tmp_pa
             'budget.thresholds[0]: "50" is not a whole number.',
         ),
         (
-            {"tpu": {**POD, "queued": yaml.safe_load("validUntil: 2099-01-31T18:00:00Z")}},
-            "tpu.queued.validUntil: 2099-01-31 18:00:00+00:00 is a date in YAML, which Pulumi",
+            {"labels": yaml.safe_load("until: 2099-01-31")},
+            "labels.until: 2099-01-31 is a date in YAML, which Pulumi",
         ),
     ],
 )

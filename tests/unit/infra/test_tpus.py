@@ -62,11 +62,11 @@ def test_the_trainers_machine_knows_all_slices_and_uses_the_first(run: Run, run_
 
 def test_a_tpu_vm_has_the_options_of_its_machine(run: Run) -> None:
     logging = "https://www.googleapis.com/auth/logging.write"
-    options = {"secureBoot": True, "tags": ["workers"], "scopes": [logging], "externalIps": True}
+    options = {"secureBoot": True, "scopes": [logging], "externalIps": True}
     engine, outputs = run(config(tpu={**POD, **options}))
     vm = engine.one("V2Vm")
     assert vm["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert vm["tags"] == ["tpu-stack-test-net", "workers"]
+    assert vm["tags"] == ["tpu-stack-test-net"]
     assert vm["serviceAccount"] == {"email": outputs["service_account"], "scopes": [logging]}
     assert vm["networkConfig"]["enableExternalIps"] is True
 
@@ -80,15 +80,13 @@ def test_a_tpu_vm_has_the_full_scope_and_no_public_address_unless_it_is_asked_fo
 
 
 def test_a_queued_tpu_vm_has_the_same_options_and_those_of_the_queue_alone(run: Run) -> None:
-    options = {"secureBoot": True, "tags": ["workers"], "externalIps": True}
-    request = asked(run, **options, bootDiskGib=200, autocheckpoint=True)
+    options = {"secureBoot": True, "externalIps": True}
+    request = asked(run, **options)
     (spec,) = request["tpu"]["nodeSpec"]
     node = spec["node"]
     assert node["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert node["tags"] == ["tpu-stack-test-net", "workers"]
+    assert node["tags"] == ["tpu-stack-test-net"]
     assert node["networkConfig"]["enableExternalIps"] is True
-    assert node["bootDiskConfig"] == {"diskSizeGb": "200"}
-    assert node["autocheckpointEnabled"] is True
 
 
 def test_a_request_names_its_reservation(run: Run) -> None:

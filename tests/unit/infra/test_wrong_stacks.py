@@ -250,7 +250,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
         "tpu.queued: true is not a group of settings. Use {}, or set below it: enabled, "
-        "waitMinutes, fallbackZones, zoneMinutes, validUntil, reservation, reservationBound, "
+        "waitMinutes, fallbackZones, zoneMinutes, reservation, reservationBound, "
         "runHours.",
     ),
     (
@@ -259,52 +259,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "tpu.queued.waitMinutes: 0 is too small. Use at least 1.",
     ),
     (
-        "a queue's end without a zone",
-        config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
-        'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
-        "its end. Meaning: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
-        "Without it, the request queues for as long as it takes.",
-    ),
-    (
-        "a queue's end that is no time",
-        config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
-        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google gives up the '
-        "request, for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as "
-        "it takes.",
-    ),
-    (
         "slices of a node",
         node(slices=2),
         "tpu.slices: 2 is for architecture vm; a classic node has none. Remove it, or use "
         "architecture vm.",
     ),
     (
-        "tags of a node",
-        node(tags=["workers"]),
-        'tpu.tags: ["workers"] is for architecture vm; a classic node has none. Remove it, or use '
-        "architecture vm.",
-    ),
-    (
         "more slices than there are",
         config(tpu={**VM, "slices": 257}),
         "tpu.slices: 257 is too large. Use at most 256.",
-    ),
-    (
-        "a boot disk that the provider cannot ask for",
-        config(tpu={**VM, "bootDiskGib": 200}),
-        "tpu.bootDiskGib: 200 is only for a TPU out of the queue: Google's provider has no field "
-        "for it. Set tpu.queued: {}, or remove it.",
-    ),
-    (
-        "a boot disk that is smaller than its image",
-        config(tpu={**VM, "queued": {}, "bootDiskGib": 50}),
-        "tpu.bootDiskGib: 50 is too small. Use at least 100.",
-    ),
-    (
-        "checkpoints that the provider cannot ask for",
-        config(tpu={**VM, "autocheckpoint": True}),
-        "tpu.autocheckpoint: true is only for a TPU out of the queue: Google's provider has no "
-        "field for it. Set tpu.queued: {}, or remove it.",
     ),
     (
         "a reservation that is not used",
@@ -369,12 +332,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "timeouts": {"delete": 5}}),
         "tpu.timeouts.delete: 5 is a setting that does not exist. Did you mean "
         "tpu.timeouts.deleteMinutes?",
-    ),
-    (
-        "a tag in capitals",
-        config(tpu={**VM, "tags": ["ok", "Workers"]}),
-        'tpu.tags[1]: "Workers" is no network tag (at most 63 lower-case letters, digits and '
-        "hyphens, a letter first, no hyphen last). Use one like tpu-workers.",
     ),
     (
         "a scope's short name",
