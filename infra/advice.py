@@ -35,7 +35,8 @@ Preempted = Callable[[], Mapping[str, str]]
 
 def report(settings: StackSettings, context: Context) -> None:
     """Look up, next to the program, what Google alone knows of a stack, and say it."""
-    report_disabled(settings)
+    apis = apis_of(settings)
+    look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
     report_data(settings, context.names.bucket)
 
 
@@ -124,12 +125,6 @@ def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, st
 
 
 # --- What a preview says
-
-
-def report_disabled(settings: StackSettings) -> None:
-    """Say which APIs are disabled, and who enables them."""
-    apis = apis_of(settings)
-    look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
 
 
 def tell_disabled(settings: StackSettings, names: Sequence[str]) -> None:

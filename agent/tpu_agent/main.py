@@ -134,14 +134,10 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def say(text: str) -> None:
-    """Write a line to the journal and the serial port."""
-    print(f"tpu-stack agent: {text}", flush=True)
-
-
-def say_of_trainer(text: str) -> None:
-    """Write a line about the trainer to the journal and the serial port."""
-    print(f"tpu-stack: {text}", flush=True)
+# Each writes a line to the journal and the serial port.
+say = partial(print, "tpu-stack agent:", flush=True)
+say_of_trainer = partial(print, "tpu-stack:", flush=True)
+say_of_jobs = partial(print, "tpu-stack jobs:", flush=True)
 
 
 def main() -> None:
@@ -457,11 +453,6 @@ _QUEUE_STEP_SECONDS = 0.25
 _QUEUE_RETRY_SECONDS = 5.0
 # A try repeats its own calls, as nothing else does.
 _PATIENCE_SECONDS = 60.0
-
-
-def say_of_jobs(text: str) -> None:
-    """Write a line to the journal and the serial port."""
-    print(f"tpu-stack jobs: {text}", flush=True)
 
 
 def run_jobs(arguments: list[str]) -> None:

@@ -17,7 +17,6 @@ from infra.settings.machines import RunOn, TimeoutSettings
 from tpu_agent.bundle import lock_of, program, startup_script
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
-CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
 

@@ -245,4 +245,4 @@ def _shielded(vm: machines.VmSettings) -> Any:
 
 def _account(identity: Identity) -> Any:
     """Return the service account; IAM, not its scopes, limits what it may do."""
-    return {"email": identity.email, "scopes": [machine.CLOUD_PLATFORM]}
+    return {"email": identity.email, "scopes": [machines.FULL_SCOPE]}
