@@ -57,12 +57,12 @@ def test_nothing_is_written_where_the_stack_has_no_log(
     metadata: str | None, said: list[str]
 ) -> None:
     calls = Calls()
-    Events(lambda _: metadata, calls, said.append).report("cost", "x")
+    Events(lambda _: metadata, calls, said.append).report("limits", "x")
     assert (calls, said) == ([], [])
 
 
 def test_damaged_metadata_ends_nothing(said: list[str]) -> None:
-    Events(lambda _: "{", Calls(), said.append).report("cost", "x")
+    Events(lambda _: "{", Calls(), said.append).report("limits", "x")
     assert said[0].startswith("an event could not be logged: ")
 
 
