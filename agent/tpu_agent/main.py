@@ -31,7 +31,7 @@ from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.recovery import Recovery, World
-from tpu_agent.tpus import why_silent
+from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -154,6 +154,12 @@ def main() -> None:
     # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
+    if machine.optional(Metadata.RUNS_TRAINING) is None:
+        world = World(
+            time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
+        )
+        about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
+        threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
 
 
@@ -392,12 +398,49 @@ class Keeper:
                 tries += 1
 
 
+_PORT_LOOK_SECONDS = 5.0
+# A -pod runtime serves when it is READY; other TPU VMs install their worker first.
+_PORT_PATIENCE, _PATIENCE_WITH_SCRIPT = 110.0, 900.0
+
+
+def watch_port(
+    place: Place, call: Call, name: str, world: World, sleep: Callable[[float], None]
+) -> None:
+    """Say at once if this VM can't reach a READY TPU: both cost, and set-up is long.
+
+    Google documents no client of a TPU VM's port 8470 on another machine. Returns once the TPU
+    answers, or it was said that it does not.
+    """
+    ready: float | None = None
+    while True:
+        try:
+            found = (find_node(here, call, name) for here in place.everywhere())
+            seen = next((one for one in found if one and one.phase == "ready"), None)
+        except OSError:  # Its grants may not count yet; the trainer says what is wrong.
+            seen = None
+        why = why_ill(seen, world.silent) if seen else None
+        if seen and not why:
+            return
+        ready = (ready or world.now()) if seen else None
+        script = Metadata.STARTUP_SCRIPT in seen.nodes[0].get("metadata", {}) if seen else False
+        if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
+            last = (
+                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
+                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
+                "firewall rules if network.create is false"
+            )
+            world.say(last)
+            world.tell(last)
+            return
+        sleep(_PORT_LOOK_SECONDS)
+
+
 # --- What the agent reports: one entry in the stack's log for each event
 #
 # Cloud Monitoring delivers the entries by the notification channels that the stack declares.
 # https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write
 
-Event = Literal["job", "limits", "recovery", "training"]
+Event = Literal["endpoint", "job", "limits", "recovery", "training"]
 _LOGS = "https://logging.googleapis.com/v2/entries:write"
 # The longest value of a label that a notification can use; the log has the whole text.
 _LONGEST_SUBJECT = 200
