@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from toolchain import cache, pins, plugins, processes
 from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION, ToolchainError
-from toolchain.processes import say
+from toolchain.processes import patience, say
 
 _RELEASES = "https://get.pulumi.com/releases/sdk"
 _TIMEOUT_SECONDS = 5.0
@@ -52,8 +52,8 @@ def provider(engine_path: Path) -> Path:
     archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
     if pins.in_ci() or archive in pins.pinned():
         install += ["--checksum", pins.pinned_of(archive)]
-    say(f"downloading the gcp plugin {PROVIDER_VERSION}")
-    processes.run(install)
+    with patience(f"downloading the gcp plugin {PROVIDER_VERSION}"):
+        processes.run(install)
     plugin = plugins.installed()
     if plugin is None:
         raise ToolchainError("pulumi installed the gcp plugin, but it is not among its plugins")
@@ -73,9 +73,9 @@ def _download_engine(folder: Path) -> None:
     archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
     expected = pins.pinned_of(archive)
     packed = folder / archive
-    say(f"downloading pulumi {ENGINE_VERSION}")
     try:
         with (
+            patience(f"downloading pulumi {ENGINE_VERSION}"),
             urllib.request.urlopen(f"{_RELEASES}/{archive}", timeout=_TIMEOUT_SECONDS) as answer,
             packed.open("wb") as file,
         ):

