@@ -6,6 +6,7 @@ not answer, or there are no credentials, the provider itself says why.
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -27,8 +29,8 @@ from infra.settings import StackSettings
 
 _T = TypeVar("_T")
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
-# Seconds that a preview waits for all answers.
-LONGEST = 12.0
+# Seconds that a preview waits for all answers, and that a program of ours may take.
+LONGEST, _SECONDS = 12.0, 10.0
 _FOUND, _MISSING = 200, 404
 Preempted = Callable[[], Mapping[str, str]]
 
@@ -38,6 +40,8 @@ def report(settings: StackSettings, context: Context) -> None:
     apis = apis_of(settings)
     look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
     report_data(settings, context.names.bucket)
+    report_access(settings, context.names.bucket)
+    report_fit(settings, context.root)
 
 
 def start(ask: Callable[[], _T]) -> Future[_T]:
@@ -167,6 +171,55 @@ def missing_data(bucket: str) -> str | None:
         f"training.data: (not set), and {why}. Without data the training ends at once: name a "
         "folder that `tpu-training data convert` wrote"
     )
+
+
+def report_access(settings: StackSettings, bucket: str) -> None:
+    """Warn if people would lose access to a bucket that the stack takes over."""
+    if settings.bucket.create:
+        look_up(lambda: lost_access(bucket), _warn)
+
+
+def lost_access(bucket: str) -> str | None:
+    """Return the warning if a bucket lacks a protection; None if it can't be read."""
+    try:
+        client, url = users_client(), f"{_BUCKET.format(quote(bucket))}?fields=iamConfiguration"
+        access = client.call("GET", url, None)[1]["iamConfiguration"] if client else {}
+        uniform = access["uniformBucketLevelAccess"]["enabled"]
+        if uniform and access["publicAccessPrevention"] == "enforced":
+            return None
+    except Exception:
+        return None
+    return (
+        f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
+        "reads it by the ACL of an object, or without logging in, loses access"
+    )
+
+
+def report_fit(settings: StackSettings, root: Path) -> None:
+    """Warn if the job does not fit; only where `tpu-training compile` has kept answers."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    if settings.training.data and Path(cache, "tpu-stack", "compile").is_dir():
+        look_up(lambda: misfit(settings, root), _warn)
+
+
+def misfit(settings: StackSettings, root: Path) -> str | None:
+    """Return the warning that the job does not fit into the TPU; None if it does, or who knows.
+
+    `tpu-training compile` keeps what it found out; nothing is compiled here.
+    """
+    command = [
+        *(sys.executable, "-m", "tpu_training", "compile", "--cached", "--json"),
+        *settings.training.args,
+        f"--tpu={settings.tpu.accelerator_type}",
+        f"--data={root / (settings.training.data or '')}",
+    ]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=_SECONDS)
+        answers = json.loads(done.stdout)["answers"]
+        why = answers[0]["misfit"] if answers else None
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return None
+    return why and f"training.args: {why}"
 
 
 # --- What an update says next to an error of Google's
