@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
+from urllib.parse import quote
 
 import psutil
 import requests
@@ -24,6 +25,7 @@ from bench.measure import Result, write_mnist
 from tests.agents import kill_agents
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, session, write_stack
+from tpu_training.goodput.ledger import Entry, parse_entry
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
@@ -70,11 +72,24 @@ class _Running:
 
     cloud: LocalCloudCommand
     google: requests.Session
+    job: str
 
     def state(self) -> str:
         """The TPU's state."""
         answer = self.google.get(f"https://tpu.googleapis.com/v2/{_TPU}", timeout=30)
         return str(answer.json()["state"]) if answer.ok else _GONE
+
+    def entries(self) -> list[Entry]:
+        """All starts of the trainer until now, in their order."""
+        bucket, _, folder = self.job.removeprefix("gs://").partition("/")
+        objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+        query = {"prefix": f"{folder}/ledger/2"}
+        found = self.google.get(objects, params=query, timeout=30).json().get("items", [])
+        texts = [
+            self.google.get(f"{objects}/{quote(item['name'], safe='')}?alt=media", timeout=30).text
+            for item in found
+        ]
+        return sorted(filter(None, map(parse_entry, texts)), key=lambda entry: entry.begin)
 
     def lines(self) -> int:
         """How many loops the trainer has finished, by the machine's serial port."""
@@ -100,36 +115,47 @@ def training(folder: Path) -> Iterator[_Running]:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         stack = Backend(environment | cloud.environment(), project).select("local")
         stack.up(lambda line: None)
-        yield _Running(cloud, session(cloud))
+        yield _Running(cloud, session(cloud), str(stack.outputs()["job_url"]))
 
 
 def _kill(running: _Running) -> dict[str, float]:
     """Kill the worker and return the seconds of each part until a step is finished."""
+    starts = len(running.entries())
     states: dict[str, float] = {}
     done = Event()
     watcher = Thread(target=_watch, args=(running.state, states, done), daemon=True)
     watcher.start()
     running.cloud.run("faults", "preempt", _TPU)
     _wait(lambda: "READY" in states, "the next TPU")
+    _wait(lambda: len(running.entries()) > starts, "the next start")
     before = running.lines()
     stepped = _wait(lambda: running.lines() > before, "the next step")
     done.set()
     watcher.join()
-    return parts_of(states, stepped)
+    return parts_of(states, running.entries()[-1], stepped)
 
 
-def parts_of(states: Mapping[str, float], stepped: float) -> dict[str, float]:
+def parts_of(states: Mapping[str, float], entry: Entry, stepped: float) -> dict[str, float]:
     """Split the time; `states` says when each of the TPU's states was first seen."""
     killed, ready = states["PREEMPTED"], states["READY"]
     deleted = min(states.get("DELETING", ready), states.get(_GONE, ready))
     gone = states.get(_GONE, deleted)
     created = states.get("CREATING", ready)
+    connected = entry.begin + entry.seconds["load"] + entry.seconds["wait"]
+    started = max(entry.begin, ready)
+    prepared = connected + entry.seconds["connect"] + entry.seconds["restore"]
+    built = max(prepared, entry.end)
     return {
         _NOTICES: deleted - killed,
         "(cloud) deletion": gone - deleted,
         "the agent asks for another": created - gone,
         "(cloud) creation, with the worker's start": ready - created,
-        "the trainer starts, restores and takes a step": stepped - ready,
+        "a trainer starts": started - ready,
+        "it loads TensorFlow and finds the TPU": connected - started,
+        "connect": entry.seconds["connect"],
+        "restore": entry.seconds["restore"],
+        "build the model and the step": built - prepared,
+        "the first loop, which compiles": stepped - built,
     }
 
 
