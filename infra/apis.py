@@ -22,6 +22,7 @@ BILLING_API = "cloudbilling.googleapis.com"
 BUDGETS_API = "billingbudgets.googleapis.com"
 LOGGING_API = "logging.googleapis.com"
 MONITORING_API = "monitoring.googleapis.com"
+PUBSUB_API = "pubsub.googleapis.com"
 VERTEX_API = "aiplatform.googleapis.com"
 
 
@@ -36,6 +37,8 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
         apis.append(LOGGING_API)
     if settings.messages.any or (settings.budget and settings.budget.emails):
         apis.append(MONITORING_API)
+    if settings.messages.pubsub_topic or (settings.budget and settings.budget.own_topic):
+        apis.append(PUBSUB_API)
     if settings.jobs.apart:
         apis.append(CREDENTIALS_API)
     if settings.jobs.vertex is not None:
@@ -55,6 +58,7 @@ _CALLS: Mapping[str, str] = {
     BUDGETS_API: "https://billingbudgets.googleapis.com/v1/billingAccounts/"
     "000000-000000-000000/budgets",
     MONITORING_API: "https://monitoring.googleapis.com/v3/projects/{project}/notificationChannels",
+    PUBSUB_API: "https://pubsub.googleapis.com/v1/projects/{project}/topics",
 }
 # Seconds between two calls, and in all; Google says "a few minutes".
 _PAUSE, _LONGEST = 2.0, 300.0

@@ -16,7 +16,7 @@ from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
 from infra.settings import StackSettings
 from infra.settings.base import counted
-from infra.settings.machines import Capacity, VmCapacity
+from infra.settings.machines import Capacity, DiskMode, VmCapacity
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -101,7 +101,7 @@ def of_stack(
     lines = (
         _tpu_line(settings, catalog),
         _vm_line(settings, catalog),
-        _disk_line(settings, catalog),
+        *_disk_lines(settings, catalog),
         *_other_lines(settings, catalog),
     )
     whole = Estimate(f"Stack {stack}", settings.region, hours, lines)
@@ -163,10 +163,24 @@ def _vm_line(settings: StackSettings, catalog: Catalog) -> Line:
     return Line("VM", what, configured, on_demand, spot)
 
 
-def _disk_line(settings: StackSettings, catalog: Catalog) -> Line:
+def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
+    """Yield the VM's disk and the stack's own data disks.
+
+    Each slice has its own of those that are written to.
+    """
     kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
     price = catalog.prices.disk(kind, settings.region)
-    return Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
+    yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
+    tpu = catalog.accelerator(settings.tpu.accelerator_type)
+    for disk in settings.tpu.data_disks:
+        if disk.source:
+            continue
+        count = settings.tpu.slices if disk.mode is DiskMode.READ_WRITE else 1
+        kind = disk.type or (tpu.disk_types[0] if tpu else "")
+        price = catalog.prices.disk(kind, settings.region) if disk.size_gib else None
+        size = f"{disk.size_gib} GiB" if disk.size_gib else "as its snapshot"
+        cost = price and price.times((disk.size_gib or 0) * count)
+        yield Line.fixed("Data disk", f"{_times(count)}{size} {kind}", cost)
 
 
 def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:

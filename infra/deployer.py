@@ -31,6 +31,9 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a vm of its own": lambda s: s.vm.instance_group is None,
     "an instance group": lambda s: s.vm.instance_group is not None,
     "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
+    "disks of its own": lambda s: (
+        s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
+    ),
     "apis that the stack enables": lambda s: s.enable_apis,
     "a bucket of its own": lambda s: s.bucket.create,
     "a bucket that goes with the stack": lambda s: s.bucket.create and s.bucket.force_destroy,
@@ -49,13 +52,16 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "submitters of vertex training": lambda s: (
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
     ),
+    "metrics of the vm": lambda s: s.vm.ops_agent,
     "a public address of the vm": lambda s: s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
     "a topic that the budget tells": lambda s: (
         s.budget is not None and s.budget.pubsub_topic is not None
     ),
+    "a topic of its own": lambda s: s.budget is not None and s.budget.own_topic is not None,
     "messages": lambda s: s.messages.any,
+    "a topic of messages": lambda s: s.messages.pubsub_topic is not None,
 }
 
 

@@ -577,6 +577,11 @@ def _places(zone: str) -> tuple[str, ...]:
     return (zone, region, *(f"in:{place}-locations" for place in (zone, region, continent)))
 
 
+def _shielded(settings: StackSettings) -> bool:
+    vm = settings.vm.shielded
+    return vm.secure_boot and vm.vtpm and vm.integrity_monitoring
+
+
 _ADMINISTRATOR = "Ask an administrator of the organization"
 CONSTRAINTS = (
     Constraint(
@@ -606,8 +611,8 @@ CONSTRAINTS = (
     ),
     Constraint(
         "compute.requireShieldedVm",
-        lambda rule, s: rule.get("enforce") and not s.vm.secure_boot,
-        "Leave vm.secureBoot out",
+        lambda rule, s: rule.get("enforce") and not _shielded(s),
+        "Leave vm.shielded out",
     ),
     Constraint(
         "iam.disableServiceAccountCreation",

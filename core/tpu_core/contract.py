@@ -54,6 +54,8 @@ class Metadata:
     COST_NOTE: Final = "cost-note"
     """What the stack keeps costing, for the training's report."""
 
+    OPS_AGENT: Final = "ops-agent"
+    """true: install Google's Ops Agent."""
     HEALTH_PORT: Final = "health-port"
     """Where the VM reports its health to its instance group."""
     SERVES_GRPC: Final = "tpu-serves-grpc"
@@ -107,6 +109,7 @@ class Unit:
     NOTICES: Final = "notices"
     HEALTH: Final = "health"
     GRPC: Final = "grpc-tpu-worker"
+    OPS_AGENT: Final = "ops-agent-setup"
 
 
 class Port:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.checks import bucket, network, project, software, tpu
+from infra.checks import bucket, machines, network, project, software, tpu
 from infra.checks.context import Context
 from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
@@ -18,7 +18,7 @@ Check = Callable[[StackSettings, Context], Iterator[Problem]]
 Warn = Callable[[StackSettings, Context], Iterator[str]]
 
 # In the order in which their problems are reported.
-_MODULES: Final = (project, tpu, network, bucket, software)
+_MODULES: Final = (project, tpu, machines, network, bucket, software)
 _DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
 
 
@@ -41,7 +41,7 @@ WARNINGS: Final[tuple[Warn, ...]] = (
     tpu.warn_about_unlisted,
     tpu.warn_about_unproven,
     software.warn_about_locks,
-    software.warn_about_limits,
+    machines.warn_about_limits,
 )
 """The first are those that end a deployment if they are true."""
 

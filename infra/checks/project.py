@@ -105,10 +105,10 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
         yield Problem("architecture", settings.architecture.value, why, cure)
 
 
-# --- What budgets and messages have in common: e-mail addresses
+# --- What budgets and messages have in common: e-mail addresses, and names of topics
 
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
-_TOPIC = re.compile(r"projects/[^/]+/topics/(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
+_TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 
 
 def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
@@ -137,7 +137,7 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
-        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "full name of a topic", _TOPIC_CURE),
+        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "name of a topic", _TOPIC_CURE),
     )
     for name, value, form, what, cure in forms:
         if value is not None and not form.fullmatch(value):
@@ -156,7 +156,7 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
-_TOPIC_CURE = "Use projects/PROJECT/topics/NAME of one that is there"
+_TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of one that is there"
 
 
 # --- Messages
@@ -168,7 +168,7 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse channels that can't exist."""
-    messages = settings.messages
+    messages, topic = settings.messages, settings.messages.pubsub_topic
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
         if not _CHANNEL.fullmatch(channel):
@@ -176,7 +176,13 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
             cure += "channels list` shows it"
             why = "is no full name of a notification channel"
             yield Problem("messages.channels", channel, why, cure)
-    names = [*messages.channels, *messages.emails]
+    names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
     if len(names) > _MOST_CHANNELS:
         why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
         yield Problem("messages", names, why, "Use the address of a group")
+    if topic is not None and ("/" in topic or not _TOPIC.fullmatch(topic)):
+        cure = "Use the name of a topic to make, like tpu-messages"
+        yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
+    elif topic is not None and settings.budget and settings.budget.own_topic == topic:
+        cure = "Use another name, since the stack makes both"
+        yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)

@@ -1,4 +1,4 @@
-"""Checks of the VM, of runtimes and packages, and of what the stack uploads to train."""
+"""Checks of runtimes and packages, and of what the stack uploads to train."""
 
 import functools
 import hashlib
@@ -15,57 +15,10 @@ from infra.checks import bucket
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
-from infra.settings.machines import VmCapacity
 from tpu_agent.bundle import lock_of
 from tpu_core import paths
 
-_IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
-
-
-def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the machine type exists and has enough memory for the model.
-
-    The trainer initialises the model on the VM before it moves to the TPU: too little memory ends
-    it minutes after the TPU has begun to cost.
-    """
-    types = context.catalog.machine_types
-    wanted = settings.vm.machine_type
-    machine = types.get(wanted)
-    needed = settings.training.model_memory_gib
-    if machine is None and not context.catalog.may_be_machine_type(wanted):
-        yield Problem(
-            "vm.machineType", wanted, "is no machine type in the catalog", nearest(wanted, types)
-        )
-    elif machine and not settings.trains_on_tpu and machine.memory_gib < needed:
-        enough = [name for name, other in types.items() if other.memory_gib >= needed]
-        enough.sort(key=lambda name: (types[name].memory_gib, types[name].vcpus))
-        cure = f"Use {' or '.join(enough[:2])}" if enough else "No machine type is large enough"
-        why = (
-            f"has {machine.memory_gib:g} GiB of memory, but the model needs {needed:g} GiB "
-            "(training.modelMemoryGib)"
-        )
-        yield Problem("vm.machineType", wanted, why, cure)
-
-
-def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the image is named by its family, so that a new VM gets the newest one."""
-    if not _IMAGE.fullmatch(settings.vm.image):
-        why, cure = "is not PROJECT/FAMILY", "Use one like debian-cloud/debian-12"
-        yield Problem("vm.image", settings.vm.image, why, cure)
-
-
-def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn of a VM that keeps limits, and stays away once Google has taken it."""
-    vm = settings.vm
-    stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.instance_group is None
-    if settings.limits.any and stays_away and not settings.trains_on_tpu:
-        yield (
-            f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
-            "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
-            f"`tpustack ci limits --stack {context.stack}` each hour, which keeps "
-            "limits.timeToLiveHours alone (docs/limits.md)"
-        )
 
 
 def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -89,9 +89,13 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     yield from misplaced(
         {
             "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": [disk.written() for disk in tpu.data_disks] or None,
+            "tpu.bootDiskGib": tpu.boot_disk_gib,
             "tpu.externalIps": tpu.external_ips,
+            "tpu.tags": list(tpu.tags) or None,
             "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
             "tpu.secureBoot": tpu.secure_boot,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
         },
         f"{why}; a classic node has none",
         "Remove it, or use architecture vm",
@@ -114,8 +118,20 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
 
 # --- Settings that only TPU VMs have
 
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _SCOPES = "https://www.googleapis.com/auth/"
 _MAIL = "https://mail.google.com/"
+
+
+def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that network tags follow Google's rules."""
+    for number, tag in enumerate(settings.tpu.tags):
+        if not _TAG.fullmatch(tag):
+            why = (
+                "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
+                "first, no hyphen last)"
+            )
+            yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -243,6 +259,8 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
         return "contradicts tpu.queued.enabled: only a TPU out of the queue moves", "Remove one"
     if queued and queued.reservation:
         return "contradicts tpu.queued.reservation, which is in one zone", "Remove one"
+    if settings.tpu.data_disks:
+        return "contradicts tpu.dataDisks, which are in one zone", "Remove one, or read the bucket"
     return None
 
 
@@ -251,6 +269,18 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
 _RESERVATION = re.compile(
     r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
 )
+
+
+def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse, without the queue, settings for which Google's provider has no field."""
+    tpu = settings.tpu
+    if settings.is_node or tpu.queue:
+        return
+    yield from misplaced(
+        {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
+        "is only for a TPU out of the queue: Google's provider has no field for it",
+        "Set tpu.queued: {}, or remove it",
+    )
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -271,6 +301,14 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     if queue.reservation_bound and not queue.reservation:
         why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
+    if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
+        why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
+        cure = "Set tpu.queued.runHours instead"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
+    if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
+        cure = "Set tpu.capacity: on-demand or reserved, or remove it"
+        yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if tpu.timeouts.create_minutes is not None:
         why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
         yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)

@@ -16,13 +16,14 @@ from infra.settings import BudgetScope, BudgetSettings
 # stays open. https://docs.cloud.google.com/monitoring/api/ref_v3/rest/v3/projects.alertPolicies#AlertStrategy
 _RATE, _OPEN = "300s", "1800s"
 _PARTS = ("subject", "text")
+_PUBLISHER = "serviceAccount:service-{}@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
 
 
 class Messages(pulumi.ComponentResource):
     """An alert policy that sends each entry of the messages' log to the stack's channels.
 
-    The stack makes those for e-mail. A person makes the others, which the settings name: one for
-    Slack or a webhook holds a token, which would stand in the stack's state.
+    The stack makes channels for e-mail and Pub/Sub. One for Slack or a webhook holds a token, which
+    would stand in the stack's state: a person makes it, and the settings name it.
     """
 
     def __init__(self, stack: CheckedStack, services: ProjectServices) -> None:
@@ -34,6 +35,8 @@ class Messages(pulumi.ComponentResource):
             *messages.channels,
             *email_channels(project, name, messages.emails, after),
         ]
+        if messages.pubsub_topic is not None:
+            channels.append(self._topic(stack, services, messages.pubsub_topic))
         # Google notifies for each different pair of these values, so that two messages within the
         # period are two notifications: LogMatch.labelExtractors in monitoring:v3.
         parts = {part: f"EXTRACT(jsonPayload.{part})" for part in _PARTS}
@@ -60,6 +63,50 @@ class Messages(pulumi.ComponentResource):
             opts=after,
         )
         self.register_outputs({})
+
+    def _topic(
+        self, stack: CheckedStack, services: ProjectServices, name: str
+    ) -> pulumi.Output[str]:
+        """Declare a topic and its channel; return the channel's name."""
+        project = stack.settings.project
+        topic = _own_topic(name, stack, services, self)
+        channel = gcp.monitoring.NotificationChannel(
+            "topic",
+            project=project,
+            type="pubsub",
+            display_name=f"{stack.names.prefix}: {name}",
+            labels={"topic": topic.id},
+            opts=services.after(apis.MONITORING_API, parent=self),
+        )
+        # The account exists as soon as the project has a channel of this kind.
+        number = gcp.organizations.get_project_output(
+            project_id=project,
+            opts=pulumi.InvokeOutputOptions(
+                parent=self, depends_on=[services.enabled[apis.PROJECTS_API], channel]
+            ),
+        ).number
+        gcp.pubsub.TopicIAMMember(
+            "publisher",
+            project=project,
+            topic=topic.name,
+            role="roles/pubsub.publisher",
+            member=number.apply(_PUBLISHER.format),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[channel], deleted_with=topic),
+        )
+        described: pulumi.Output[str] = channel.name
+        return described
+
+
+def _own_topic(
+    name: str, stack: CheckedStack, services: ProjectServices, parent: pulumi.Resource
+) -> gcp.pubsub.Topic:
+    return gcp.pubsub.Topic(
+        "topic",
+        name=name,
+        project=stack.settings.project,
+        labels=stack.labels,
+        opts=services.after(apis.PUBSUB_API, parent=parent),
+    )
 
 
 def email_channels(
@@ -133,10 +180,13 @@ class Budget(pulumi.ComponentResource):
         if settings.emails:
             after = services.after(apis.MONITORING_API, parent=self)
             channels = email_channels(project, prefix, settings.emails, after)
-        if not channels and settings.pubsub_topic is None:
+        topic: pulumi.Input[str] | None = settings.pubsub_topic
+        if settings.own_topic:
+            topic = _own_topic(settings.own_topic, stack, services, self).id
+        if not channels and topic is None:
             return None
         return gcp.billing.BudgetAllUpdatesRuleArgs(
-            monitoring_notification_channels=channels or None, pubsub_topic=settings.pubsub_topic
+            monitoring_notification_channels=channels or None, pubsub_topic=topic
         )
 
 

@@ -72,7 +72,10 @@ class Identity(pulumi.ComponentResource):
         only = () if machines is None else JOBS_OBJECTS
         read_only = read_only_object(stack.settings)
         grant_bucket_to(f"{prefix}storage.", bucket, account.email, self, read_only, only)
-        for role in _PROJECT_ROLES:
+        roles = list(_PROJECT_ROLES)
+        if stack.settings.vm.ops_agent and machines is None:
+            roles.append("roles/monitoring.metricWriter")
+        for role in roles:
             gcp.projects.IAMMember(
                 f"{prefix}{role.rpartition('/')[2]}",
                 project=project,

@@ -52,6 +52,7 @@ def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[s
         # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
         # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
         "serial-port-logging-enable": "true" if vm.serial_port_logging else "false",
+        **({Metadata.OPS_AGENT: "true"} if vm.ops_agent else {}),
     }
 
 

@@ -1,13 +1,15 @@
-"""The TPU in its three forms, and what all of them look like to the program."""
+"""The TPU in its three forms, its data disks, and what all forms look like to the program."""
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import timezone
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import TPU_API
+from infra.apis import COMPUTE_API, TPU_API
 from infra.components import machine
 from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
 from infra.names import KEPT_LABEL
@@ -45,6 +47,8 @@ class Tpu(pulumi.ComponentResource):
         self.settings, self.slices = stack.settings.tpu, stack.names.tpus(stack.settings.tpu.slices)
         self.metadata = machine.tpu_metadata(stack, around.bucket)
         self.zone = pulumi.Output.from_input(stack.settings.zone)
+        self.disks: list[pulumi.Resource] = []
+        """The stack's own data disks. A TPU waits for them: it refers to them by name."""
         # Names are fixed: the old TPU must be gone before its replacement can be made.
         installs = Metadata.TENSORFLOW_LOCK in self.metadata
         options = around.services.after(
@@ -60,6 +64,50 @@ class Tpu(pulumi.ComponentResource):
     @abstractmethod
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare the resource and set the outputs."""
+
+    def attached_disks(self) -> list[list[Json]]:
+        """Declare the data disks; return those of each slice as the API wants them, in order.
+
+        Each slice gets its own copy of a disk that is written to; all slices share one that is only
+        read.
+        """
+        shared = {
+            disk: self._attached(disk, self.stack.names.tpu)
+            for disk in self.settings.data_disks
+            if disk.mode is machines.DiskMode.READ_ONLY
+        }
+        return [
+            [shared.get(disk) or self._attached(disk, name) for disk in self.settings.data_disks]
+            for name in self.slices
+        ]
+
+    def _attached(self, disk: machines.DataDisk, owner: str) -> Json:
+        mode = {"mode": disk.mode.name}
+        if disk.source:
+            return {"sourceDisk": disk.source, **mode}
+        stack = self.stack
+        accelerator = stack.context.catalog.accelerator(self.settings.accelerator_type)
+        kind = str(disk.type or (accelerator.disk_types[0] if accelerator else ""))
+        only_read = disk.mode is machines.DiskMode.READ_ONLY
+        shared = only_read and kind == machines.TpuDiskType.HYPERDISK_ML.value
+        # Another disk is made and attached before the old one goes.
+        content = f"{kind} {disk.snapshot or ''} {shared}"
+        name = f"{owner}-{disk.name}-{hashlib.sha256(content.encode()).hexdigest()[:4]}"
+        project, zone = stack.settings.project, stack.settings.zone
+        made = gcp.compute.Disk(
+            f"tpu{owner.removeprefix(stack.names.tpu)}-{disk.name}",
+            name=name,
+            project=project,
+            zone=zone,
+            size=disk.size_gib,
+            type=kind,
+            snapshot=disk.snapshot,
+            access_mode="READ_ONLY_MANY" if shared else None,
+            labels=stack.marked_labels,
+            opts=self.around.services.after(COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL),
+        )
+        self.disks.append(made)
+        return {"sourceDisk": f"projects/{project}/zones/{zone}/disks/{name}", **mode}
 
     def declare_for_agent(self, bodies: Mapping[str, Any], tpus: Sequence[pulumi.Resource]) -> None:
         """Declare the object from which the agent recreates TPUs: what the API gets, by name.
@@ -94,7 +142,7 @@ class Tpu(pulumi.ComponentResource):
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
 
-    def body(self) -> Json:
+    def body(self, disks: Sequence[Json]) -> Json:
         """Return a TPU VM as the API's Node; unset fields are left out."""
         tpu, network = self.settings, self.around.network
         whole = {
@@ -107,8 +155,11 @@ class Tpu(pulumi.ComponentResource):
             },
             "serviceAccount": {"email": self.around.identity.email, "scope": list(tpu.scopes)},
             "metadata": dict(self.metadata),
-            "tags": [self.stack.names.network],
+            "dataDisks": disks,
+            "bootDiskConfig": filled(diskSizeGb=str(tpu.boot_disk_gib or "")),
+            "tags": [self.stack.names.network, *tpu.tags],
             "shieldedInstanceConfig": filled(enableSecureBoot=tpu.secure_boot),
+            "autocheckpointEnabled": tpu.autocheckpoint,
         }
         return filled(**whole)
 
@@ -127,10 +178,11 @@ class TpuVm(Tpu):
     def declare(self, opts: pulumi.ResourceOptions) -> None:
         """Declare a `gcp.tpu.V2Vm` for each slice."""
         stack, tpu = self.stack, self.settings
-        preempted = stack.context.preempted()
+        disks, preempted = self.attached_disks(), stack.context.preempted()
         options = pulumi.ResourceOptions.merge(
             opts,
             pulumi.ResourceOptions(
+                depends_on=self.disks,
                 ignore_changes=KEPT_LABEL,
                 replace_on_changes=machine.properties_of_job(self.metadata),
             ),
@@ -159,20 +211,28 @@ class TpuVm(Tpu):
                     else None
                 ),
                 service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
-                tags=[stack.names.network],
+                tags=[stack.names.network, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
+                data_disks=[
+                    gcp.tpu.V2VmDataDiskArgs(source_disk=disk["sourceDisk"], mode=disk["mode"])
+                    for disk in attached
+                ]
+                or None,
                 description=preempted.get(name),
                 opts=self.replace_if_preempted(name, preempted, options),
             )
-            for name in self.slices
+            for name, attached in zip(self.slices, disks, strict=True)
         ]
-        body = {
-            **self.body(),
-            **filled(schedulingConfig=scheduling),
-            "labels": stack.marked_labels,
+        bodies = {
+            name: {
+                **self.body(attached),
+                **filled(schedulingConfig=scheduling),
+                "labels": stack.marked_labels,
+            }
+            for name, attached in zip(self.slices, disks, strict=True)
         }
-        self.declare_for_agent(dict.fromkeys(self.slices, body), slices)
+        self.declare_for_agent(bodies, slices)
         self.name = slices[0].name
         self.names = pulumi.Output.all(*(one.name for one in slices)).apply(list)
         self.endpoints = pulumi.Output.all(
@@ -193,6 +253,7 @@ class QueuedTpu(Tpu):
         stack, queue = self.stack, self.settings.queue or machines.QueueSettings()
         if pulumi.runtime.is_dry_run():
             pulumi.log.info(self._notice(queue), resource=self)
+        disks = self.attached_disks()
         project, zone = stack.settings.project, stack.settings.zone
         where = {
             "project": project,
@@ -203,10 +264,12 @@ class QueuedTpu(Tpu):
         spec = {
             "parent": f"projects/{project}/locations/{zone}",
             **self._node_names(),
-            "node": self.body(),
+            # Slices of one request have the same disks: the checks let them only read.
+            "node": self.body(disks[0]),
         }
         requested = {
             "request": {"tpu": {"nodeSpec": [spec]}, **self._tier(queue)},
+            "queueing": _policy(queue),
             "labels": stack.marked_labels,
         }
         request = QueuedRequest(
@@ -219,7 +282,9 @@ class QueuedTpu(Tpu):
                     zoneMinutes=queue.minutes_in_zone,
                 ),
             },
-            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=KEPT_LABEL)),
+            pulumi.ResourceOptions.merge(
+                opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL)
+            ),
         )
         nodes = QueuedNode(
             "tpu-node",
@@ -276,12 +341,14 @@ class QueuedTpu(Tpu):
             seconds = round((queue.run_hours or 0) * _HOUR)
             duration = {"maxRunDuration": f"{seconds}s"}
             return {"provisioningModel": "FLEX_START", "runDuration": duration}
+        hours = queue.guaranteed_hours
         reserved = capacity is machines.Capacity.RESERVED and not queue.reservation_bound
+        shortest = f"{round(hours * _HOUR)}s" if hours else None
+        guaranteed = filled(reserved=reserved, minDuration=shortest)
         name = queue.reservation
         if name and "/" not in name:
             name = f"projects/{stack.project}/locations/{stack.zone}/reservations/{name}"
         bound = "RESERVATION_BOUND" if queue.reservation_bound else None
-        guaranteed = filled(reserved=reserved)
         return filled(guaranteed=guaranteed, reservationName=name, provisioningModel=bound)
 
 
@@ -337,3 +404,10 @@ class TpuNode(Tpu):
 def filled(**values: Any) -> Json:
     """Return the values that are not empty: Google's JSON leaves the others out."""
     return {name: value for name, value in values.items() if value}
+
+
+def _policy(queue: machines.QueueSettings) -> dict[str, str]:
+    if queue.valid_until is None:
+        return {}
+    moment = queue.valid_until.astimezone(timezone.utc)
+    return {"validUntilTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}

@@ -32,7 +32,7 @@ class Vm(pulumi.ComponentResource):
 
     def __init__(self, around: machine.Surroundings) -> None:
         super().__init__("tpu-stack:infra:Vm", "vm")
-        stack = around.stack
+        self._around, stack = around, around.stack
         vm, metadata = stack.settings.vm, machine.vm_metadata(stack, around.bucket)
         instance = gcp.compute.Instance(
             "instance",
@@ -40,14 +40,7 @@ class Vm(pulumi.ComponentResource):
             project=stack.settings.project,
             zone=stack.settings.vm_zone,
             machine_type=vm.machine_type,
-            boot_disk={
-                "auto_delete": True,
-                "initialize_params": {
-                    "image": vm.image,
-                    "size": vm.boot_disk_gib,
-                    "type": vm.boot_disk_type.value,
-                },
-            },
+            boot_disk=self._boot_disk(),
             network_interfaces=_interfaces(vm, around.network),
             scheduling=scheduling(vm),
             shielded_instance_config=_shielded(vm),
@@ -58,12 +51,8 @@ class Vm(pulumi.ComponentResource):
             labels=stack.marked_labels,
             desired_status="RUNNING" if stack.settings.vm_comes_back else None,
             allow_stopping_for_update=True,
-            opts=around.services.after(
-                COMPUTE_API,
-                parent=self,
+            opts=self._options(
                 depends_on=around.startup,
-                # Names are fixed: the old VM must be gone before its replacement can be made.
-                delete_before_replace=True,
                 # The script runs only at boot, and a new release replaces no VM: it is kept as long
                 # as its task stays the same.
                 ignore_changes=["metadataStartupScript", *KEPT_LABEL],
@@ -73,6 +62,31 @@ class Vm(pulumi.ComponentResource):
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
+
+    def _options(self, **more: Any) -> pulumi.ResourceOptions:
+        # Names are fixed: the old VM must be gone before its replacement can be made.
+        more["delete_before_replace"] = True
+        return self._around.services.after(COMPUTE_API, parent=self, **more)
+
+    def _boot_disk(self) -> Any:
+        """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
+        stack, vm = self._around.stack, self._around.stack.settings.vm
+        if not vm.keep_boot_disk:
+            params = {"image": vm.image, "size": vm.boot_disk_gib, "type": vm.boot_disk_type.value}
+            return {"auto_delete": True, "initialize_params": params}
+        disk = gcp.compute.Disk(
+            "boot-disk",
+            # A boot disk that is deleted with its VM has the VM's name.
+            name=f"{stack.names.vm}-boot",
+            project=stack.settings.project,
+            zone=stack.settings.vm_zone,
+            image=vm.image,
+            size=vm.boot_disk_gib,
+            type=vm.boot_disk_type.value,
+            labels=stack.marked_labels,
+            opts=self._options(ignore_changes=KEPT_LABEL),
+        )
+        return {"auto_delete": False, "source": disk.self_link}
 
 
 class InstanceGroup(pulumi.ComponentResource):
@@ -216,12 +230,13 @@ def scheduling(vm: machines.VmSettings) -> Any:
     """
     stays = vm.capacity is machines.VmCapacity.ON_DEMAND
     spot = vm.capacity is machines.VmCapacity.SPOT
+    action = vm.termination_action or machines.TerminationAction.STOP
     return {
         "provisioning_model": "SPOT" if spot else "STANDARD",
         "preemptible": not stays,
         "automatic_restart": stays,
         "on_host_maintenance": "MIGRATE" if stays else "TERMINATE",
-        **({"instance_termination_action": "STOP"} if spot else {}),
+        **({"instance_termination_action": action.value.upper()} if spot else {}),
     }
 
 
@@ -237,9 +252,9 @@ def _interfaces(vm: machines.VmSettings, network: Network) -> Any:
 def _shielded(vm: machines.VmSettings) -> Any:
     """Return the options of Shielded VM."""
     return {
-        "enable_secure_boot": vm.secure_boot,
-        "enable_vtpm": True,
-        "enable_integrity_monitoring": True,
+        "enable_secure_boot": vm.shielded.secure_boot,
+        "enable_vtpm": vm.shielded.vtpm,
+        "enable_integrity_monitoring": vm.shielded.integrity_monitoring,
     }
 
 

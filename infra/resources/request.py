@@ -166,6 +166,7 @@ def identity_of(props: Props, key: str) -> Any:
         return value
     specs = copy.deepcopy(value["tpu"]["nodeSpec"])
     for spec in specs:
+        spec["node"].pop("tags", None)  # They change in place.
         metadata = spec["node"].get("metadata", {})
         for key in contract.NO_REASON_TO_RECREATE:
             metadata.pop(key, None)
@@ -259,6 +260,8 @@ def body_of(props: Props) -> Json:
     if several := spec.get("multiNodeParams"):
         spec["multiNodeParams"] = {**several, "nodeCount": int(several["nodeCount"])}
     body["tpu"] = {"nodeSpec": [spec]}
+    if props["queueing"]:
+        body["queueingPolicy"] = props["queueing"]
     return body
 
 
@@ -337,7 +340,7 @@ def _refused(error: ApiError, props: Props) -> RuntimeError:
 # --- A request in the queue, with the TPU VMs that it becomes
 
 _IDENTITY = ("project", "zone", "name", "request")
-_CHANGEABLE = ("labels", "deleteMinutes", "fallbackZones", "zoneMinutes")
+_CHANGEABLE = ("queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
 _UPDATE_MINUTES = 10.0
 
 
@@ -353,6 +356,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         if lost:
             replaces.append("loss")
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
+        changed |= _marks(_olds) != _marks(_news)
         if replaces:
             why = f"Google will not fulfil it ({lost})" if lost else "it is another request now"
             say(f"{_olds['name']}: {why}. Its place in the queue is given up")
@@ -387,9 +391,9 @@ class QueuedRequestProvider(ApiResourceProvider):
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
     ) -> dynamic.UpdateResult:
-        """Change labels in place."""
-        api, labels = TpuApi(), {"labels": _news["labels"]}
-        if _olds["labels"] != _news["labels"]:
+        """Change labels and tags in place. A new deadline counts for the next request."""
+        api, marks = TpuApi(), _marks(_news)
+        if _marks(_olds) != marks:
             placed, _ = locate(api, _olds)
             if not all(standing(api, placed)):
                 raise RuntimeError(
@@ -397,8 +401,8 @@ class QueuedRequestProvider(ApiResourceProvider):
                     " Wait until it is READY, or take the change back."
                 )
             nodes = [f"{parent_of(placed)}/nodes/{name}" for name in node_names(_news)]
-            mask = {"updateMask": "labels"}
-            for operation in [api.call("PATCH", node, labels, mask) for node in nodes]:
+            mask = {"updateMask": ",".join(marks)}
+            for operation in [api.call("PATCH", node, marks, mask) for node in nodes]:
                 api.finish(operation, _UPDATE_MINUTES)
         at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
         return dynamic.UpdateResult({**_news, "loss": _olds.get("loss", ""), **at})
@@ -411,7 +415,10 @@ class QueuedRequestProvider(ApiResourceProvider):
 
 
 class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
-    """A request for a TPU VM; `request` is the API's QueuedResource without labels."""
+    """A request for a TPU VM.
+
+    `request` is the API's QueuedResource without labels, and `queueing` its policy.
+    """
 
     at: pulumi.Output[str]
     """The zone that it is in, if it may be in several."""
@@ -431,6 +438,12 @@ def _lost_by_now(props: Props) -> str:
         return "it is gone" if entry is None else loss(api, placed, entry)
     except ApiError:
         return ""
+
+
+def _marks(props: Props) -> Json:
+    """Return the labels and the tags of a request's TPU VMs."""
+    node = props["request"]["tpu"]["nodeSpec"][0]["node"]
+    return {"labels": props.get("labels"), "tags": node.get("tags", [])}
 
 
 # --- The TPU VMs that a request in the queue becomes.

@@ -113,9 +113,17 @@ class BudgetSettings(Section):
     emails: tuple[Text, ...] = ()
     """Addresses to notify, at most 5. The billing account's administrators are always notified."""
     pubsub_topic: Text | None = None
-    """Existing Pub/Sub topic to notify: projects/PROJECT/topics/NAME."""
+    """Pub/Sub topic to notify: the name of one to make, or projects/PROJECT/topics/NAME of an
+    existing one.
+    """
     billing_account: Text | None = None
     """Billing account, for example 01ABCD-234567-89EF01. The project's own if it is not set."""
+
+    @property
+    def own_topic(self) -> str | None:
+        """The name of the topic to make; None for one that is there already, or none at all."""
+        topic = self.pubsub_topic
+        return None if topic is None or "/" in topic else topic
 
 
 # --- Queue of jobs
@@ -224,15 +232,19 @@ class MessagesSettings(Section):
 
     emails: tuple[Text, ...] = ()
     """Addresses to which Cloud Monitoring sends each message."""
+    pubsub_topic: Text | None = None
+    """Name of a Pub/Sub topic to make, to which Cloud Monitoring publishes each message, for
+    example tpu-messages. None if it is not set.
+    """
     channels: tuple[Text, ...] = ()
-    """Existing notification channels of any kind, such as Slack, a webhook or Pub/Sub:
+    """Existing notification channels of any kind, such as Slack or a webhook:
     projects/PROJECT/notificationChannels/NUMBER.
     """
 
     @property
     def any(self) -> bool:
         """Whether there is anyone to tell."""
-        return bool(self.emails or self.channels)
+        return bool(self.emails or self.channels) or self.pubsub_topic is not None
 
 
 # --- Network

@@ -2,11 +2,50 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from infra.settings.base import Section, StrEnum, Text
 
 Minutes = Annotated[float | None, Field(ge=1, le=24 * 60)]
+
+
+# --- Data disks of TPU VMs
+
+
+class TpuDiskType(StrEnum):
+    """Kinds of disk that TPU VMs take; which of them depends on the TPU."""
+
+    PD_BALANCED = "pd-balanced"
+    HYPERDISK_BALANCED = "hyperdisk-balanced"
+    HYPERDISK_ML = "hyperdisk-ml"
+
+
+class DiskMode(StrEnum):
+    """How a disk is attached."""
+
+    READ_WRITE = "read-write"
+    READ_ONLY = "read-only"
+
+
+class DataDisk(Section):
+    """A disk of the stack's own (`name`), or one that is there already (`source`)."""
+
+    name: Text | None = None
+    """Name of a disk to make; its full name begins with the TPU's name."""
+    size_gib: int | None = Field(default=None, ge=10, le=65536)
+    """Size of a disk to make, in GiB (10 to 65536). It can grow later, but not shrink. Required
+    unless `snapshot` gives the size.
+    """
+    type: TpuDiskType | None = None
+    """Type of a disk to make. The TPU's default if it is not set (pd-balanced up to v5p,
+    hyperdisk-balanced for v6e).
+    """
+    snapshot: Text | None = None
+    """Snapshot to make the disk from, for example projects/PROJECT/global/snapshots/NAME."""
+    source: Text | None = None
+    """An existing disk in the TPU's zone: projects/PROJECT/zones/ZONE/disks/NAME."""
+    mode: DiskMode = DiskMode.READ_WRITE
+    """read-write (for a TPU with one host), or read-only (for any number of hosts and slices)."""
 
 
 # --- TPU
@@ -51,6 +90,10 @@ class QueueSettings(Section):
     15 if it is not set). Its place in the queue of the zone is given up. With
     `tpu.queued.fallbackZones` only.
     """
+    valid_until: AwareDatetime | None = None
+    """When Google gives up the request, for example 2026-12-31T18:00:00Z. Without it, the request
+    queues for as long as it takes.
+    """
     reservation: Text | None = None
     """Reservation to take the TPU from: its name, or
     projects/PROJECT/locations/ZONE/reservations/NAME of another project. With `tpu.capacity:
@@ -64,6 +107,10 @@ class QueueSettings(Section):
     run_hours: float | None = Field(default=None, gt=0, le=168)
     """After how many hours Google deletes the TPU (at most 168: 7 days). With `tpu.capacity:
     flex-start` only, and required there.
+    """
+    guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
+    """Take only a TPU that is available for at least this many hours (at most 8760). With
+    `tpu.capacity: on-demand` or `reserved` only.
     """
 
     @property
@@ -112,9 +159,19 @@ class TpuSettings(Section):
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
     is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
     """
+    data_disks: tuple[DataDisk, ...] = ()
+    """Disks of a TPU VM besides its boot disk. With architecture vm only."""
+    boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
+    """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
+    only.
+    """
     external_ips: bool = False
     """Give every host of a TPU VM a public address. Not needed for the training. With architecture
     vm only.
+    """
+    tags: tuple[Text, ...] = ()
+    """Network tags of a TPU VM, for firewall rules of an existing network. With architecture vm
+    only.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
     """Access scopes of a TPU VM's service account. IAM decides what it may do; a trainer on the TPU
@@ -122,6 +179,10 @@ class TpuSettings(Section):
     """
     secure_boot: bool = False
     """Let a TPU VM boot only signed software (Shielded VM). With architecture vm only."""
+    autocheckpoint: bool = False
+    """Tell the trainer to save a checkpoint before maintenance, if its framework can. With
+    `tpu.queued` only.
+    """
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long operations on the TPU may take."""
 
@@ -149,12 +210,30 @@ class VmCapacity(StrEnum):
     PREEMPTIBLE = "preemptible"
 
 
+class TerminationAction(StrEnum):
+    """What Google does with a spot VM that it takes away."""
+
+    STOP = "stop"
+    DELETE = "delete"
+
+
 class DiskType(StrEnum):
     """Kinds of boot disk."""
 
     BALANCED = "pd-balanced"
     STANDARD = "pd-standard"
     SSD = "pd-ssd"
+
+
+class ShieldedSettings(Section):
+    """Shielded VM, which protects the VM's software against unnoticed changes."""
+
+    secure_boot: bool = True
+    """Boot only signed software; your own drivers need false."""
+    vtpm: bool = True
+    """A virtual trusted platform module."""
+    integrity_monitoring: bool = True
+    """Compare every boot with the first. Needs `vm.shielded.vtpm`."""
 
 
 class InstanceGroupSettings(Section):
@@ -177,6 +256,10 @@ class VmSettings(Section):
     """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (like spot,
     for at most 24 hours).
     """
+    termination_action: TerminationAction | None = None
+    """What Google does with a spot VM that it takes away: stop (the default), or delete. With
+    `vm.capacity: spot` only.
+    """
     instance_group: InstanceGroupSettings | None = None
     """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
     a preemption, deletion or failure it comes back and resumes training.
@@ -187,14 +270,22 @@ class VmSettings(Section):
     """Size of the boot disk in GiB (20 to 65536)."""
     boot_disk_type: DiskType = DiskType.BALANCED
     """pd-balanced, pd-standard or pd-ssd."""
+    keep_boot_disk: bool = False
+    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with
+    everything that was installed. `pulumi destroy` deletes it.
+    """
     public_ip: bool = False
     """Give the VM a public address. Not needed for the training."""
     os_login: bool = True
     """Let IAM decide who may log in by SSH, instead of keys in metadata."""
     serial_port_logging: bool = True
     """Send the serial port's output to Cloud Logging, for `tpustack logs`."""
-    secure_boot: bool = True
-    """Let the VM boot only signed software (Shielded VM); your own drivers need false."""
+    shielded: ShieldedSettings = ShieldedSettings()
+    """Shielded VM."""
+    ops_agent: bool = False
+    """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
+    continues without it.
+    """
 
 
 # --- Training that the stack runs

@@ -47,6 +47,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "model": "a group of settings",
     "dict": "a group of names and values",
     "tuple": "a list",
+    "datetime": "a time",
+    "timezone": "a time with its zone, such as Z at its end",
 }
 
 
@@ -108,7 +110,7 @@ def _dates(value: object, path: Location) -> Iterator[Problem]:
 
 
 def _validated(values: Mapping[str, Any]) -> StackSettings:
-    """Return the settings, strict as JSON is: an enumeration is a text there."""
+    """Return the settings, strict as JSON is: an enumeration or a time is a text there."""
     written = json.dumps(values, default=str, ensure_ascii=False)
     # Half a character, as `"\\ud800"` is, becomes another one, as in Pulumi.
     return StackSettings.model_validate_json(written.encode(errors="replace"))

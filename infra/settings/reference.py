@@ -97,4 +97,6 @@ def resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[s
 def _kind(entry: Mapping[str, Any]) -> str:
     if entry["type"] == "array":
         return f"list of {entry['items'].get('type', 'object')}"
+    if entry.get("format") == "date-time":
+        return "date and time"
     return str(entry["type"])

@@ -31,6 +31,7 @@ BUDGET: dict[str, Any] = {
     "amount": 500,
     "scope": "stack",
     "emails": ["team@example.com"],
+    "pubsubTopic": "tpu-budget",
 }
 
 
@@ -41,11 +42,11 @@ def ignore(line: str) -> None:
 SETTINGS: dict[str, Any] = {
     "bucket": BUCKET,
     "budget": BUDGET,
-    "messages": {"emails": ["team@example.com"]},
+    "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
     "network": {"subnetRange": "10.10.0.0/24"},
-    "vm": {"machineType": "n1-standard-2", "publicIp": True},
-    "tpu": TPU,
+    "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
+    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
 }
 CHANGED: dict[str, Any] = {
     "bucket": {**BUCKET, "softDeleteDays": 7, "encryption": {"rotationDays": 30}},
@@ -55,10 +56,10 @@ CHANGED: dict[str, Any] = {
     "vm": {
         **SETTINGS["vm"],
         "machineType": "n1-standard-4",
-        "secureBoot": False,
+        "shielded": {"secureBoot": False},
         "publicIp": False,
     },
-    "tpu": TPU,
+    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 20}]},
 }
 
 
@@ -103,6 +104,7 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     (budget,) = get(budgets)["budgets"]
     assert budget["amount"]["specifiedAmount"] == {"units": "500", "currencyCode": "USD"}
     assert len(budget["thresholdRules"]) == 3
+    assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
     assert engine.up(ignore).changed == 0
     public = {**CHANGED["vm"], "publicIp": True}
     for more in ({}, {"vm": public}):

@@ -23,7 +23,9 @@ QUEUED: dict[str, Any] = {
     # Google has flex-start for this generation, in this zone among others.
     "acceleratorType": "v5litepod-4",
     "slices": 2,
-    "queued": {},
+    "queued": {"guaranteedHours": 2},
+    "bootDiskGib": 200,
+    "tags": ["workers"],
 }
 VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm"
 
@@ -52,7 +54,8 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
     deploy: Deploy, cloud: LocalCloudCommand, google: requests.Session, trainer: Any
 ) -> None:
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "args": ["--epochs=2"]}
-    engine = deploy(training=training)
+    vm = {"keepBootDisk": True}
+    engine = deploy(training=training, vm=vm)
     outputs = engine.up(ignore).outputs
     bucket = outputs["bucket_url"]
     written = serial_port_says(cloud, "training finished test_accuracy=1.0")
@@ -62,17 +65,19 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
         "--epochs=2"
     ) in written
 
-    deploy(training=training, labels={"team": "vision"})
+    deploy(training=training, vm=vm, labels={"team": "vision"})
     assert "replace" not in engine.up(ignore).changes
 
     assert "tpu-stack: installing gs://" in written
-    deploy(training=training | {"job": "second"}, labels={"team": "vision"})
+    deploy(training=training | {"job": "second"}, vm=vm, labels={"team": "vision"})
     second = engine.up(ignore)
     assert second.changes["replace"] == 1
     written = serial_port_says(cloud, "training finished")
     job = second.outputs["job_url"].rpartition("/")[2]
     assert job.startswith("second-")
     assert f"--model-dir={bucket}/jobs/{job}" in written
+    # The new VM boots from the disk of the old one, where the wheel is unpacked already.
+    assert "tpu-stack: installing gs://" not in written
 
     google.post(f"https://compute.googleapis.com/compute/v1/{VM}/reset").raise_for_status()
     assert serial_port_says(cloud, f"the job {job} has finished already").count("trainer got") == 1

@@ -83,7 +83,7 @@ def health(compute: requests.Session, name: str) -> str:
 def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left_alone(
     compute: requests.Session, cloud: LocalCloudCommand
 ) -> None:
-    keep(compute, "works", script_that("log training"))
+    keep(compute, "works", script_that("log training"), **{"ops-agent": "true"})
     keep(compute, "fails", script_that("exit 1"))
     works, fails = (managed(compute, name)["id"] for name in ("works", "fails"))
     until(lambda: managed(compute, "fails").get("id", fails) != fails)
@@ -91,6 +91,8 @@ def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left
     assert managed(compute, "works")["id"] == works
     written = cloud.run("logs", managed(compute, "works")["name"])
     assert "tpu-stack: training" in written
+    # A local machine has no apt: what the agent needs is missing, and the training does not mind.
+    assert "tpu-stack: no Ops Agent: this image has no apt-get" in written
 
 
 # What the agent asks for.

@@ -24,6 +24,7 @@ POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 PROJECT = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2alpha1/{PROJECT}/locations/us-central1-b/nodes"
 CLASSIC = NODES.replace("v2alpha1", "v1")
+DISKS = f"https://compute.googleapis.com/compute/v1/{PROJECT}/zones/us-central1-b/disks"
 PAGE = (root() / "docs" / "tpu.md").read_text(encoding="utf-8")
 
 
@@ -44,12 +45,13 @@ def ids(google: requests.Session, nodes: str = NODES) -> dict[str, str]:
     return {node["name"].rpartition("/")[2]: node.get("id") or node["createTime"] for node in found}
 
 
-def test_slices_grow_and_their_labels_change_in_place(
+def test_slices_grow_and_their_disks_labels_and_tags_change_in_place(
     deploy: Deploy, cloud: LocalCloudCommand, google: requests.Session, pulumi: Pulumi
 ) -> None:
     before = cloud.status()["resources"]
     options = {"secureBoot": True, "timeouts": {"createMinutes": 30, "deleteMinutes": 30}}
-    engine = deploy(tpu={**POD, **options, "slices": 2})
+    disk = {"name": "scratch", "sizeGib": 20}
+    engine = deploy(tpu={**POD, **options, "slices": 2, "tags": ["a"], "dataDisks": [disk]})
     outputs = engine.up(ignore).outputs
     assert outputs["tpu_names"] == ["tpu-stack-local-tpu-0", "tpu-stack-local-tpu-1"]
     assert len(set(outputs["tpu_endpoints"])) == 2
@@ -59,13 +61,15 @@ def test_slices_grow_and_their_labels_change_in_place(
             assert "by rule tpu-stack-local-net-machines" in cloud.run("reach", source, reached)
     two = ids(google)
 
-    deploy(tpu={**POD, **options, "slices": 3}, labels={"team": "vision"})
+    more = {"slices": 3, "tags": ["a", "b"], "dataDisks": [{**disk, "sizeGib": 30}]}
+    deploy(tpu={**POD, **options, **more}, labels={"team": "vision"})
     changes = engine.up(ignore).changes
     assert "replace" not in changes
-    assert changes["create"] == 1
+    assert changes["create"] == 2  # The third slice and its disk.
     three = ids(google)
     assert two.items() <= three.items()
     assert {node["labels"]["team"] for node in google.get(NODES).json()["nodes"]} == {"vision"}
+    assert {item["sizeGb"] for item in google.get(DISKS).json()["items"]} >= {"30"}
     assert engine.up(ignore).changed == 0
 
     cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
@@ -74,7 +78,7 @@ def test_slices_grow_and_their_labels_change_in_place(
     assert {name for name in three if three[name] != again[name]} == {"tpu-stack-local-tpu-1"}
     assert engine.up(ignore).changed == 0
 
-    deploy(tpu={**POD, **options, "slices": 3, **replacing("TPU VM")}, labels={"team": "vision"})
+    deploy(tpu={**POD, **options, **more, **replacing("TPU VM")}, labels={"team": "vision"})
     assert reasons(pulumi, "tpu/v2Vm") == {
         "acceleratorType",
         "runtimeVersion",

@@ -249,6 +249,8 @@ _IDS: Mapping[str, str] = {
     "gcp:kms/keyRing:KeyRing": "projects/{project}/locations/{location}/keyRings/{name}",
     "gcp:projects/iAMCustomRole:IAMCustomRole": "projects/{project}/roles/{roleId}",
     "gcp:projects/iAMMember:IAMMember": "{project}/{role}/{member}",
+    "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
+    "gcp:pubsub/topicIAMMember:TopicIAMMember": "projects/{project}/topics/{topic}/{role}/{member}",
     "gcp:secretmanager/secretIamMember:SecretIamMember": (
         "projects/{project}/secrets/{secretId}/{role}/{member}"
     ),

@@ -38,7 +38,36 @@ PYTHON
     python3 "$RUN/health.py" "$failed" || log "the health of this VM is served already"
 }
 
+# Installs Google's Ops Agent if the metadata asks for it, in the background and after all that the
+# training needs: apt serves one at a time. A VM without it trains just as well. No script and no
+# key is fetched: apt checks the signature of Google's repository with the key that Google's images
+# bring along, and takes nothing where there is none.
+install_ops_agent() {
+  local list="/etc/apt/sources.list.d/google-cloud-ops-agent.list"
+  local key="/usr/share/keyrings/cloud.google.gpg" signed="" release
+  if [[ "$(attribute ops-agent || true)" != true ]] ||
+    systemctl is-active --quiet google-cloud-ops-agent; then
+    return
+  fi
+  if ! apt-get --version >/dev/null 2>&1; then
+    log "no Ops Agent: this image has no apt-get"
+    return
+  fi
+  log "installing the Ops Agent"
+  release="$(sed --quiet 's/^VERSION_CODENAME=//p' /etc/os-release)"
+  [[ ! -e "$key" ]] || signed="[signed-by=$key] "
+  echo "deb ${signed}https://packages.cloud.google.com/apt google-cloud-ops-agent-$release-all main" \
+    >"$list"
+  # Without the list again if it fails, or every later `apt-get update` would fail too.
+  # shellcheck disable=SC2016 # The shell of the unit expands it.
+  systemd-run --unit=ops-agent-setup --collect --setenv=DEBIAN_FRONTEND=noninteractive \
+    /bin/bash -c "$(declare -f log apt_get)"'
+      { apt_get update && apt_get install --yes google-cloud-ops-agent; } ||
+        { rm "$1"; exit 1; }' setup "$list" || log "the Ops Agent could not be installed"
+}
+
 serve_health
 
 start_training "$(attribute tpu-name)" \
   "TPU_TRAINING_NOTICES=$(attribute bucket-url)/notices/$(attribute tpu-name)"
+install_ops_agent

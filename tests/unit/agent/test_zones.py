@@ -408,6 +408,7 @@ ASKED: dict[str, Any] = {
     "fallbackZones": [C, F],
     "zoneMinutes": 15.0,
     "request": body(),
+    "queueing": {},
     "labels": MARK,
 }
 

@@ -110,19 +110,20 @@ def test_no_condition_of_a_stack_with_everything_names_more_than_ten_roles_or_a_
 ) -> None:
     everything = {
         "bucket": {"encryption": {}},
-        "budget": {"amount": 5, "pubsubTopic": "projects/p/topics/t"},
+        "budget": {"amount": 5, "pubsubTopic": "alerts"},
         "jobs": {"vertex": {"submitters": ["user:me@example.com"]}},
         "limits": {"idleMinutes": 30, "role": "tpu_stack_limits"},
-        "messages": {"emails": ["a@example.com"]},
+        "messages": {"emails": ["a@example.com"], "pubsubTopic": "messages"},
         "recovery": {"enabled": True},
         "tpu": {**TPU, "capacity": "spot"},
+        "vm": {"opsAgent": True},
     }
     write_stack(stacks, "dev", **everything)
     made = declared()
     bound = granters(made, "dev")
     assert bound.keys() == {"buckets", "cryptoKeys", "projects", "serviceAccounts"}
     counts = [condition.count("roles/") for _, condition in bound.values()]
-    assert (max(counts), sum(counts)) == (4, 9)
+    assert (max(counts), sum(counts)) == (5, 10)
     # Pub/Sub refuses whoever is bound to roles.
     unbound = roles(made, "project-dev")["tpu_stack_ci_deployer"]
     assert {each for each in unbound if each.endswith(".setIamPolicy")} == {

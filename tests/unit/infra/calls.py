@@ -137,6 +137,9 @@ def _budget(settings: StackSettings, context: Context) -> Iterator[Call]:
         body: Json = {"type": "email", "labels": {"email_address": address}}
         yield "monitoring.googleapis.com", f"/v3/{project}/notificationChannels", {}, body
     topic = budget.pubsub_topic
+    if budget.own_topic:
+        topic = f"{project}/topics/{budget.own_topic}"
+        yield "pubsub.googleapis.com", f"/v1/{topic}", {}, {"labels": labels_of(settings)}
     told: Json = {"pubsubTopic": topic} if topic else {}
     if budget.emails:
         # Each call names its channel, as far as Google looks at them here: by their number.

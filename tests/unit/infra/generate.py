@@ -12,6 +12,7 @@ from .generate_values import (
     ACCELERATORS,
     CAPACITIES,
     CATALOG,
+    GIVEN_GIB,
     GIVEN_NETWORK,
     MACHINES,
     PROJECT,
@@ -24,6 +25,7 @@ from .generate_values import (
     block,
     bucket,
     budget,
+    data_disk,
     encryption,
     given_range,
     labels,
@@ -42,7 +44,7 @@ def stack(chance: Random) -> Json:
     made: Json = {
         "zone": zone,
         "architecture": "node" if node else "vm",
-        "tpu": _node(chance, accelerator) if node else _tpu_vm(chance, accelerator),
+        "tpu": _node(chance, accelerator) if node else _tpu_vm(chance, accelerator, zone),
         "vm": _vm(chance),
         "bucket": bucket(chance, zone.rpartition("-")[0]),
         "network": _network(chance, zone.rpartition("-")[0]),
@@ -57,7 +59,7 @@ def stack(chance: Random) -> Json:
     return {"gcp:project": PROJECT} | {f"tpu-stack:{key}": value for key, value in made.items()}
 
 
-def _tpu_vm(chance: Random, accelerator: Accelerator) -> Json:
+def _tpu_vm(chance: Random, accelerator: Accelerator, zone: str) -> Json:
     fitting = [r for r in CATALOG.runtimes.values() if accelerator.family in r.families]
     made: Json = {
         "acceleratorType": accelerator.name,
@@ -69,22 +71,37 @@ def _tpu_vm(chance: Random, accelerator: Accelerator) -> Json:
     if chance.random() < 0.1:
         made["slices"] = chance.choice((2, 256))
     if chance.random() < 0.3:
-        made |= _queued(chance, made["capacity"])
+        made |= _queued(chance, made["capacity"], made.get("slices", 1))
     elif made["capacity"] == "spot" and chance.random() < 0.3:
         made["queued"] = {"enabled": False}
     if accelerator.flex_start and chance.random() < 0.2:
         made |= {"capacity": "flex-start", "queued": {"runHours": chance.choice((0.5, 168))}}
+    if chance.random() < 0.2:
+        many = 2 if chance.random() < 0.3 else 1
+        made["dataDisks"] = [
+            data_disk(chance, accelerator, zone, number, made.get("slices", 1))
+            for number in range(many)
+        ]
+    if chance.random() < 0.1:
+        made["tags"] = ["tpus"]
     if chance.random() < 0.1:
         made["scopes"] = [FULL_SCOPE, "https://mail.google.com/"]
     return made
 
 
-def _queued(chance: Random, capacity: str) -> Json:
+def _queued(chance: Random, capacity: str, slices: int) -> Json:
     queued: Json = {}
+    if chance.random() < 0.3:
+        queued["validUntil"] = "2099-12-31T18:00:00Z"
+    if chance.random() < 0.3 and capacity in ("on-demand", "reserved"):
+        queued["guaranteedHours"] = chance.choice((0.5, 8760))
     if chance.random() < 0.3 and capacity == "reserved":
         queued["reservation"] = "mine"
         queued["reservationBound"] = chance.random() < 0.3
-    return {"queued": queued}
+    made: Json = {"queued": queued, "autocheckpoint": chance.random() < 0.2}
+    if chance.random() < 0.2:
+        made["bootDiskGib"] = chance.choice((100, 65536))
+    return made
 
 
 def _node(chance: Random, accelerator: Accelerator) -> Json:
@@ -108,10 +125,12 @@ def _vm(chance: Random) -> Json:
         "publicIp": chance.random() < 0.5,
         "osLogin": chance.random() < 0.5,
         "serialPortLogging": chance.random() < 0.9,
-        "secureBoot": chance.random() < 0.9,
+        "opsAgent": chance.random() < 0.2,
     }
     if chance.random() < 0.3:
         made["instanceGroup"] = _managed(chance)
+    elif chance.random() < 0.3:
+        made["keepBootDisk"] = True
     return made
 
 
@@ -149,6 +168,29 @@ def _top(name: str, value: Callable[[Random], object]) -> Change:
     return change
 
 
+def _data_disks(chance: Random, made: Json) -> None:
+    """Disks as another TPU would have them, or with something that no disk can have."""
+    other = CATALOG.accelerators[chance.choice(ACCELERATORS)]
+    zone = chance.choice((made["zone"], chance.choice(ZONES)))
+    most = CATALOG.accelerators.get(made["tpu"]["acceleratorType"], other).data_disks
+    many = chance.choice((most, most + 1)) if chance.random() < 0.05 else chance.choice((1, 1, 2))
+    disks = [
+        data_disk(chance, other, zone, number, chance.choice((1, 2))) for number in range(many)
+    ]
+    name, value = chance.choice(
+        (
+            ("mode", chance.choice(("read-write", "read-only"))),
+            ("type", chance.choice(("pd-balanced", "hyperdisk-balanced", "hyperdisk-ml"))),
+            ("name", text(chance, 8) if chance.random() < 0.7 else "d" * chance.randint(20, 50)),
+            ("sizeGib", chance.choice((GIVEN_GIB, 65536))),
+            ("source", "corpus"),
+        )
+    )
+    if name not in disks[0] and chance.random() < 0.7:
+        value = disks[0].get(name, value)
+    made["tpu"] = {**made["tpu"], "dataDisks": [{**disks[0], name: value}, *disks[1:]]}
+
+
 _CHANGES: tuple[Change, ...] = (
     _top("zone", lambda c: c.choice([*ZONES, "us-central1-d", "mars-north1-a"])),
     _top("architecture", lambda c: c.choice(("vm", "node"))),
@@ -159,12 +201,17 @@ _CHANGES: tuple[Change, ...] = (
     _set("tpu", "tensorflowVersion", lambda c: c.choice([*VERSIONS, "9.9", None])),
     _set("tpu", "cidrBlock", block),
     _set("tpu", "capacity", lambda c: c.choice((*CAPACITIES, "flex-start"))),
+    _set("tpu", "tags", lambda c: [text(c, 4)]),
     _set("tpu", "scopes", lambda c: [FULL_SCOPE, c.choice(("cloud-platform", "https://x.org/"))]),
     _set("tpu", "slices", lambda c: c.randint(1, 256)),
-    _set("tpu", "queued", lambda c: c.choice(({}, {"reservation": "r"}))),
+    _set("tpu", "queued", lambda c: c.choice(({}, {"guaranteedHours": 2}, {"reservation": "r"}))),
     _set("tpu", "queued", lambda c: {"reservation": text(c, 5)}),
+    _data_disks,
     _set("vm", "machineType", lambda c: c.choice([*MACHINES, "n1-standard-3", "x1-mega-2"])),
     _set("vm", "capacity", lambda c: c.choice(VM_CAPACITIES)),
+    _set("vm", "terminationAction", lambda c: c.choice(("stop", "delete"))),
+    _set("vm", "shielded", lambda c: {"vtpm": c.random() < 0.5, "secureBoot": c.random() < 0.5}),
+    _set("vm", "shielded", lambda c: {"vtpm": False, "integrityMonitoring": c.random() < 0.5}),
     _set("vm", "instanceGroup", _managed),
     _set("bucket", "name", lambda c: text(c, 12) if c.random() < 0.7 else "a" * c.randint(1, 70)),
     _set(

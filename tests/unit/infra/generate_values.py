@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from infra.catalog import Catalog
+from infra.catalog.entries import Accelerator
 
 CATALOG = Catalog()
 PROJECT = "tpu-stack-local"
@@ -19,12 +20,20 @@ SERVED = sorted(v for v, entry in CATALOG.node_versions.items() if entry.ended i
 MACHINES = sorted(CATALOG.machine_types)
 CAPACITIES = ("on-demand", "spot", "preemptible", "reserved")
 VM_CAPACITIES = ("on-demand", "spot", "preemptible")
-# What is there already: a network with a subnetwork and a key in every region, and a topic.
+# What is there already: a snapshot, a network with a subnetwork and a key in every region, a topic,
+# and a disk of a kind that the TPU takes.
 GIVEN_NETWORK = "lab"
+GIVEN_GIB = 100
+GIVEN_SNAPSHOT = f"projects/{PROJECT}/global/snapshots/corpus-1"
 GIVEN_TOPIC = f"projects/{PROJECT}/topics/alerts"
 BILLING_ACCOUNT = "0A1B2C-3D4E5F-607182"
 _LETTERS = "abgoe019-_.A Ü/"
 Json = dict[str, Any]
+
+
+def given_disk(zone: str) -> str:
+    """A disk with data on it."""
+    return f"projects/{PROJECT}/zones/{zone}/disks/corpus"
 
 
 def given_range(region: str) -> IPv4Network:
@@ -59,6 +68,24 @@ def labels(chance: Random) -> Json:
     if chance.random() < 0.2:
         return {f"label-{number}": "" for number in range(chance.randint(60, 66))}
     return {text(chance, 5): text(chance, 5), "k" * chance.randint(60, 65): "v"}
+
+
+def data_disk(
+    chance: Random, accelerator: Accelerator, zone: str, number: int, slices: int
+) -> Json:
+    """A disk that so many TPUs of that type can have in that zone."""
+    kind = chance.choice(accelerator.disk_types)
+    alone = accelerator.hosts * slices == 1
+    if not alone and kind == "hyperdisk-balanced":
+        kind = "hyperdisk-ml"
+    form = chance.choice(("new", "copy", "given") if alone else ("copy", "given"))
+    if form == "given" and number == 0:
+        return {"source": given_disk(zone), "mode": "read-only"}
+    made: Json = {"name": f"data-{number}", "type": kind}
+    if form == "new":
+        return {**made, "sizeGib": chance.choice((10, 500, 65536))}
+    made |= {"snapshot": GIVEN_SNAPSHOT, "mode": "read-only"}
+    return made if chance.random() < 0.5 else {**made, "sizeGib": GIVEN_GIB}
 
 
 def bucket(chance: Random, region: str) -> Json:
@@ -101,7 +128,7 @@ def budget(chance: Random) -> Json:
         "scope": chance.choice(("project", "stack")),
         "thresholds": [50, 1000],
         "emails": ["a@example.com", chance.choice(("b@example.com", "b", "b@@c.d", "b c@d.e"))],
-        "pubsubTopic": chance.choice((GIVEN_TOPIC, text(chance, 6), "goog-topic")),
+        "pubsubTopic": chance.choice(("tpu-budget", GIVEN_TOPIC, text(chance, 6), "goog-topic")),
         "billingAccount": chance.choice((BILLING_ACCOUNT, "0a1b2c", text(chance, 6))),
     }
     if chance.random() < 0.1:

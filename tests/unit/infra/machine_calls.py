@@ -1,4 +1,4 @@
-"""What the provider asks of Google for some settings: TPU and VM."""
+"""What the provider asks of Google for some settings: TPU, VM and their disks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from infra.checks.context import Context
 from infra.components.vm import scheduling as vm_scheduling
 from infra.settings import StackSettings
-from infra.settings.machines import FULL_SCOPE, Architecture, Capacity, RunOn
+from infra.settings.machines import (
+    FULL_SCOPE,
+    Architecture,
+    Capacity,
+    DataDisk,
+    DiskMode,
+    RunOn,
+    TpuDiskType,
+)
 
 from .calls import Call, email_of, labels_of, network_of, surroundings
 from .generate_values import Json
 
 _COMPUTE, _TPU = "compute.googleapis.com", "tpu.googleapis.com"
+_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
 
 
 def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
@@ -62,11 +71,15 @@ _TIERS: dict[Capacity, Json] = {
 
 
 def _tpu_vms(settings: StackSettings, context: Context) -> Iterator[Call]:
-    """The last slice."""
-    name = context.names.tpus(settings.tpu.slices)[-1]
-    node = _node(settings, context)
-    node["schedulingConfig"] = _TIERS[settings.tpu.capacity]
-    yield _TPU, f"/v2alpha1/{_place(settings)}/nodes", {"nodeId": name}, node
+    """The last slice, and the first where they share disks."""
+    names = context.names.tpus(settings.tpu.slices)
+    shared = len(names) > 1 and settings.tpu.data_disks
+    made: set[str] = set()
+    for name in (names[0], names[-1]) if shared else names[-1:]:
+        node = _node(settings, context)
+        yield from _data_disks(settings, context, name, node, made)
+        node["schedulingConfig"] = _TIERS[settings.tpu.capacity]
+        yield _TPU, f"/v2alpha1/{_place(settings)}/nodes", {"nodeId": name}, node
 
 
 def _node(settings: StackSettings, context: Context) -> Json:
@@ -82,8 +95,56 @@ def _node(settings: StackSettings, context: Context) -> Json:
         },
         "serviceAccount": {"email": email_of(settings, context), "scope": list(tpu.scopes)},
         "labels": labels_of(settings),
-        "tags": [context.names.network],
+        "tags": [context.names.network, *tpu.tags],
         **({"shieldedInstanceConfig": {"enableSecureBoot": True}} if tpu.secure_boot else {}),
+    }
+
+
+def _data_disks(
+    settings: StackSettings, context: Context, owner: str, node: Json, made: set[str]
+) -> Iterator[Call]:
+    """Makes the disks that are not in `made` yet, and attaches all of them to the node."""
+    tpu = settings.tpu
+    accelerator = context.catalog.accelerators.get(tpu.accelerator_type)
+    default = accelerator.disk_types[0] if accelerator else TpuDiskType.PD_BALANCED.value
+    attached = []
+    for disk in tpu.data_disks:
+        read_only = disk.mode is DiskMode.READ_ONLY
+        many = read_only and (disk.type or default) == TpuDiskType.HYPERDISK_ML.value
+        body: Json = {}
+        if disk.source:
+            path = disk.source
+            kinds = accelerator.disk_types if accelerator else (default,)
+            body = _given(path, kinds)
+        else:
+            of = context.names.tpu if read_only else owner
+            path = f"projects/{settings.project}/zones/{settings.zone}/disks/{of}-{disk.name}-0123"
+            body = _new(disk, default, path.rpartition("/")[2], settings, many=many)
+        if body and path not in made:
+            made.add(path)
+            yield _COMPUTE, f"/compute/beta/{path.rpartition('/')[0]}", {}, body
+        attached.append({"sourceDisk": path, "mode": _MODES[disk.mode]})
+    if attached:
+        node["dataDisks"] = attached
+
+
+def _given(path: str, kinds: tuple[str, ...]) -> Json:
+    """A disk that is there already: of a kind that the TPU takes, for many if such there are."""
+    if not path.endswith("/disks/corpus"):
+        return {}
+    shared = TpuDiskType.HYPERDISK_ML.value
+    many = {"type": shared, "accessMode": "READ_ONLY_MANY"}
+    return {"name": "corpus", "sizeGb": "100", **(many if shared in kinds else {"type": kinds[0]})}
+
+
+def _new(disk: DataDisk, default: str, name: str, settings: StackSettings, *, many: bool) -> Json:
+    return {
+        "name": name,
+        "type": disk.type.value if disk.type else default,
+        "labels": labels_of(settings),
+        **({"sizeGb": str(disk.size_gib)} if disk.size_gib else {}),
+        **({"sourceSnapshot": disk.snapshot} if disk.snapshot else {}),
+        **({"accessMode": "READ_ONLY_MANY"} if many else {}),
     }
 
 
@@ -91,25 +152,38 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
     tpu, queue = settings.tpu, settings.tpu.queue
     assert queue is not None
     node = _node(settings, context)
+    yield from _data_disks(settings, context, context.names.tpus(tpu.slices)[0], node, set())
+    if tpu.boot_disk_gib:
+        node["bootDiskConfig"] = {"diskSizeGb": str(tpu.boot_disk_gib)}
+    if tpu.autocheckpoint:
+        node["autocheckpointEnabled"] = True
     several: Json = {"nodeCount": tpu.slices, "nodeIdPrefix": context.names.tpu}
     which = {"multiNodeParams": several} if tpu.slices > 1 else {"nodeId": context.names.tpu}
     request: Json = {"tpu": {"nodeSpec": [{"parent": _place(settings), "node": node, **which}]}}
+    guaranteed: Json = {}
     if tpu.capacity is Capacity.SPOT:
         request["spot"] = {}
     elif tpu.capacity is Capacity.PREEMPTIBLE:
         request["bestEffort"] = {}
     elif tpu.capacity is Capacity.RESERVED and not queue.reservation_bound:
-        request["guaranteed"] = {"reserved": True}
+        guaranteed["reserved"] = True
     elif tpu.capacity is Capacity.FLEX_START:
         request["provisioningModel"] = "FLEX_START"
         if queue.run_hours:
             request["runDuration"] = {"maxRunDuration": f"{round(queue.run_hours * 3600)}s"}
+    if queue.guaranteed_hours:
+        guaranteed["minDuration"] = f"{round(queue.guaranteed_hours * 3600)}s"
+    if guaranteed:
+        request["guaranteed"] = guaranteed
     if queue.reservation:
         full = "/" in queue.reservation
         place = "" if full else f"{_place(settings)}/reservations/"
         request["reservationName"] = f"{place}{queue.reservation}"
         if queue.reservation_bound:
             request["provisioningModel"] = "RESERVATION_BOUND"
+    if queue.valid_until:
+        until = f"{queue.valid_until:%Y-%m-%dT%H:%M:%SZ}"
+        request["queueingPolicy"] = {"validUntilTime": until}
     query = {"queuedResourceId": context.names.tpu}
     yield _TPU, f"/v2alpha1/{_place(settings)}/queuedResources", query, request
 
@@ -129,9 +203,9 @@ def _instance(settings: StackSettings, context: Context) -> Json:
         ],
         "scheduling": _camel(vm_scheduling(vm)),
         "shieldedInstanceConfig": {
-            "enableSecureBoot": vm.secure_boot,
-            "enableVtpm": True,
-            "enableIntegrityMonitoring": True,
+            "enableSecureBoot": vm.shielded.secure_boot,
+            "enableVtpm": vm.shielded.vtpm,
+            "enableIntegrityMonitoring": vm.shielded.integrity_monitoring,
         },
         "serviceAccounts": [{"email": email_of(settings, context), "scopes": [FULL_SCOPE]}],
         "tags": {"items": [context.names.network]},
@@ -150,12 +224,27 @@ def _vm(settings: StackSettings, context: Context) -> Iterator[Call]:
     vm, name = settings.vm, context.names.vm
     place = f"projects/{settings.project}/zones/{settings.vm_zone}"
     kind = f"{place}/diskTypes/{vm.boot_disk_type.value}"
-    size = str(vm.boot_disk_gib)
-    params = {"sourceImage": image_of(settings), "diskSizeGb": size, "diskType": kind}
-    body: Json = {
+    disks = _compute(settings, f"zones/{settings.vm_zone}/disks")
+    boot: Json = {"boot": True, "autoDelete": not vm.keep_boot_disk}
+    body: Json
+    if vm.keep_boot_disk:
+        body = {
+            "name": f"{name}-boot",
+            "sourceImage": image_of(settings),
+            "sizeGb": str(vm.boot_disk_gib),
+            "type": kind,
+            "labels": labels_of(settings),
+        }
+        yield _COMPUTE, disks, {}, body
+        boot["source"] = f"{place}/disks/{name}-boot"
+    else:
+        size = str(vm.boot_disk_gib)
+        params = {"sourceImage": image_of(settings), "diskSizeGb": size, "diskType": kind}
+        boot["initializeParams"] = params
+    body = {
         "name": name,
         "machineType": f"{place}/machineTypes/{vm.machine_type}",
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+        "disks": [boot],
         **_instance(settings, context),
     }
     yield _COMPUTE, _compute(settings, f"zones/{settings.vm_zone}/instances"), {}, body

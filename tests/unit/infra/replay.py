@@ -18,7 +18,9 @@ from localcloud.core.store import Record
 
 from .calls import Call, key_calls
 from .generate_values import (
+    GIVEN_GIB,
     GIVEN_NETWORK,
+    GIVEN_SNAPSHOT,
     GIVEN_TOPIC,
     PROJECT,
     REGIONS,
@@ -143,6 +145,9 @@ class Google:
 
 def _given() -> Iterator[Call]:
     host, compute = "compute.googleapis.com", f"/compute/beta/projects/{PROJECT}"
+    zone = f"{compute}/zones/{REGIONS[0]}-a"
+    disk = {"name": "corpus", "sizeGb": str(GIVEN_GIB)}
+    snapshot = {"name": GIVEN_SNAPSHOT.rpartition("/")[2]}
     yield "pubsub.googleapis.com", f"/v1/{GIVEN_TOPIC}", {}, {}
     network = {"name": GIVEN_NETWORK, "autoCreateSubnetworks": False}
     yield host, f"{compute}/global/networks", {}, network
@@ -154,3 +159,5 @@ def _given() -> Iterator[Call]:
             "ipCidrRange": str(given_range(region)),
         }
         yield host, f"{compute}/regions/{region}/subnetworks", {}, asked
+    yield host, f"{zone}/disks", {}, disk
+    yield host, f"{zone}/disks/corpus/createSnapshot", {}, snapshot

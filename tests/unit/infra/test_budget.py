@@ -47,16 +47,22 @@ def test_a_budget_of_the_stack_counts_what_carries_its_label(
     assert engine.one("Instance")["labels"]["tpu-stack"] == "test"
 
 
-def test_addresses_and_a_topic_are_told(run: Run) -> None:
-    topic = "projects/ops/topics/alerts"
-    told = {"emails": ["a@example.com", "b@example.com"], "pubsubTopic": topic}
+def test_addresses_and_a_topic_of_the_stacks_own_are_told(run: Run) -> None:
+    told = {"emails": ["a@example.com", "b@example.com"], "pubsubTopic": "alerts"}
     engine, _ = run(config(budget={"amount": 5, **told}))
     channels = {one.inputs["labels"]["email_address"] for one in engine.of("NotificationChannel")}
     assert channels == {"a@example.com", "b@example.com"}
     rule = engine.one("Budget")["allUpdatesRule"]
     assert len(rule["monitoringNotificationChannels"]) == 2
-    assert rule["pubsubTopic"] == topic
-    assert services(engine.of("Service")) >= {"monitoring", "billingbudgets"}
+    assert rule["pubsubTopic"] == "topic-id"
+    assert services(engine.of("Service")) >= {"monitoring", "pubsub", "billingbudgets"}
+
+
+def test_a_given_topic_is_told_and_none_is_made(run: Run) -> None:
+    topic = "projects/ops/topics/alerts"
+    engine, _ = run(config(budget={"amount": 5, "pubsubTopic": topic}))
+    assert engine.of("Topic") == []
+    assert engine.one("Budget")["allUpdatesRule"] == {"pubsubTopic": topic}
 
 
 def test_the_stack_enables_no_apis_with_enable_apis_false(run: Run) -> None:

@@ -26,7 +26,9 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
     "a classic node": lambda s: s.architecture == "node",
     "TPU VMs": lambda s: s.architecture == "vm" and not s.tpu.queue,
     "out of the queue": lambda s: s.tpu.queue is not None,
+    "data disks": lambda s: s.tpu.data_disks,
     "an instance group": lambda s: s.vm.instance_group is not None,
+    "a boot disk that stays": lambda s: s.vm.keep_boot_disk,
     "a key": lambda s: s.bucket.encryption is not None,
     "a lifecycle": lambda s: s.bucket.lifecycle,
     "a budget": lambda s: s.budget is not None,
@@ -51,7 +53,7 @@ def test_what_google_is_asked_is_what_the_program_declares(
         if settings is None or settings.tpu.slices > 2 or seen.issuperset(forms):
             continue
         engine, _ = run(config)
-        compare(engine, Asked(list(calls(settings, context_of(settings, root)))))
+        compare(engine, Asked(list(calls(settings, context_of(settings, root)))), settings)
         seen.update(forms)
 
 
@@ -77,19 +79,21 @@ class Asked:
         return body
 
 
-def compare(engine: Engine, asked: Asked) -> None:
+def compare(engine: Engine, asked: Asked, settings: StackSettings) -> None:
     account = engine.one("Account")
     assert account["accountId"] == asked.one("serviceAccounts")["accountId"]
     ranges = [subnetwork.inputs["ipCidrRange"] for subnetwork in engine.of("Subnetwork")]
     assert ranges == [body["ipCidrRange"] for body in asked.all("subnetworks")]
     _compare_bucket(engine, asked)
     _compare_budget(engine, asked)
+    _compare_disks(engine, asked, settings)
     _compare_vm(engine, asked)
     # Of several slices only some are asked for.
     for declared in [*engine.of("V2Vm"), *engine.of("Node")][-1:]:
         _compare_tpu(declared, asked.all("nodes")[-1])
     for request in asked.all("queuedResources"):
         entry = engine.dynamic("QueuedResource")
+        assert request.pop("queueingPolicy", {}) == entry["queueing"]
         ours, theirs = (_bare(one["tpu"]["nodeSpec"]) for one in (request, entry["request"]))
         assert ours == theirs
         assert {**request, "tpu": 0} == {**entry["request"], "tpu": 0}
@@ -129,6 +133,26 @@ def _compare_budget(engine: Engine, asked: Asked) -> None:
     assert emails == [body["labels"] for body in asked.all("notificationChannels")]
 
 
+def _compare_disks(engine: Engine, asked: Asked, settings: StackSettings) -> None:
+    names = {"name", "type", "sizeGb", "sourceSnapshot", "accessMode"}
+    bodies = [body for body in asked.all("disks") if body["name"] != "corpus"]
+    declared = engine.of("Disk")
+    assert len(declared) == len(bodies)
+    for disk, body in zip(declared, bodies, strict=True):
+        same = {
+            "type": disk.inputs["type"],
+            "sizeGb": str(disk.inputs["size"]) if "size" in disk.inputs else None,
+            "sourceSnapshot": disk.inputs.get("snapshot"),
+            "accessMode": disk.inputs.get("accessMode"),
+        }
+        assert len(disk.inputs["name"]) == len(body["name"])
+        assert {k: v for k, v in same.items() if v} == {
+            k: v.rpartition("/")[2] if k == "type" else v
+            for k, v in body.items()
+            if k in names - {"name"}
+        }
+
+
 def _compare_vm(engine: Engine, asked: Asked) -> None:
     template = engine.of("InstanceTemplate")
     if template:
@@ -159,11 +183,14 @@ def _compare_tpu(declared: Declared, body: Json) -> None:
     )
     ours = {key: body.get(key) or None for key in same}
     assert ours == {key: declared.inputs.get(key) for key in same}
+    modes = [disk["mode"] for disk in declared.inputs.get("dataDisks", [])]
+    assert modes == [disk["mode"] for disk in body.get("dataDisks", [])]
 
 
 def _bare(specs: list[Json]) -> list[Json]:
-    """Without what the record of calls has no real values for, such as the network."""
+    """Without what the record of calls has no real values for: network, account, disks' names."""
     node = dict(specs[0]["node"])
     for name in ("networkConfig", "serviceAccount", "labels", "metadata"):
         node.pop(name, None)
-    return [{**specs[0], "node": node}]
+    modes = [disk["mode"] for disk in node.pop("dataDisks", [])]
+    return [{**specs[0], "node": node, "modes": modes}]

@@ -114,10 +114,10 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
     "settings",
     [
         {},
-        {"bucket": {"encryption": {}}},
+        {"bucket": {"encryption": {}}, "vm": {"opsAgent": True}},
         {"limits": {"idleMinutes": 60, "role": "tpu_stack_limits"}},
         {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
-        {"messages": {"emails": ["a@example.com"]}},
+        {"messages": {"emails": ["a@example.com"], "pubsubTopic": "tpu-messages"}},
         {"jobs": {"vertex": {"submitters": ["user:me@example.com"]}}},
         {"jobs": {"enabled": True}},
         {"jobs": {"enabled": True, "asRoot": True}},
@@ -154,7 +154,7 @@ def test_a_stack_whose_role_is_there_makes_none() -> None:
 def test_who_only_looks_may_change_nothing() -> None:
     everything = {
         "bucket": {"forceDestroy": True, "encryption": {}},
-        "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "projects/p/topics/t"},
+        "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
         "limits": {"idleMinutes": 60},
     }
     looking = of(**everything).of_project(deployer.READ)

@@ -22,8 +22,8 @@ from .conftest import config
 
 EVERYTHING = {
     "bucket": {"encryption": {}},
-    "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "projects/p/topics/t"},
-    "messages": {"emails": ["a@example.com"]},
+    "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
+    "messages": {"pubsubTopic": "tpu-messages", "emails": ["a@example.com"]},
 }
 ALL_APIS = apis_of(parse(config(**EVERYTHING), "test"))
 # These ask for the API in the project of the caller's credentials.

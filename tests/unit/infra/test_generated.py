@@ -36,12 +36,19 @@ GOOGLES: dict[str, str | tuple[str, ...]] = {
     "tpu.runtimeVersion": ("is no runtime", "does not run on"),
     "tpu.tensorflowVersion": ("is no version", "is no longer"),
     "tpu.cidrBlock": ("is no IPv4", "does not begin", "has", "is not private", "overlaps"),
+    "tpu.tags[*]": "is no network tag",
     "tpu.scopes[*]": "is no access scope",
+    "tpu.dataDisks": "disks are more",
+    "tpu.dataDisks[*].name": ("is no name", "has"),
+    "tpu.dataDisks[*].source": ("is no disk's", "is not in", "is there twice"),
+    "tpu.dataDisks[*].type": ("is no disk", "can be", "and would be"),
+    "tpu.dataDisks[*].mode": ("is for a TPU with one host", "is for one TPU"),
     "tpu.capacity": "is for v5e",
     "tpu.queued.runHours": "is required",
     "tpu.queued.reservation": "is no reservation",
     "network.subnetRange": ("is no IPv4", "has no size", "does not begin", "is smaller"),
     "vm.machineType": "is no machine type",
+    "vm.shielded.integrityMonitoring": "",
     "bucket.name": "",
     "bucket.softDeleteDays": "",
     "bucket.lifecycle": "",
@@ -137,6 +144,7 @@ NOT_ASKED = {
     "jobs.asRoot": "that there is no such account",
     "messages.channels": "channels that exist already, as test_resources.py has it",
     "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
+    "messages.pubsubTopic": "a topic and a grant, which test_bucket_and_budget.py has",
     "jobs.vertex": "an account and its grants, which test_vertex_training.py has",
     "jobs.vertex.region": "a text in a request of `tpustack job submit`",
     "jobs.vertex.network": "a text in a request of `tpustack job submit`",
@@ -162,7 +170,7 @@ def test_every_setting_is_asked_of_google_by_chance_or_named_with_a_reason() -> 
 
 
 def paths(value: object, path: str) -> Iterator[str]:
-    """`bucket`, `bucket.lifecycle`, `bucket.lifecycle[].ageDays` … as far as they are set."""
+    """`tpu`, `tpu.dataDisks`, `tpu.dataDisks[].name` … as far as something is set there."""
     if isinstance(value, dict):
         for key, inner in value.items():
             here = f"{path}.{key}".strip(".").removeprefix("tpu-stack:")

@@ -44,6 +44,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "in one of several zones": {
         "tpu": {**POD, "capacity": "spot", "queued": {"fallbackZones": ["us-central1-c"]}}
     },
+    "guaranteed": {"tpu": {**POD, "queued": {"guaranteedHours": 4}}},
     "flex-start": {
         "zone": "europe-west4-b",
         "tpu": {**LITE, "capacity": "flex-start", "queued": {"runHours": 2}},
@@ -58,7 +59,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "labels": {"labels": {"team": "audio"}},
     "limits": {"limits": {"timeToLiveHours": 4}},
-    "messages": {"messages": {"emails": ["a@example.com"]}},
+    "messages": {"messages": {"pubsubTopic": "told"}},
     "machine type": {"vm": {"machineType": "n2-highmem-8"}},
     "bucket": {"bucket": {"versioning": True, "softDeleteDays": 0}},
     "timeouts": {"tpu": {"timeouts": {"deleteMinutes": 45}}},
@@ -66,6 +67,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 OF_THE_QUEUE: dict[str, dict[str, Any]] = {
     "patience": {"tpu": {"queued": {"waitMinutes": 5}}},
+    "deadline": {"tpu": {"queued": {"validUntil": "2099-01-31T17:00:00Z"}}},
     "further zone": {"tpu": {"queued": {"fallbackZones": ["us-central1-c"]}}},
     "no further zone": {"tpu": {"queued": {"fallbackZones": []}}},
 }

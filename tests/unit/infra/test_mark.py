@@ -11,13 +11,14 @@ import pytest
 from .conftest import Run, config
 
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+DISK = {"name": "cache", "sizeGib": 100}
 # Named by the settings alone; the rest waits for one of these, or gets its name from Google.
 MARKED = {
-    *("Account", "Bucket", "HealthCheck", "Instance", "InstanceTemplate", "Network"),
+    *("Account", "Bucket", "Disk", "HealthCheck", "Instance", "InstanceTemplate", "Network"),
     *("QueuedResource", "V2Vm"),
 }
 FORMS: list[dict[str, Any]] = [
-    {"tpu": POD},
+    {"tpu": {**POD, "dataDisks": [DISK]}, "vm": {"keepBootDisk": True}},
     {"tpu": {**POD, "queued": {}}, "vm": {"instanceGroup": {}}},
 ]
 

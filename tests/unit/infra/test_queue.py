@@ -33,6 +33,7 @@ WHERE = {"project": "some-project", "zone": "us-central1-b", "name": "a-tpu"}
 ASKED: dict[str, Any] = {
     **WHERE,
     "request": {"tpu": {"nodeSpec": [SPEC]}, "spot": {}},
+    "queueing": {"validUntilTime": "2027-01-31T17:00:00Z"},
     "labels": {"team": "vision"},
 }
 WAITED_FOR: dict[str, Any] = {**WHERE, "requested": ENTRY, "waitMinutes": 90}
@@ -147,6 +148,7 @@ def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(googl
     (_, name, query, body), *_ = google.calls
     assert (name, query["queuedResourceId"]) == (f"{PLACE}/queuedResources", "a-tpu")
     assert body["spot"] == {}
+    assert body["queueingPolicy"] == ASKED["queueing"]
     assert body["tpu"]["nodeSpec"][0]["node"]["labels"] == {"team": "vision"}
 
 
@@ -241,6 +243,7 @@ def test_nothing_changes_where_nothing_is_changed(google: Google) -> None:
         ({"loss": "SUSPENDED"}, {}, ["loss"]),
         ({}, {"request": {"tpu": {"nodeSpec": [SPEC]}}}, ["request"]),
         ({}, {"labels": {}}, []),
+        ({}, {"queueing": {}}, []),
     ],
 )
 def test_a_request_is_replaced_only_where_it_must_be(
@@ -316,14 +319,21 @@ def test_a_refresh_sees_what_became_of_a_request(
     assert outs == {**ASKED, "loss": loss}
 
 
-def test_labels_change_on_the_tpu_vm(google: Google) -> None:
+@pytest.mark.parametrize(
+    ("labels", "tags"), [({"team": "audio"}, []), ({"team": "vision"}, ["a-net"])]
+)
+def test_labels_and_tags_change_on_the_tpu_vm(
+    google: Google, labels: dict[str, str], tags: list[str]
+) -> None:
     google.serves()
-    labels = {"team": "audio"}
-    other = {**ASKED, "labels": labels}
+    node: Any = SPEC["node"]
+    spec = {**SPEC, "node": {**node, **({"tags": tags} if tags else {})}}
+    other = {**ASKED, "labels": labels, "request": {"tpu": {"nodeSpec": [spec]}, "spot": {}}}
     found = QueuedRequestProvider().diff(ENTRY, ASKED, other)
     assert (found.changes, found.replaces) == (True, [])
     QueuedRequestProvider().update(ENTRY, ASKED, other)
-    assert ("PATCH", NODE, {"updateMask": "labels"}, {"labels": labels}) in google.calls
+    asked = {"labels": labels, "tags": tags}
+    assert ("PATCH", NODE, {"updateMask": "labels,tags"}, asked) in google.calls
 
 
 def test_labels_of_a_request_that_waits_cannot_change(google: Google) -> None:

@@ -109,11 +109,12 @@ def test_a_tpu_vm_uses_the_bucket_as_the_stacks_own_account_and_as_no_other(
 def test_a_queued_tpu_is_asked_for_as_the_stack_says(
     run: Run, capacity: str, tier: dict[str, object]
 ) -> None:
-    queued: dict[str, object] = {"queued": {}, "capacity": capacity}
+    queued = {"queued": {"validUntil": "2027-01-31T18:00:00+01:00"}, "capacity": capacity}
     engine, outputs = run(config(tpu={**POD, **queued}, labels={"team": "vision"}))
     entry = engine.dynamic("QueuedResource")
     (spec,) = entry["request"].pop("tpu")["nodeSpec"]
     assert entry["request"] == tier
+    assert entry["queueing"] == {"validUntilTime": "2027-01-31T17:00:00Z"}
     assert entry["labels"]["team"] == "vision"
     assert spec["nodeId"] == outputs["tpu_name"]
     assert spec["node"]["serviceAccount"]["email"] == outputs["service_account"]
@@ -412,6 +413,19 @@ def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of
     assert week(day) == week_of_it
 
 
+def test_cloud_monitoring_may_publish_to_the_topic_of_messages_and_the_machine_may_not(
+    run: Run,
+) -> None:
+    engine, _ = run(config(messages={"pubsubTopic": "tpu-messages"}))
+    assert engine.one("Topic")["name"] == "tpu-messages"
+    grant = engine.one("TopicIAMMember")
+    assert (grant["topic"], grant["role"]) == ("tpu-messages", "roles/pubsub.publisher")
+    agent = "service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+    assert grant["member"] == f"serviceAccount:{agent}"
+    channel = engine.one("NotificationChannel")
+    assert (channel["type"], channel["labels"]) == ("pubsub", {"topic": "topic-id"})
+
+
 def test_a_channel_that_a_person_made_gets_the_messages_too(run: Run) -> None:
     slack = "projects/some-project/notificationChannels/17"
     engine, _ = run(config(messages={"channels": [slack], "emails": ["a@example.com"]}))
@@ -504,6 +518,7 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
         "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se",
         "capacity": "spot",
         "queued": {"enabled": False},
+        "tags": ["a-tag"],
     }
     engine, outputs = run(config(tpu=tpu, recovery={"enabled": True, "preemptionsPerDay": 9}))
     metadata = engine.one("Instance")["metadata"]

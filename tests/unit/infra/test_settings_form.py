@@ -99,16 +99,16 @@ def test_settings_next_to_config_are_reported_and_read_as_they_were_meant(tmp_pa
         ({"bucket": {"protect": 1}}, "bucket.protect: 1 is not true or false."),
         ({"limits": {"idleMinutes": "30"}}, 'limits.idleMinutes: "30" is not a number.'),
         (
-            {"bucket": {"lifecycle": [{"ageDays": "100"}]}},
-            'bucket.lifecycle[0].ageDays: "100" is not a whole number.',
+            {"tpu": {**POD, "dataDisks": [{"name": "a", "sizeGib": "100"}]}},
+            'tpu.dataDisks[0].sizeGib: "100" is not a whole number.',
         ),
         (
             {"budget": {"amount": 1, "thresholds": ["50"]}},
             'budget.thresholds[0]: "50" is not a whole number.',
         ),
         (
-            {"labels": yaml.safe_load("until: 2099-01-31")},
-            "labels.until: 2099-01-31 is a date in YAML, which Pulumi",
+            {"tpu": {**POD, "queued": yaml.safe_load("validUntil: 2099-01-31T18:00:00Z")}},
+            "tpu.queued.validUntil: 2099-01-31 18:00:00+00:00 is a date in YAML, which Pulumi",
         ),
     ],
 )

@@ -13,6 +13,9 @@ from .conftest import Run, config
 
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}
+V6E = {"acceleratorType": "v6e-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"}
+ZONE = "projects/some-project/zones/us-central1-b"
+SNAPSHOT = "projects/some-project/global/snapshots/corpus"
 NAMES = ["tpu-stack-test-tpu-0", "tpu-stack-test-tpu-1", "tpu-stack-test-tpu-2"]
 
 
@@ -60,13 +63,57 @@ def test_the_trainers_machine_knows_all_slices_and_uses_the_first(run: Run, run_
     assert f"the trainer of this project uses {NAMES[0]}" in warning
 
 
+def test_a_disk_that_is_written_to_is_made_for_every_slice(run: Run) -> None:
+    disk = {"name": "scratch", "sizeGib": 200}
+    engine, _ = run(config(tpu={**POD, "slices": 2, "dataDisks": [disk]}, labels={"team": "a"}))
+    made = [disk.inputs for disk in engine.of("Disk")]
+    assert {(disk["type"], disk["size"], disk["zone"]) for disk in made} == {
+        ("pd-balanced", 200, "us-central1-b")
+    }
+    assert {disk["labels"]["team"] for disk in made} == {"a"}
+    attached = [vm.inputs["dataDisks"] for vm in engine.of("V2Vm")]
+    assert attached == [
+        [{"sourceDisk": f"{ZONE}/disks/{disk['name']}", "mode": "READ_WRITE"}] for disk in made
+    ]
+    assert [disk["name"].rpartition("-")[0] for disk in made] == [
+        f"{name}-scratch" for name in NAMES[:2]
+    ]
+
+
+def test_a_disk_that_is_only_read_is_made_once_and_attached_to_all(run: Run) -> None:
+    disk = {"name": "corpus", "snapshot": SNAPSHOT, "mode": "read-only", "type": "hyperdisk-ml"}
+    engine, _ = run(config(tpu={**V6E, "slices": 2, "dataDisks": [disk]}))
+    made = engine.one("Disk")
+    assert (made["snapshot"], made["accessMode"]) == (SNAPSHOT, "READ_ONLY_MANY")
+    attached = [vm.inputs["dataDisks"] for vm in engine.of("V2Vm")]
+    assert attached == [[{"sourceDisk": f"{ZONE}/disks/{made['name']}", "mode": "READ_ONLY"}]] * 2
+
+
+def test_a_given_disk_is_attached_and_none_is_made(run: Run) -> None:
+    given = {"source": f"{ZONE}/disks/corpus", "mode": "read-only"}
+    engine, _ = run(config(tpu={**POD, "dataDisks": [given]}))
+    assert engine.of("Disk") == []
+    assert engine.one("V2Vm")["dataDisks"] == [
+        {"sourceDisk": f"{ZONE}/disks/corpus", "mode": "READ_ONLY"}
+    ]
+
+
+def test_another_snapshot_makes_another_disk_before_the_old_one_goes(run: Run) -> None:
+    names = []
+    for snapshot in (SNAPSHOT, f"{SNAPSHOT}-2"):
+        disk = {"name": "corpus", "snapshot": snapshot}
+        engine, _ = run(config(tpu={**POD, "dataDisks": [disk]}))
+        names.append(engine.one("Disk")["name"])
+    assert len(set(names)) == 2
+
+
 def test_a_tpu_vm_has_the_options_of_its_machine(run: Run) -> None:
     logging = "https://www.googleapis.com/auth/logging.write"
-    options = {"secureBoot": True, "scopes": [logging], "externalIps": True}
+    options = {"secureBoot": True, "tags": ["workers"], "scopes": [logging], "externalIps": True}
     engine, outputs = run(config(tpu={**POD, **options}))
     vm = engine.one("V2Vm")
     assert vm["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert vm["tags"] == ["tpu-stack-test-net"]
+    assert vm["tags"] == ["tpu-stack-test-net", "workers"]
     assert vm["serviceAccount"] == {"email": outputs["service_account"], "scopes": [logging]}
     assert vm["networkConfig"]["enableExternalIps"] is True
 
@@ -80,18 +127,22 @@ def test_a_tpu_vm_has_the_full_scope_and_no_public_address_unless_it_is_asked_fo
 
 
 def test_a_queued_tpu_vm_has_the_same_options_and_those_of_the_queue_alone(run: Run) -> None:
-    options = {"secureBoot": True, "externalIps": True}
-    request = asked(run, **options)
+    disk = {"source": f"{ZONE}/disks/corpus", "mode": "read-only"}
+    options = {"secureBoot": True, "tags": ["workers"], "externalIps": True, "dataDisks": [disk]}
+    request = asked(run, **options, bootDiskGib=200, autocheckpoint=True)
     (spec,) = request["tpu"]["nodeSpec"]
     node = spec["node"]
     assert node["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert node["tags"] == ["tpu-stack-test-net"]
+    assert node["tags"] == ["tpu-stack-test-net", "workers"]
     assert node["networkConfig"]["enableExternalIps"] is True
+    assert node["dataDisks"] == [{"sourceDisk": disk["source"], "mode": "READ_ONLY"}]
+    assert node["bootDiskConfig"] == {"diskSizeGb": "200"}
+    assert node["autocheckpointEnabled"] is True
 
 
-def test_a_request_names_its_reservation(run: Run) -> None:
-    request = asked(run, capacity="reserved", queued={"reservation": "ours"})
-    assert request["guaranteed"] == {"reserved": True}
+def test_a_request_names_what_it_is_guaranteed(run: Run) -> None:
+    request = asked(run, capacity="reserved", queued={"reservation": "ours", "guaranteedHours": 24})
+    assert request["guaranteed"] == {"reserved": True, "minDuration": "86400s"}
     assert request["reservationName"] == (
         "projects/some-project/locations/us-central1-b/reservations/ours"
     )
@@ -99,6 +150,7 @@ def test_a_request_names_its_reservation(run: Run) -> None:
     assert (
         asked(run, capacity="reserved", queued={"reservation": whole})["reservationName"] == whole
     )
+    assert asked(run, queued={"guaranteedHours": 0.5})["guaranteed"] == {"minDuration": "1800s"}
 
 
 def test_timeouts_are_the_engines_own() -> None:

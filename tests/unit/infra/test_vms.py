@@ -10,6 +10,8 @@ import pytest
 
 from .conftest import Run, config
 
+SPOT = {"capacity": "spot"}
+
 
 @pytest.mark.parametrize(
     ("vm", "expected"),
@@ -24,13 +26,23 @@ from .conftest import Run, config
             },
         ),
         (
-            {"capacity": "spot"},
+            SPOT,
             {
                 "provisioningModel": "SPOT",
                 "preemptible": True,
                 "automaticRestart": False,
                 "onHostMaintenance": "TERMINATE",
                 "instanceTerminationAction": "STOP",
+            },
+        ),
+        (
+            {**SPOT, "terminationAction": "delete"},
+            {
+                "provisioningModel": "SPOT",
+                "preemptible": True,
+                "automaticRestart": False,
+                "onHostMaintenance": "TERMINATE",
+                "instanceTerminationAction": "DELETE",
             },
         ),
         (
@@ -60,15 +72,37 @@ def test_the_vm_is_shielded_and_lets_iam_say_who_logs_in_unless_the_stack_says_o
     assert vm["metadata"]["enable-oslogin"] == "TRUE"
     assert vm["metadata"]["serial-port-logging-enable"] == "true"
     assert set(vm["shieldedInstanceConfig"].values()) == {True}
-    off = {"osLogin": False, "serialPortLogging": False, "secureBoot": False}
-    vm = run(config(vm=off))[0].one("Instance")
+    shielded = {"secureBoot": False, "vtpm": False, "integrityMonitoring": False}
+    off = {"osLogin": False, "serialPortLogging": False}
+    vm = run(config(vm={**off, "shielded": shielded}))[0].one("Instance")
     assert vm["metadata"]["enable-oslogin"] == "FALSE"
     assert vm["metadata"]["serial-port-logging-enable"] == "false"
-    assert vm["shieldedInstanceConfig"] == {
-        "enableSecureBoot": False,
-        "enableVtpm": True,
-        "enableIntegrityMonitoring": True,
-    }
+    assert set(vm["shieldedInstanceConfig"].values()) == {False}
+
+
+def test_the_ops_agent_is_installed_where_the_stack_asks_for_it_and_may_write_metrics(
+    run: Run,
+) -> None:
+    engine, _ = run(config(vm={"opsAgent": True}))
+    assert engine.one("Instance")["metadata"]["ops-agent"] == "true"
+    roles = [grant.inputs["role"] for grant in engine.of("IAMMember")]
+    assert "roles/monitoring.metricWriter" in roles
+    engine, _ = run(config())
+    assert "ops-agent" not in engine.one("Instance")["metadata"]
+    roles = [grant.inputs["role"] for grant in engine.of("IAMMember")]
+    assert "roles/monitoring.metricWriter" not in roles
+
+
+def test_a_boot_disk_that_is_kept_is_a_resource_of_its_own(run: Run) -> None:
+    engine, _ = run(config(vm={"keepBootDisk": True, "bootDiskGib": 100}))
+    disk = engine.one("Disk")
+    assert (disk["size"], disk["image"]) == (100, "debian-cloud/debian-12")
+    # A disk that comes and goes with the VM has the VM's name.
+    assert disk["name"] == "tpu-stack-test-vm-boot"
+    assert engine.one("Instance")["bootDisk"]["autoDelete"] is False
+    engine, _ = run(config())
+    assert engine.of("Disk") == []
+    assert engine.one("Instance")["bootDisk"]["autoDelete"] is True
 
 
 def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
@@ -156,13 +190,13 @@ def test_the_trainers_machine_knows_what_keeps_costing_and_what_ends_it(
     assert "cost-note" not in engine.one("Instance")["metadata"]
 
 
-@pytest.mark.parametrize("vm", [{}, {"instanceGroup": {}}])
+@pytest.mark.parametrize("vm", [{}, {"instanceGroup": {}}, {"keepBootDisk": True}])
 def test_the_vm_of_an_ai_zone_is_in_its_parent(run: Run, vm: dict[str, object]) -> None:
     tpu = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
     training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
     engine, outputs = run(config(zone="us-central1-ai1a", tpu=tpu, vm=vm, training=training))
     assert engine.one("V2Vm")["zone"] == "us-central1-ai1a"
-    kinds = ("Instance", "InstanceGroupManager", "PerInstanceConfig")
+    kinds = ("Instance", "InstanceGroupManager", "PerInstanceConfig", "Disk")
     zones = {made.inputs["zone"] for kind in kinds for made in engine.of(kind)}
     assert zones == {outputs["vm_zone"]} == {"us-central1-a"}
     assert engine.one("Subnetwork")["region"] == "us-central1"

@@ -21,9 +21,15 @@ LITE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "tpu-vm-tf-2.16.1-po
 FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
+DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
+
 
 def node(**tpu: object) -> dict[str, object]:
     return config(architecture="node", tpu={**NODE, **tpu})
+
+
+def disks(*disks: dict[str, object], **tpu: object) -> dict[str, object]:
+    return config(tpu={**VM, "dataDisks": list(disks), **tpu})
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -90,8 +96,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a group that is none",
         config(vm="n1-standard-2"),
         'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
-        "instanceGroup, image, bootDiskGib, bootDiskType, publicIp, osLogin, serialPortLogging, "
-        "secureBoot.",
+        "terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, keepBootDisk, "
+        "publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
     ),
     (
         "a flag that is none",
@@ -178,6 +184,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "in one zone. Remove one.",
     ),
     (
+        "further zones for data disks",
+        disks({"source": DISK, "mode": "read-only"}, queued={"fallbackZones": ["us-central1-c"]}),
+        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.dataDisks, which are in one '
+        "zone. Remove one, or read the bucket.",
+    ),
+    (
         "minutes for a zone where there is only one",
         config(tpu={**VM, "queued": {"zoneMinutes": 5}}),
         "tpu.queued.zoneMinutes: 5.0 is for a TPU that may be in several zones. Set "
@@ -250,13 +262,27 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
         "tpu.queued: true is not a group of settings. Use {}, or set below it: enabled, "
-        "waitMinutes, fallbackZones, zoneMinutes, reservation, reservationBound, "
-        "runHours.",
+        "waitMinutes, fallbackZones, zoneMinutes, validUntil, reservation, reservationBound, "
+        "runHours, guaranteedHours.",
     ),
     (
         "a queue that nobody waits for",
         config(tpu={**VM, "queued": {"waitMinutes": 0}}),
         "tpu.queued.waitMinutes: 0 is too small. Use at least 1.",
+    ),
+    (
+        "a queue's end without a zone",
+        config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
+        'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
+        "its end. Meaning: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
+        "Without it, the request queues for as long as it takes.",
+    ),
+    (
+        "a queue's end that is no time",
+        config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
+        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google gives up the '
+        "request, for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as "
+        "it takes.",
     ),
     (
         "slices of a node",
@@ -265,9 +291,38 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "architecture vm.",
     ),
     (
+        "a disk of a node",
+        node(dataDisks=[{"name": "corpus", "sizeGib": 100}]),
+        'tpu.dataDisks: [{"name": "corpus", "sizeGib": 100}] is for architecture vm; a classic '
+        "node has none. Remove it, or use architecture vm.",
+    ),
+    (
+        "tags of a node",
+        node(tags=["workers"]),
+        'tpu.tags: ["workers"] is for architecture vm; a classic node has none. Remove it, or use '
+        "architecture vm.",
+    ),
+    (
         "more slices than there are",
         config(tpu={**VM, "slices": 257}),
         "tpu.slices: 257 is too large. Use at most 256.",
+    ),
+    (
+        "a boot disk that the provider cannot ask for",
+        config(tpu={**VM, "bootDiskGib": 200}),
+        "tpu.bootDiskGib: 200 is only for a TPU out of the queue: Google's provider has no field "
+        "for it. Set tpu.queued: {}, or remove it.",
+    ),
+    (
+        "a boot disk that is smaller than its image",
+        config(tpu={**VM, "queued": {}, "bootDiskGib": 50}),
+        "tpu.bootDiskGib: 50 is too small. Use at least 100.",
+    ),
+    (
+        "checkpoints that the provider cannot ask for",
+        config(tpu={**VM, "autocheckpoint": True}),
+        "tpu.autocheckpoint: true is only for a TPU out of the queue: Google's provider has no "
+        "field for it. Set tpu.queued: {}, or remove it.",
     ),
     (
         "a reservation that is not used",
@@ -305,6 +360,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "queue alone. Remove it.",
     ),
     (
+        "a while of a guarantee",
+        config(
+            zone="us-west4-a",
+            tpu={**LITE, **FLEX, "queued": {"runHours": 2, "guaranteedHours": 1}},
+        ),
+        "tpu.queued.guaranteedHours: 1.0 contradicts tpu.capacity: flex-start, which stays for "
+        "tpu.queued.runHours. Set tpu.queued.runHours instead.",
+    ),
+    (
         "a while on a type that Google does not name",
         config(tpu={**VM, **FLEX}),
         'tpu.capacity: "flex-start" is for v5e and v6e, but tpu.acceleratorType is v2-8. Use spot, '
@@ -315,6 +379,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "queued": {"runHours": 2}}),
         "tpu.queued.runHours: 2.0 contradicts tpu.capacity: on-demand, which stays until it is "
         "deleted. Set tpu.capacity: flex-start, or remove it.",
+    ),
+    (
+        "a guarantee for what may be taken away",
+        config(tpu={**VM, "capacity": "spot", "queued": {"guaranteedHours": 24}}),
+        "tpu.queued.guaranteedHours: 24.0 contradicts tpu.capacity: spot, which Google may take "
+        "away. Set tpu.capacity: on-demand or reserved, or remove it.",
+    ),
+    (
+        "a guarantee for no time",
+        config(tpu={**VM, "queued": {"guaranteedHours": 0}}),
+        "tpu.queued.guaranteedHours: 0 is too small. Use more than 0.",
     ),
     (
         "a creation that waits in the queue",
@@ -332,6 +407,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "timeouts": {"delete": 5}}),
         "tpu.timeouts.delete: 5 is a setting that does not exist. Did you mean "
         "tpu.timeouts.deleteMinutes?",
+    ),
+    (
+        "a tag in capitals",
+        config(tpu={**VM, "tags": ["ok", "Workers"]}),
+        'tpu.tags[1]: "Workers" is no network tag (at most 63 lower-case letters, digits and '
+        "hyphens, a letter first, no hyphen last). Use one like tpu-workers.",
     ),
     (
         "a scope's short name",
@@ -355,6 +436,154 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "needs, which runs on the TPU VM (training.runOn). Add "
         "https://www.googleapis.com/auth/cloud-platform: IAM, not the scope, decides what it may "
         "do.",
+    ),
+    (
+        "disks that are no list",
+        config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM besides its '
+        "boot disk. With architecture vm only.",
+    ),
+    (
+        "a disk with a misspelled size",
+        disks({"name": "corpus", "sizeGb": 100}),
+        "tpu.dataDisks[0].sizeGb: 100 is a setting that does not exist. Did you mean "
+        "tpu.dataDisks[0].sizeGib?",
+    ),
+    (
+        "a small disk",
+        disks({"name": "corpus", "sizeGib": 1}),
+        "tpu.dataDisks[0].sizeGib: 1 is too small. Use at least 10.",
+    ),
+    (
+        "a disk of no kind",
+        disks({"name": "corpus", "sizeGib": 100, "type": "pd-extreme"}),
+        "tpu.dataDisks[0].type: \"pd-extreme\" is not known here. Use 'pd-balanced', "
+        "'hyperdisk-balanced' or 'hyperdisk-ml'.",
+    ),
+    (
+        "a disk that the TPU does not take",
+        disks({"name": "corpus", "sizeGib": 100, "type": "hyperdisk-ml"}),
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is no disk that a v2-8 takes. Use pd-balanced.',
+    ),
+    (
+        "a disk that is none",
+        disks({"mode": "read-only"}),
+        "tpu.dataDisks[0].name: (not set) and no source either. Set name and sizeGib of a disk to "
+        "make, or source of one that is there already.",
+    ),
+    (
+        "a disk without its size",
+        disks({"name": "corpus"}),
+        "tpu.dataDisks[0].sizeGib is required for a disk to make. Set its size in GiB.",
+    ),
+    (
+        "a disk that is made and there already",
+        disks({"name": "corpus", "source": DISK}),
+        'tpu.dataDisks[0].name: "corpus" is of a disk to make, but tpu.dataDisks[0].source names '
+        "one that is there already. Remove one of the two.",
+    ),
+    (
+        "a kind for a disk that is there already",
+        disks({"type": "hyperdisk-ml", "source": DISK}),
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is of a disk to make, but tpu.dataDisks[0].source '
+        "names one that is there already. Remove one of the two.",
+    ),
+    (
+        "a disk's short name",
+        disks({"source": "corpus"}),
+        'tpu.dataDisks[0].source: "corpus" is no disk\'s full name. Use one like '
+        "projects/some-project/zones/us-central1-b/disks/corpus.",
+    ),
+    (
+        "a disk in another zone",
+        disks({"source": DISK.replace("-b", "-c")}),
+        'tpu.dataDisks[0].source: "projects/some-project/zones/us-central1-c/disks/corpus" is not '
+        "in the TPU's zone us-central1-b. Use a disk of that zone; a snapshot makes one from a "
+        "disk elsewhere.",
+    ),
+    (
+        "a disk twice",
+        disks({"source": DISK, "mode": "read-only"}, {"source": DISK, "mode": "read-only"}),
+        f'tpu.dataDisks[1].source: "{DISK}" is there twice. Name each disk once.',
+    ),
+    (
+        "a disk with a name that is none",
+        disks({"name": "Corpus", "sizeGib": 100}),
+        'tpu.dataDisks[0].name: "Corpus" is no name for a disk (lower-case letters, digits and '
+        "hyphens, no hyphen last). Set one like corpus.",
+    ),
+    (
+        "a disk with a long name",
+        disks({"name": "c" * 40, "sizeGib": 100}),
+        f'tpu.dataDisks[0].name: "{"c" * 40}" has 40 characters, too many with the TPU\'s name '
+        "before them. Set one of at most 39.",
+    ),
+    (
+        "a snapshot's short name",
+        disks({"name": "corpus", "snapshot": "corpus-1"}),
+        'tpu.dataDisks[0].snapshot: "corpus-1" is no snapshot\'s full name. Use one like '
+        "projects/some-project/global/snapshots/corpus-1.",
+    ),
+    (
+        "a disk that nobody could ever fill",
+        disks({"name": "corpus", "sizeGib": 100, "mode": "read-only"}),
+        'tpu.dataDisks[0].mode: "read-only" would leave the new disk empty for ever. Set snapshot '
+        "to begin with, source to use a disk with data on it, or read-write.",
+    ),
+    (
+        "a disk that all hosts would write to",
+        config(
+            zone="europe-west4-a",
+            tpu={
+                **VM,
+                "acceleratorType": "v3-32",
+                "dataDisks": [{"name": "corpus", "sizeGib": 100}],
+            },
+        ),
+        'tpu.dataDisks[0].mode: "read-write" is for a TPU with one host, but a v3-32 has 4. Use '
+        "read-only, with a disk that has its data already.",
+    ),
+    (
+        "a disk that all slices would write to",
+        disks({"source": DISK}, slices=2),
+        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but there are 2 slices. Use '
+        "read-only, with a disk that has its data already, or name for a new disk for each slice.",
+    ),
+    (
+        "a disk that all slices of a request would write to",
+        disks({"name": "corpus", "sizeGib": 100}, slices=2, queued={}),
+        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but all slices of a request in the '
+        "queue have the same disks. Use read-only, with a disk that has its data already.",
+    ),
+    (
+        "a disk that cannot be shared",
+        config(
+            tpu={
+                "acceleratorType": "v6e-8",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6",
+                "slices": 2,
+                "dataDisks": [
+                    {
+                        "name": "corpus",
+                        "mode": "read-only",
+                        "snapshot": "projects/some-project/global/snapshots/corpus",
+                    }
+                ],
+            },
+        ),
+        "tpu.dataDisks[0].type: (not set) and would be hyperdisk-balanced, which can be attached "
+        "to one machine only, but there are 2. Use hyperdisk-ml.",
+    ),
+    (
+        "more disks than a host takes",
+        config(
+            tpu={
+                "acceleratorType": "v6e-8",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6",
+                "dataDisks": [{"name": f"d{n}", "sizeGib": 10} for n in range(32)],
+            },
+        ),
+        "tpu.dataDisks: 32 disks are more than a host of a v6e-8 takes. Use at most 31.",
     ),
     (
         "a given bucket without a name",
@@ -659,6 +888,35 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'vm.image: "debian-12" is not PROJECT/FAMILY. Use one like debian-cloud/debian-12.',
     ),
     (
+        "a termination action of a VM that is not taken away",
+        config(vm={"terminationAction": "delete"}),
+        'vm.terminationAction: "delete" is of a spot VM, but vm.capacity is on-demand. '
+        "Set vm.capacity: spot, or remove it.",
+    ),
+    (
+        "a termination action that Google does not have",
+        config(vm={"capacity": "spot", "terminationAction": "suspend"}),
+        "vm.terminationAction: \"suspend\" is not known here. Use 'stop' or 'delete'.",
+    ),
+    (
+        "integrity without what measures it",
+        config(vm={"shielded": {"vtpm": False}}),
+        "vm.shielded.integrityMonitoring: true needs the vTPM, but vm.shielded.vtpm is false. "
+        "Set both to the same value.",
+    ),
+    (
+        "a boot disk to be kept by a group that makes new ones",
+        config(vm={"instanceGroup": {}, "keepBootDisk": True}),
+        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for "
+        "every new VM. Remove one of the two.",
+    ),
+    (
+        "an agent on a VM without a script",
+        config(vm={"opsAgent": True}, training={"runOn": "tpu"}),
+        "vm.opsAgent: true is installed by the start-up script, which the VM has only if it runs "
+        "the trainer (training.runOn is tpu). Remove it, or set training.runOn: vm.",
+    ),
+    (
         "a group where nothing is said",
         config(vm={"instanceGroup": True}),
         "vm.instanceGroup: true is not a group of settings. Use {}, or set below it: "
@@ -772,12 +1030,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a paused "
         "job needs to resume. Set a prefix with it, such as jobs/mnist-1/tensorboard/, or "
         "delete only old versions with noncurrentDays, or move to nearline instead.",
-    ),
-    (
-        "rules that are no list",
-        config(bucket={"lifecycle": {"ageDays": 30}}),
-        'bucket.lifecycle: {"ageDays": 30} is not a list. Meaning: Rules by which Google deletes '
-        "objects or moves them to a cheaper storage class.",
     ),
     (
         "a rule without a condition",
@@ -909,15 +1161,27 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "budget.thresholds[0]: 0 is too small. Use at least 1.",
     ),
     (
-        "a topic by its short name",
-        config(budget={"amount": 500, "pubsubTopic": "tpu-budget"}),
-        'budget.pubsubTopic: "tpu-budget" is no full name of a topic. Use '
+        "a topic with a name that Google keeps for itself",
+        config(budget={"amount": 500, "pubsubTopic": "google-budget"}),
+        'budget.pubsubTopic: "google-budget" is no name of a topic. Use one like tpu-budget, or '
         "projects/PROJECT/topics/NAME of one that is there.",
     ),
     (
         "messages to what is no address",
         config(messages={"emails": ["ada"]}),
         'messages.emails: "ada" is no e-mail address. Use one like me@example.com.',
+    ),
+    (
+        "messages to somebody else's topic",
+        config(messages={"pubsubTopic": "projects/p/topics/t"}),
+        'messages.pubsubTopic: "projects/p/topics/t" is no name of a topic. Use the name of a '
+        "topic to make, like tpu-messages.",
+    ),
+    (
+        "one topic made twice",
+        config(messages={"pubsubTopic": "tpu"}, budget={"amount": 5, "pubsubTopic": "tpu"}),
+        'messages.pubsubTopic: "tpu" is the topic of the budget, too. Use another name, since the '
+        "stack makes both.",
     ),
 ]
 
@@ -1050,7 +1314,7 @@ def test_all_problems_are_reported_at_once(root: Path) -> None:
         training={"data": "nowhere"},
     )
     settings = [message.partition(":")[0] for message in refusals(wrong, root)]
-    assert settings == ["zone", "bucket.location", "vm.machineType", "training.data"]
+    assert settings == ["zone", "vm.machineType", "bucket.location", "training.data"]
 
 
 def test_the_message_names_the_stack_its_file_and_the_number_of_problems() -> None:

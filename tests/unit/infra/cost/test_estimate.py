@@ -72,6 +72,18 @@ def test_slices_cost_as_many_times_and_their_hosts_are_behind_the_nat() -> None:
     assert "NAT: 5 machines" in lines
 
 
+def test_data_disks_of_the_stacks_own_cost_and_given_ones_do_not() -> None:
+    given = {"source": "projects/p/zones/us-central1-b/disks/d", "mode": "read-only"}
+    own = {"name": "scratch", "sizeGib": 730}
+    copy = {"name": "corpus", "snapshot": "projects/p/global/snapshots/s", "mode": "read-only"}
+    lines = lines_of(slices=2, dataDisks=[own, given, copy])
+    disks = {what: price for what, price in lines.items() if what.startswith("Data disk")}
+    assert disks == {
+        "Data disk: 2 x 730 GiB pd-balanced": "$0.2000",
+        "Data disk: as its snapshot pd-balanced": "",
+    }
+
+
 def test_public_addresses_of_a_tpu_are_counted_and_need_no_nat() -> None:
     lines = lines_of(externalIps=True, slices=2)
     assert lines["Address: public, of the TPU"] == ""

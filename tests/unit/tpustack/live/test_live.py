@@ -235,7 +235,7 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
         (
             "compute.requireShieldedVm",
             {"enforce": True},
-            {"vm": {"secureBoot": False}},
+            {"vm": {"shielded": {"secureBoot": False}}},
         ),
     ],
 )
