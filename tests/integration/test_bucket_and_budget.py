@@ -45,7 +45,12 @@ SETTINGS: dict[str, Any] = {
     "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
     "network": {"subnetRange": "10.10.0.0/24"},
-    "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
+    "vm": {
+        "machineType": "n1-standard-2",
+        "capacity": "spot",
+        "publicIp": True,
+        "keepBootDisk": True,
+    },
     "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
 }
 CHANGED: dict[str, Any] = {
@@ -56,6 +61,7 @@ CHANGED: dict[str, Any] = {
     "vm": {
         **SETTINGS["vm"],
         "machineType": "n1-standard-4",
+        "terminationAction": "delete",
         "shielded": {"secureBoot": False},
         "publicIp": False,
     },
