@@ -75,15 +75,6 @@ class Tried:
             return None
         return max(0.0, 100 * (max(self.grid.values()) - self.accuracy))
 
-    @property
-    def row(self) -> str:
-        """What docs/lr-range-test.md has in a row of its table."""
-        best = max(self.grid, key=lambda rate: self.grid[rate])
-        suggestion, lost = "none", ""
-        if self.suggestion is not None:
-            suggestion, lost = f"{self.suggestion:.2g}: {self.accuracy:.1%}", f"{self.lost:.1f}"
-        return f"| {self.name} | {best:.2g}: {self.grid[best]:.1%} | {suggestion} | {lost} |"
-
 
 def train_grid(rates: list[float], accuracy: Callable[[float], float]) -> dict[float, float]:
     """Train once at each of `rates`, and again where that came close to the best; return means."""
@@ -462,10 +453,10 @@ def loops(data: str, model_dir: str) -> None:
     # The first loop compiles the step; what it is counted for is handled during the second.
     gaps = [later[0] - earlier[1] for earlier, later in pairwise(times[1:])]
     whole = times[-1][1] - times[1][1]
-    print(json.dumps({"share": sum(gaps) / whole, "each": sum(gaps) / len(gaps)}))
+    print(json.dumps({"share": sum(gaps) / whole}))
 
 
-# --- How long a save holds the steps, and how long it takes in all.
+# --- How long a save holds the steps.
 # The variables lie on a device of their own, as on a TPU: one of the two parts into which the
 # processor is split. A copy to the other part stands for one to the TPU's host.
 
@@ -482,15 +473,13 @@ def save(folder: str) -> None:
         variables = [tf.Variable(tf.ones((_NUMBERS,))) for _ in range(_VARIABLES)]
     checkpoint = tf.train.Checkpoint(variables=variables)
     writer = CheckpointWriter(checkpoint, cluster, {folder: 1}, lambda: None)
-    held, whole = [], []
+    held = []
     for number in range(_SAVES + 1):
         begun = time.perf_counter()
         writer.save(folder, number)
         held.append(time.perf_counter() - begun)
         writer.wait()
-        whole.append(time.perf_counter() - begun)
-    found = {"held": held[1:], "whole": whole[1:]}
-    print(json.dumps({name: statistics.median(seconds) for name, seconds in found.items()}))
+    print(json.dumps({"held": statistics.median(held[1:])}))
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {

@@ -18,10 +18,11 @@ from statistics import median
 from threading import Event, Thread
 from urllib.parse import quote
 
+import psutil
 import requests
-from rich.console import Console
 
 from bench.measure import Result, write_mnist
+from tests.agents import kill_agents
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpu_training.goodput.ledger import Entry, parse_entry
@@ -182,16 +183,10 @@ _LIVES, _ENGINE_KILLS = 20, 5
 
 def measure_killpoints(lives: int = _LIVES) -> list[Result]:
     """That many stacks, each killed five times on its way up and down."""
-    console = Console(soft_wrap=True, highlight=False)
     told: list[tuple[Life, int]] = []
     for seed in range(lives):
         with tempfile.TemporaryDirectory() as folder:
             told.append(_live(Path(folder), seed))
-        life, left = told[-1]
-        console.print(
-            f"[dim]{seed + 1}/{lives}: {'; '.join(life.points)}: {life.changes_after} changes "
-            f"after, {left} resources and {life.processes_left} processes left[/]"
-        )
     return [
         Result("kill points", sum(len(life.points) for life, _ in told), "kills"),
         Result("kill points: changes after", sum(life.changes_after for life, _ in told), "", 0),
@@ -213,3 +208,45 @@ def _live(folder: Path, seed: int) -> tuple[Life, int]:
         after = cloud.status()["resources"]
     left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
     return life, sum(abs(count) for count in left.values())
+
+
+# --- The agent: what it costs its machine, and what becomes of its trainer when it is killed.
+#
+# The cost is that of a real process, which looks after a TPU and a trainer that trains.
+
+_AGENT_KILLS, _MEASURED_SECONDS = 100, 60.0
+
+
+def measure_agent() -> list[Result]:
+    """Memory and share of a core of the agent, and second trainers in a hundred kills."""
+    with tempfile.TemporaryDirectory() as name:
+        killed = kill_agents(Path(name), _AGENT_KILLS, seed=0)
+    lost = killed.begun - killed.ended + (not killed.finished)
+    return [
+        *_cost(),
+        Result(f"agent: second trainers in {_AGENT_KILLS} kills", killed.twice, "trainers", 0),
+        Result(f"agent: trainers lost in {_AGENT_KILLS} kills", lost, "trainers", 0),
+    ]
+
+
+def _cost() -> list[Result]:
+    with tempfile.TemporaryDirectory() as name, training(Path(name)) as running:
+        running.wait_for_steps()
+        agent = next(process for process in psutil.process_iter() if _is_agent(process, name))
+        before, begun = agent.cpu_times(), time.monotonic()
+        time.sleep(_MEASURED_SECONDS)
+        after, took = agent.cpu_times(), time.monotonic() - begun
+        share = (after.user + after.system - before.user - before.system) / took
+        memory = agent.memory_info().rss / 2**20
+    return [
+        Result("agent: share of a core", 100 * share, "%", 0.5),
+        Result("agent: memory", memory, "MiB", 40),
+    ]
+
+
+def _is_agent(process: psutil.Process, folder: str) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return len(words) == 2 and words[1].endswith("/agent.py") and words[1].startswith(folder)

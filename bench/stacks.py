@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from pulumi import automation
-from rich.console import Console
 
 from bench.measure import Result, compare, in_turn, write_mnist
 from tests.sandbox import (
@@ -160,10 +159,6 @@ def measure_criticalpath() -> list[Result]:
             seconds, timings, needs = _up(folder, cloud)
     chain = longest(timings, needs)
     path = sum(timings[urn][1] for urn in chain)
-    console = Console(soft_wrap=True, highlight=False)
-    for urn in chain:
-        (began, took), name = timings[urn], urn.rpartition("::")[2]
-        console.print(f"[dim]{began:7.1f} s + {took:5.1f} s  {name}[/]")
     return [
         Result("up against its critical path", seconds / path, "ratio", goal=1.05),
         Result("up: critical path", path, "s"),

@@ -1,4 +1,4 @@
-"""What the pipeline needs: state buckets, keys, an identity pool, accounts and a budget."""
+"""What the pipeline needs: state buckets, keys, an identity pool and accounts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pulumi_gcp as gcp
 
 import bootstrap.settings as config
 import infra.components.services as services
-from infra.components.alerts import billing_provider
 from infra.components.identity import week
 from infra.deployer import OBJECTS_ROLE
 
@@ -32,7 +31,6 @@ _KEY_ROLES = {
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
 # no default but the empty list, with which the condition holds: bind nothing but rights to grant.
 _ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
-_BUDGET_MAILS_AT = (0.5, 0.9, 1.0)
 
 
 class State(pulumi.ComponentResource):
@@ -343,42 +341,6 @@ class Accounts(pulumi.ComponentResource):
         )
 
 
-class Budget(pulumi.ComponentResource):
-    """Mails the billing administrators. It stops nothing, on purpose: costs come in a day late."""
-
-    def __init__(
-        self,
-        settings: config.BootstrapSettings,
-        budget: config.BudgetSettings,
-        requires: Sequence[pulumi.Resource],
-    ) -> None:
-        super().__init__("tpu-stack:bootstrap:Budget", "budget")
-        # Budgets name projects by number.
-        numbers = [
-            gcp.organizations.get_project_output(
-                project_id=project, opts=pulumi.InvokeOptions(parent=self)
-            ).number
-            for project in settings.all_projects
-        ]
-        gcp.billing.Budget(
-            "budget",
-            billing_account=budget.billing_account,
-            display_name=settings.name_prefix,
-            # Without a currency it is the account's; Google refuses any other.
-            amount={"specified_amount": {"units": str(budget.amount)}},
-            budget_filter={
-                "projects": [pulumi.Output.concat("projects/", number) for number in numbers]
-            },
-            threshold_rules=[{"threshold_percent": percent} for percent in _BUDGET_MAILS_AT],
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                provider=billing_provider(settings.project, self),
-                depends_on=list(requires),
-            ),
-        )
-        self.register_outputs({})
-
-
 # --- The whole program as one function, which tests call with settings of their own.
 
 _APIS = (
@@ -390,14 +352,12 @@ _APIS = (
     "sts.googleapis.com",
 )
 _ENVIRONMENTS_APIS = ("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
-_BUDGETS_API = "billingbudgets.googleapis.com"
 
 
 def declare(settings: config.BootstrapSettings, root: Path) -> dict[str, pulumi.Input[object]]:
     """Declare everything and return the outputs; `root` has the stacks' files."""
     rights = config.rights_of(settings, root)
-    apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
-    enabled = list(services.ProjectServices(settings.project, apis).enabled.values())
+    enabled = list(services.ProjectServices(settings.project, _APIS).enabled.values())
     State("own", settings, settings.bucket, enabled)
     keys = Keys(settings, enabled).keys
     federation = Federation(settings, enabled)
@@ -417,8 +377,6 @@ def declare(settings: config.BootstrapSettings, root: Path) -> dict[str, pulumi.
             "deployer": accounts.deployer,
             "previewer": accounts.previewer,
         }
-    if settings.budget:
-        Budget(settings, settings.budget, enabled)
     return _exported(settings, federation, environments, rights)
 
 

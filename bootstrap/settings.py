@@ -33,7 +33,6 @@ _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _ENVIRONMENT = re.compile(r"[a-z][a-z0-9-]*[a-z0-9]")
 _LONGEST_ACCOUNT = 30
 _ROLE = re.compile(r"((projects|organizations)/[^/]+/)?roles/[A-Za-z0-9_.]+")
-_BILLING = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
 
 
 # What the file of this repository says (Pulumi.pipeline.yaml).
@@ -48,15 +47,6 @@ class Forge(base.StrEnum):
 
     GITHUB = "github"
     GITLAB = "gitlab"
-
-
-class BudgetSettings(Section, strict=False):
-    """A budget over the projects."""
-
-    billing_account: Text
-    """The billing account, like 012345-6789AB-CDEF01."""
-    amount: int = Field(ge=1)
-    """Whole units of the account's currency a month; mails at 50, 90 and 100 %."""
 
 
 class EnvironmentSettings(Section, strict=False):
@@ -101,8 +91,6 @@ class BootstrapSettings(Section, strict=False):
     """Name of the bucket of bootstrap's own state, and beginning of those of the environments.
     PROJECT-PREFIX-state if not set.
     """
-    budget: BudgetSettings | None = None
-    """A budget over the projects."""
 
     @property
     def all_projects(self) -> tuple[str, ...]:
@@ -189,12 +177,6 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
             yield Problem(name, example, "stands in the example for one of yours", "Write your own")
     for name, environment in settings.environments.items():
         yield from _of_environment(settings, name, environment)
-    budget = settings.budget
-    if budget and not _BILLING.fullmatch(budget.billing_account):
-        cure = "`gcloud billing accounts list` shows its id"
-        yield Problem(
-            "budget.billingAccount", budget.billing_account, "is no billing account", cure
-        )
 
 
 def _of_environment(

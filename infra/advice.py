@@ -24,7 +24,6 @@ import pulumi
 from infra.apis import apis_of, disabled
 from infra.checks.context import Context
 from infra.checks.software import MANIFEST
-from infra.checks.tpu import Unlisted, unlisted
 from infra.credentials import users_client
 from infra.settings import StackSettings
 
@@ -38,10 +37,10 @@ Preempted = Callable[[], Mapping[str, str]]
 
 def report(settings: StackSettings, context: Context) -> None:
     """Look up, next to the program, what Google alone knows of a stack, and say it."""
-    report_disabled(settings)
+    apis = apis_of(settings)
+    look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
     report_data(settings, context.names.bucket)
     report_access(settings, context.names.bucket)
-    report_unlisted(settings, context)
     report_fit(settings, context.root)
 
 
@@ -132,12 +131,6 @@ def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, st
 # --- What a preview says
 
 
-def report_disabled(settings: StackSettings) -> None:
-    """Say which APIs are disabled, and who enables them."""
-    apis = apis_of(settings)
-    look_up(lambda: disabled(settings.project, apis), partial(tell_disabled, settings))
-
-
 def tell_disabled(settings: StackSettings, names: Sequence[str]) -> None:
     """Say who enables these APIs: the update, or a person."""
     if names and settings.enable_apis:
@@ -200,31 +193,6 @@ def lost_access(bucket: str) -> str | None:
         f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
         "reads it by the ACL of an object, or without logging in, loses access"
     )
-
-
-def report_unlisted(settings: StackSettings, context: Context) -> None:
-    """Say whether Google offers what the catalog does not know.
-
-    Where Google says nothing, the warning of the checks stands.
-    """
-    for one in unlisted(settings, context):
-        look_up(partial(_status_of, one), partial(_tell_unlisted, one))
-
-
-def _status_of(one: Unlisted) -> int:
-    """Return the status with which Google answers; 0 without credentials."""
-    try:
-        client = users_client()
-        return client.call("GET", one.url, None)[0] if client else 0
-    except Exception:
-        return 0
-
-
-def _tell_unlisted(one: Unlisted, status: int) -> None:
-    if status == _FOUND:
-        pulumi.log.info(f"{one.setting}: Google offers {one.value}.")
-    elif status == _MISSING:
-        _warn(f"{one.setting}: Google does not offer {one.value}. `pulumi up` would fail.")
 
 
 def report_fit(settings: StackSettings, root: Path) -> None:

@@ -229,15 +229,6 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
             "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the "
             "network of the TPU VM, and costs its price."
         )
-    budget, hour = settings.budget, whole.configured.hour
-    # Google counts a budget in the billing account's currency; the catalog has dollars.
-    if budget is not None and hour and budget.currency in (None, "USD"):
-        most = "" if whole.configured.complete else "at most "
-        amount = dollars(Decimal(budget.amount), 0)
-        yield (
-            f"Budget: {amount} a month last {most}{int(budget.amount / hour)} hours of the stack "
-            "as it is set."
-        )
 
 
 def _times(count: int) -> str:

@@ -8,7 +8,7 @@ is made, and can stop it; the second sees all resources together, at the end of 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import cache
@@ -57,16 +57,25 @@ def _allowed(what: str) -> dict[str, Option]:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, which looks at one resource or at the whole stack."""
+    """One rule: `check` yields what is wrong.
+
+    One of a resource sees it before it is made: a mandatory one that finds something keeps it from
+    being made. In a preview it says so, without which a reviewer would approve what the update
+    refuses. One of the whole stack sees all resources together, at the end of a preview or update.
+    By then an update has made them: what must not exist for a minute is for the other kind.
+    """
 
     name: str
     description: str
     options: Mapping[str, Option]
     level: engine.EnforcementLevel
+    check: ResourceCheck | StackCheck
+    of_stack: bool
 
-    def configured(self, config: Config | None = None) -> Config:
-        """Return every option's value: the configured one, else its default."""
-        return {name: option.default for name, option in self.options.items()} | dict(config or {})
+    def violations(self, what: Any, config: Config | None = None) -> list[Any]:
+        """Return what is wrong with a resource, or with which of a stack's and what."""
+        defaults = {name: option.default for name, option in self.options.items()}
+        return list(self.check(what, defaults | dict(config or {})))
 
     def misnamed(self, config: Config) -> list[str]:
         """Return messages about options that the rule lacks; the engine lets them pass."""
@@ -77,71 +86,34 @@ class Rule:
             if name not in self.options
         ]
 
-    def as_policy(self) -> engine.Policy:
-        """Return the rule as the engine knows it."""
-        raise NotImplementedError
-
     def schema(self) -> engine.PolicyConfigSchema | None:
         """Return the schema that the engine checks the rule's configuration with."""
         properties = {name: option.schema() for name, option in self.options.items()}
         return engine.PolicyConfigSchema(properties) if properties else None
 
-
-@dataclass(frozen=True)
-class ResourceRule(Rule):
-    """Looks at one resource before it is made: `check` yields a message for each violation.
-
-    A mandatory one that finds something keeps the resource from being made. In a preview it says
-    so, without which a reviewer would approve what the update refuses.
-    """
-
-    check: ResourceCheck = field(kw_only=True)
-
-    def violations(self, resource: Resource, config: Config | None = None) -> list[str]:
-        """Return what is wrong with a resource."""
-        return list(self.check(resource, self.configured(config)))
-
     def as_policy(self) -> engine.Policy:
         """Return the rule as the engine knows it."""
 
-        def validate(args: engine.ResourceValidationArgs, report: engine.ReportViolation) -> None:
+        def of_resource(
+            args: engine.ResourceValidationArgs, report: engine.ReportViolation
+        ) -> None:
             resource, config = _resource(args), args.get_config()
             # Once is enough, and every stack has this resource.
             wrong = self.misnamed(config) if resource.type == STACK_TYPE else []
             for message in [*wrong, *self.violations(resource, config)]:
                 report(message, None)
 
-        made = engine.ResourceValidationPolicy
-        return made(self.name, self.description, validate, self.level, self.schema())
-
-
-@dataclass(frozen=True)
-class StackRule(Rule):
-    """Looks at all resources together, at the end of a preview or update.
-
-    By then an update has made them: what must not exist for a minute is for a ResourceRule.
-    """
-
-    check: StackCheck = field(kw_only=True)
-
-    def violations(
-        self, resources: Sequence[Resource], config: Config | None = None
-    ) -> list[tuple[Resource, str]]:
-        """Return what is wrong with a stack, and the resource that it is about."""
-        return list(self.check(resources, self.configured(config)))
-
-    def as_policy(self) -> engine.Policy:
-        """Return the rule as the engine knows it."""
-
-        def validate(args: engine.StackValidationArgs, report: engine.ReportViolation) -> None:
+        def of_stack(args: engine.StackValidationArgs, report: engine.ReportViolation) -> None:
             resources, config = [_resource(each) for each in args.resources], args.get_config()
             for message in self.misnamed(config):
                 report(message, None)
             for resource, message in self.violations(resources, config):
                 report(message, resource.urn)
 
-        made = engine.StackValidationPolicy
-        return made(self.name, self.description, validate, self.level, self.schema())
+        about = self.name, self.description
+        if self.of_stack:
+            return engine.StackValidationPolicy(*about, of_stack, self.level, self.schema())
+        return engine.ResourceValidationPolicy(*about, of_resource, self.level, self.schema())
 
 
 RULES: list[Rule] = []
@@ -156,7 +128,7 @@ def on_resource(
     """Make a rule of a function that looks at one resource."""
 
     def add(check: ResourceCheck) -> ResourceCheck:
-        RULES.append(ResourceRule(name, check.__doc__ or "", options, level, check=check))
+        RULES.append(Rule(name, check.__doc__ or "", options, level, check, of_stack=False))
         return check
 
     return add
@@ -167,7 +139,7 @@ def on_stack(name: str, options: Mapping[str, Option]) -> Callable[[StackCheck],
 
     def add(check: StackCheck) -> StackCheck:
         level = engine.EnforcementLevel.MANDATORY
-        RULES.append(StackRule(name, check.__doc__ or "", options, level, check=check))
+        RULES.append(Rule(name, check.__doc__ or "", options, level, check, of_stack=True))
         return check
 
     return add

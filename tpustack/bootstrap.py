@@ -95,7 +95,7 @@ def _has(backend: Backend, stack: str) -> bool:
     help="Its settings are bootstrap/Pulumi.STACK.yaml.",
 )
 def command(stack: str) -> None:
-    """Create the state bucket, the key, the identities of the pipeline and its budget.
+    """Create the state bucket, the key and the identities of the pipeline.
 
     May be run again at any time; prints the values to enter in the pipeline's settings.
     """

@@ -10,10 +10,12 @@ managed BUCKET JOB    runs one job in a container of Vertex AI
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,38 +23,121 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
+from urllib.error import HTTPError
 
-from tpu_agent.events import Ceiling, Events
 from tpu_agent.jobs import attempt, hosts, runner, vertex
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
-from tpu_agent.machine import BASE, Machine, oom_kills
 from tpu_agent.recovery import Recovery, World
 from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.causes import cause_of
-from tpu_core.contract import AS_ROOT, Environment, Limits, Metadata
-from tpu_core.google import Call, MachineToken, Transport
+from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
+from tpu_core.google import Call, Client, MachineToken, MetadataServer, Transport, message
 from tpu_core.lease import Holder
 from tpu_core.records import dump
 from tpu_core.times import backoff
 from tpu_core.tpu import Place, look_up, state_of
 
-_COST_SECONDS, _TRAINER_RETRY_SECONDS = 60.0, 5.0
+_TRAINER_RETRY_SECONDS = 5.0
 
 
-def say(text: str) -> None:
-    """Write a line to the journal and the serial port."""
-    print(f"tpu-stack agent: {text}", flush=True)
+# --- The machine that the agent runs on: its metadata, its account, its power switch
+
+# A job that asks through its own metadata server may wait there for a change for a minute.
+_METADATA_SECONDS = 120.0
+BASE = Path(os.environ.get(Environment.BASE) or Path(sys.argv[0]).parent)
+"""Where the agent keeps what outlives its process; its own file is in memory."""
 
 
-def say_of_trainer(text: str) -> None:
-    """Write a line about the trainer to the journal and the serial port."""
-    print(f"tpu-stack: {text}", flush=True)
+class Machine:
+    """The machine that this process runs on. Everything it reads raises OSError."""
+
+    def __init__(self) -> None:
+        self._etag = ""
+        self._server = MetadataServer()
+        self.client = Client(Transport(MachineToken(self.entry)))
+
+    def metadata(self, path: str) -> tuple[str, str]:
+        """Return an entry of the metadata server, and its ETag."""
+        return self._server.read(path, _METADATA_SECONDS)
+
+    def entry(self, path: str) -> str:
+        """Return an entry below `instance/`."""
+        return self.metadata(f"instance/{path}")[0]
+
+    def attribute(self, name: str) -> str:
+        """Return a metadata value."""
+        return self.entry(f"attributes/{name}")
+
+    def optional(self, name: str) -> str | None:
+        """Return a metadata value; None if there is none."""
+        try:
+            return self.attribute(name)
+        except HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def place(self) -> Place:
+        """Return where the stack's TPUs and bucket are."""
+        bucket = self.attribute(Metadata.BUCKET_URL).removeprefix("gs://")
+        project, zone = (self.attribute(name) for name in (Metadata.TPU_PROJECT, Metadata.TPU_ZONE))
+        return Place(project, zone, bucket, self.further_zones)
+
+    def further_zones(self) -> list[str]:
+        """Return the zones that the TPUs may be in besides the first; none for most stacks."""
+        return (self.optional(Metadata.TPU_ZONES) or "").split(",")[1:]
+
+    def tpus(self) -> list[str]:
+        """Return the names of the trainer's TPUs."""
+        names = self.optional(Metadata.TPU_NAMES) or self.attribute(Metadata.TPU_NAME)
+        return names.split(",")
+
+    def has_limits(self) -> bool:
+        """Return whether the agent has anything to enforce or recover."""
+        return self.optional(Metadata.LIMITS) is not None
+
+    def limits(self, seconds: int) -> Limits:
+        """Return the limits: at once at first, then on a change or after so many seconds."""
+        path = f"instance/attributes/{Metadata.LIMITS}"
+        text, self._etag = self._server.wait(path, self._etag, seconds)
+        limits: Limits = json.loads(text)
+        return limits
+
+    def trainer_arguments(self) -> list[str]:
+        """Return the zones in which the trainer looks for its TPU, if it may move."""
+        zones = self.optional(Metadata.TPU_ZONES)
+        return [f"--tpu-zone={zones}"] if zones else []
+
+    def trainer_environment(self) -> dict[str, str]:
+        """Return variables that change with the stack without another boot."""
+        note = self.optional(Metadata.COST_NOTE)
+        return {} if note is None else {Environment.COST_NOTE: note}
+
+    @staticmethod
+    def turn_off() -> None:
+        """Turn the machine off."""
+        subprocess.run(["systemctl", "poweroff"], check=True)
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since the boot."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+# Each writes a line to the journal and the serial port.
+say = partial(print, "tpu-stack agent:", flush=True)
+say_of_trainer = partial(print, "tpu-stack:", flush=True)
+say_of_jobs = partial(print, "tpu-stack jobs:", flush=True)
 
 
 def main() -> None:
@@ -69,8 +154,6 @@ def main() -> None:
     # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
-    add = partial(_add_costs, machine, keeper, events)
-    threading.Thread(target=add, name="cost", daemon=True).start()
     if machine.optional(Metadata.RUNS_TRAINING) is None:
         world = World(
             time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
@@ -78,23 +161,6 @@ def main() -> None:
         about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
-
-
-def _add_costs(machine: Machine, keeper: Keeper, events: Events) -> None:
-    """Add up what the stack costs forever, if the stack has a ceiling for it."""
-    name = keeper.place.bucket
-
-    def tell(text: str) -> None:
-        events.report("cost", f"{text}\ngs://{name}")
-
-    ceiling = Ceiling(Bucket(name, machine.client.send), keeper.stands, time.time, tell)
-    while True:
-        try:
-            if cost := events.settings.get("cost"):
-                ceiling.look(cost)
-        except Exception as error:  # Whatever it is: a sum is not worth an agent.
-            say(f"costs are not added up: {error}")
-        time.sleep(_COST_SECONDS)
 
 
 def _keeper(machine: Machine, events: Events) -> Keeper:
@@ -229,13 +295,6 @@ class Keeper:
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
-
-    def stands(self) -> bool:
-        """Return whether a TPU is READY, which costs its price. Raises OSError."""
-        found = (
-            look_up(self.place, self._machine.client.call, name) for name in self._machine.tpus()
-        )
-        return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
 
     def budgets(self) -> Mapping[str, int] | None:
         """Return failures and preemptions a day; None if lost TPUs are not recreated."""
@@ -376,17 +435,67 @@ def watch_port(
         sleep(_PORT_LOOK_SECONDS)
 
 
+# --- What the agent reports: one entry in the stack's log for each event
+#
+# Cloud Monitoring delivers the entries by the notification channels that the stack declares.
+# https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write
+
+Event = Literal["endpoint", "job", "limits", "recovery", "training"]
+_LOGS = "https://logging.googleapis.com/v2/entries:write"
+# The longest value of a label that a notification can use; the log has the whole text.
+_LONGEST_SUBJECT = 200
+
+
+class Events:
+    """The stack's log, as the metadata names it at the time of each event.
+
+    Args:
+        attribute: returns a metadata value of the machine, or None.
+        call: calls Google as the machine's account.
+        say: writes a line to the journal.
+    """
+
+    def __init__(
+        self, attribute: Callable[[str], str | None], call: Call, say: Callable[[str], None]
+    ) -> None:
+        self._attribute, self._call, self._say = attribute, call, say
+
+    @property
+    def settings(self) -> Messages:
+        """What the stack wants reported. Raises OSError or ValueError."""
+        settings: Messages = json.loads(self._attribute(Metadata.MESSAGES) or "{}")
+        return settings
+
+    def report(self, event: Event, text: str) -> None:
+        """Write an entry, if the stack has a log for them. It never fails."""
+        try:
+            if log := self.settings.get("log"):
+                self._write(log, event, text)
+        except Exception as error:  # Whatever it is: an entry is not worth an agent.
+            self._say(f"an event could not be logged: {error}")
+
+    def _write(self, log: str, event: Event, text: str) -> None:
+        entry = {
+            "logName": log,
+            "resource": {"type": "global", "labels": {"project_id": log.split("/")[1]}},
+            "severity": "NOTICE",
+            "jsonPayload": {
+                "event": event,
+                "subject": text.partition("\n")[0][:_LONGEST_SUBJECT],
+                "text": text,
+            },
+        }
+        status, answer = self._call("POST", _LOGS, json.dumps({"entries": [entry]}))
+        if status != 200:
+            raise OSError(f"HTTP status {status} for {log}: {message(answer)}")
+
+
 # The processes of the queue, which share nothing with those above but the machine.
 
 _QUEUE_STEP_SECONDS = 0.25
 _QUEUE_RETRY_SECONDS = 5.0
 # A try repeats its own calls, as nothing else does.
 _PATIENCE_SECONDS = 60.0
-
-
-def say_of_jobs(text: str) -> None:
-    """Write a line to the journal and the serial port."""
-    print(f"tpu-stack jobs: {text}", flush=True)
 
 
 def run_jobs(arguments: list[str]) -> None:

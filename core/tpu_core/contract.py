@@ -138,14 +138,6 @@ class Limits(TypedDict, total=False):
     zoneMinutes: float
 
 
-class Ceiling(TypedDict):
-    """The dollars of a month that are reported, and what an hour costs with and without the TPU."""
-
-    dollars: float
-    hour: float
-    hourWithoutTpu: float
-
-
 class Messages(TypedDict, total=False):
     """Metadata.MESSAGES: the log that gets an entry for each event, by its full name.
 
@@ -153,4 +145,3 @@ class Messages(TypedDict, total=False):
     """
 
     log: str
-    cost: Ceiling

@@ -2,7 +2,6 @@
 
 agent/declaration.json       what the stack declares of its TPUs: `pulumi up` writes it
 agent/state.json             what the agent remembers of TPUs that it recreates
-agent/cost.json              what the month has cost so far
 agent/wanted.json            when a job last found its TPU gone, which is then recreated
 wheels/                      training wheels, by their digest
 data/                        DATA_DIR: the stack's data set
@@ -29,7 +28,6 @@ from typing import Final
 
 DECLARATION: Final = "agent/declaration.json"
 STATE: Final = "agent/state.json"
-COST: Final = "agent/cost.json"
 WANTED: Final = "agent/wanted.json"
 DATA: Final = "data/"
 WHEELS: Final = "wheels/"

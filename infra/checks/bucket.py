@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.checks.context import Context
 from infra.settings import LifecycleAction, LifecycleRule, StackSettings
-from infra.settings.base import UNSET, Problem, Section, misplaced
+from infra.settings.base import UNSET, Problem, misplaced
 
 _KEY = re.compile(
     r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}", re.ASCII
@@ -55,8 +55,8 @@ def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
             "bucket.protect": bucket.protect,
             "bucket.versioning": bucket.versioning,
             "bucket.softDeleteDays": bucket.soft_delete_days,
-            "bucket.lifecycle": [_written(rule) for rule in bucket.lifecycle] or None,
-            "bucket.encryption": bucket.encryption and _written(bucket.encryption),
+            "bucket.lifecycle": [rule.written() for rule in bucket.lifecycle] or None,
+            "bucket.encryption": bucket.encryption and bucket.encryption.written(),
         },
         "is of a bucket that the stack makes, but bucket.create is false",
         "Remove one of the two",
@@ -86,7 +86,7 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
     of_old_versions = {key: value for key, value in versions.items() if value is not None}
     if rule.age_days is None and not of_old_versions:
         why, cure = "does not say when", "Set ageDays, noncurrentDays or newerVersions"
-        yield Problem(name, _written(rule), why, cure)
+        yield Problem(name, rule.written(), why, cure)
     if not settings.bucket.versioning:
         for key, value in of_old_versions.items():
             yield Problem(
@@ -124,11 +124,6 @@ def _may_hold(prefix: str, path: Sequence[str]) -> bool:
         if wanted not in ("*", folder):
             return False
     return True
-
-
-def _written(section: Section) -> dict[str, object]:
-    """Return a group of settings as the stack file has it."""
-    return section.model_dump(by_alias=True, exclude_none=True)
 
 
 def _shown(path: Sequence[str]) -> str:

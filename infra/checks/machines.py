@@ -8,7 +8,7 @@ from infra.catalog.entries import Accelerator
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import DataDisk, DiskMode, HostMaintenance, TpuDiskType, VmCapacity
+from infra.settings.machines import DataDisk, DiskMode, TpuDiskType, VmCapacity
 
 _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
@@ -46,19 +46,12 @@ def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that what Google does with the VM suits how it is bought.
-
-    Google moves a VM to another host while it runs only if it may not take that VM away.
-    """
+    """Check that what Google does with the VM suits how it is bought."""
     vm = settings.vm
     if vm.termination_action is not None and vm.capacity is not VmCapacity.SPOT:
         why = f"is of a spot VM, but vm.capacity is {vm.capacity}"
         cure = "Set vm.capacity: spot, or remove it"
         yield Problem("vm.terminationAction", vm.termination_action.value, why, cure)
-    if vm.host_maintenance is HostMaintenance.MIGRATE and vm.capacity is not VmCapacity.ON_DEMAND:
-        why = f"is not possible: Google migrates no {vm.capacity} VM"
-        cure = "Set terminate, or remove it"
-        yield Problem("vm.hostMaintenance", vm.host_maintenance.value, why, cure)
 
 
 def check_shielded(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -111,11 +111,6 @@ _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 
 
-def is_topic(name: str) -> bool:
-    """Return whether a topic may be called so."""
-    return _TOPIC.fullmatch(name) is not None
-
-
 def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
     """Yield what is wrong with addresses."""
     for address in addresses:
@@ -128,13 +123,12 @@ def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
 # --- Budget
 
 _ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
-_CURRENCY = re.compile(r"[A-Z]{3}")
 # https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
 _MOST_EMAILS = 5
 
 
 def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that account, currency, addresses and topic can exist at Google.
+    """Check that account, addresses and topic can exist at Google.
 
     Whether they do exist, and whether the account is the project's, only Google can say.
     """
@@ -143,24 +137,20 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
-        ("currency", budget.currency, _CURRENCY, "currency", "Use a code like USD or EUR"),
+        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "name of a topic", _TOPIC_CURE),
     )
     for name, value, form, what, cure in forms:
         if value is not None and not form.fullmatch(value):
             yield Problem(f"budget.{name}", value, f"is no {what}", cure)
-    if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
-        why = "is no name of a topic"
-        yield Problem("budget.pubsubTopic", budget.pubsub_topic, why, _TOPIC_CURE)
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
         why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
         yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
-    spent, forecast = budget.thresholds, budget.forecast_thresholds
-    for name, percents in (("thresholds", spent), ("forecastThresholds", forecast)):
-        if len(set(percents)) < len(percents):
-            why, cure = "has one twice", "Name each of them once"
-            yield Problem(f"budget.{name}", list(percents), why, cure)
-    if not (spent or forecast):
+    percents = budget.thresholds
+    if len(set(percents)) < len(percents):
+        why, cure = "has one twice", "Name each of them once"
+        yield Problem("budget.thresholds", list(percents), why, cure)
+    if not percents:
         why, cure = "never reports anything", "Name at least one, such as 100"
         yield Problem("budget.thresholds", [], why, cure)
 
@@ -177,11 +167,7 @@ _CHANNEL = re.compile(r"projects/[^/]+/notificationChannels/\d+")
 
 
 def check_messages(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Refuse channels that can't exist, and a ceiling without anyone to tell of it.
-
-    The agent counts a ceiling by the catalog's prices. A part without a price would be missing from
-    the sum, so that the message came late.
-    """
+    """Refuse channels that can't exist."""
     messages, topic = settings.messages, settings.messages.pubsub_topic
     yield from email_problems("messages.emails", messages.emails)
     for channel in messages.channels:
@@ -194,19 +180,9 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
     if len(names) > _MOST_CHANNELS:
         why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
         yield Problem("messages", names, why, "Use the address of a group")
-    if topic is not None and ("/" in topic or not is_topic(topic)):
+    if topic is not None and ("/" in topic or not _TOPIC.fullmatch(topic)):
         cure = "Use the name of a topic to make, like tpu-messages"
         yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
     elif topic is not None and settings.budget and settings.budget.own_topic == topic:
         cure = "Use another name, since the stack makes both"
         yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)
-    if messages.cost_dollars is None:
-        return
-    ceiling = "messages.costDollars", messages.cost_dollars
-    if not messages.any:
-        cure = "Set messages.emails, messages.pubsubTopic or messages.channels, or remove it"
-        yield Problem(*ceiling, "has no recipient", cure)
-    estimate = context.cost_of(settings)
-    if unknown := [line for line in estimate.lines if line.configured is None]:
-        why = f"can't be told: the catalog has no price of {unknown[0].what} in {settings.region}"
-        yield Problem(*ceiling, why, "Remove it, and set a budget instead")

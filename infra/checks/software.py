@@ -121,11 +121,6 @@ def is_version(text: str) -> bool:
     return bool(_VERSION.fullmatch(text))
 
 
-def is_served(settings: StackSettings, context: Context) -> bool:
-    """Return whether nothing is wrong with a classic node's own version."""
-    return not any(check_node_version(settings, context))
-
-
 def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
     """Return the trainer's TensorFlow: the one that is set, else the TPU's own."""
     return settings.training.tensorflow_version or tpu_tensorflow(settings, context)
@@ -207,7 +202,8 @@ def check_packages(settings: StackSettings, context: Context) -> Iterator[Proble
     """
     packages = context.catalog.packages
     version = trainer_tensorflow(settings, context)
-    if version is None or not is_version(version) or not is_served(settings, context):
+    # What is wrong with a classic node's own version is said already.
+    if version is None or not is_version(version) or any(check_node_version(settings, context)):
         return
     if not packages.runs_with(version):
         yield _wrong_version(

@@ -1,14 +1,13 @@
 """Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
 from infra.checks.context import Context, nearest, one_of, without_tpus
 from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem, Section, misplaced
+from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import FULL_SCOPE, Capacity
 
 # TPU7x, and what would follow it under either form of name.
@@ -79,7 +78,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     why, cure = "is for architecture vm", instead.format("tpu.tensorflowVersion")
     version = f"{why}; a classic node has a TensorFlow version"
     yield from misplaced({"tpu.runtimeVersion": tpu.runtime_version}, version, cure)
-    queued = tpu.queued and _written(tpu.queued)
+    queued = tpu.queued and tpu.queued.written()
     not_queued = f"{why}; Google queues no classic node"
     yield from misplaced({"tpu.queued": queued}, not_queued, "Remove it")
     if settings.trains_on_tpu:
@@ -90,7 +89,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     yield from misplaced(
         {
             "tpu.slices": tpu.slices if tpu.slices > 1 else None,
-            "tpu.dataDisks": [_written(disk) for disk in tpu.data_disks] or None,
+            "tpu.dataDisks": [disk.written() for disk in tpu.data_disks] or None,
             "tpu.bootDiskGib": tpu.boot_disk_gib,
             "tpu.externalIps": tpu.external_ips,
             "tpu.tags": list(tpu.tags) or None,
@@ -101,11 +100,6 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         f"{why}; a classic node has none",
         "Remove it, or use architecture vm",
     )
-
-
-def _written(section: Section) -> dict[str, object]:
-    """Return a group of settings as the stack file has it."""
-    return section.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
@@ -315,9 +309,6 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
         why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
         cure = "Set tpu.capacity: on-demand or reserved, or remove it"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
-    if queue.workload and tpu.slices == 1:
-        why, cure = "is for several slices, but there is one", "Set tpu.slices, or remove it"
-        yield Problem("tpu.queued.workload", queue.workload.value, why, cure)
     if tpu.timeouts.create_minutes is not None:
         why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
         yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)
@@ -393,62 +384,34 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
 
 # --- What is not proven to work (docs/tpu.md)
 
-_TPU = "https://tpu.googleapis.com/v2"
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
 _LIVE = "`tpustack check --live` asks Google"
 
 
-@dataclass(frozen=True)
-class Unlisted:
-    """What the catalog does not know, so that only Google can say whether it exists.
-
-    Attributes:
-        setting: the setting that names it.
-        value: what it names.
-        known: what the catalog knows of its kind.
-        url: where Google describes it, if it exists.
-    """
-
-    setting: str
-    value: str
-    known: tuple[str, ...]
-    url: str
-
-
-def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
-    """Yield what the catalog does not know."""
-    catalog, zone = context.catalog, settings.zone
-    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
-    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
-    if accelerator:
-        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
-        if not accelerator.listed:
-            known = tuple(catalog.accelerators)
-            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
-        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
-        for other in settings.tpu_zones:
-            if other not in accelerator.zones:
-                setting = settings.setting_of(other)
-                there = url.replace(f"/{zone}/", f"/{other}/")
-                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
-    runtime = catalog.runtime(settings.tpu.runtime_version or "")
-    if runtime and not runtime.listed:
-        url = f"{tpus}/runtimeVersions/{runtime.name}"
-        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
-    machine = settings.vm.machine_type
-    if machine not in catalog.machine_types:
-        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
-        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
-        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
-
-
 def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn of what the catalog does not know."""
-    for one in unlisted(settings, context):
+    """Warn of what the catalog does not know, so that only Google can say whether it exists."""
+    for setting, value, known in _unlisted(settings, context.catalog):
         yield (
-            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
-            f"{nearest(one.value, one.known)}."
+            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(value, known)}."
         )
+
+
+def _unlisted(
+    settings: StackSettings, known: catalog.Catalog
+) -> Iterator[tuple[str, str, Iterable[str]]]:
+    """Yield a setting, what it names, and what the catalog knows of that kind."""
+    if accelerator := known.accelerator(settings.tpu.accelerator_type):
+        if not accelerator.listed:
+            yield "tpu.acceleratorType", accelerator.name, known.accelerators
+        offered = [f"{accelerator.name} in {zone}" for zone in accelerator.zones]
+        for zone in settings.tpu_zones:
+            if zone not in accelerator.zones:
+                yield settings.setting_of(zone), f"{accelerator.name} in {zone}", offered
+    runtime = known.runtime(settings.tpu.runtime_version or "")
+    if runtime and not runtime.listed:
+        yield "tpu.runtimeVersion", runtime.name, known.runtimes
+    if settings.vm.machine_type not in known.machine_types:
+        yield "vm.machineType", settings.vm.machine_type, known.machine_types
 
 
 def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:

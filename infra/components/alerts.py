@@ -69,13 +69,7 @@ class Messages(pulumi.ComponentResource):
     ) -> pulumi.Output[str]:
         """Declare a topic and its channel; return the channel's name."""
         project = stack.settings.project
-        topic = gcp.pubsub.Topic(
-            "topic",
-            name=name,
-            project=project,
-            labels=stack.labels,
-            opts=services.after(apis.PUBSUB_API, parent=self),
-        )
+        topic = _own_topic(name, stack, services, self)
         channel = gcp.monitoring.NotificationChannel(
             "topic",
             project=project,
@@ -101,6 +95,18 @@ class Messages(pulumi.ComponentResource):
         )
         described: pulumi.Output[str] = channel.name
         return described
+
+
+def _own_topic(
+    name: str, stack: CheckedStack, services: ProjectServices, parent: pulumi.Resource
+) -> gcp.pubsub.Topic:
+    return gcp.pubsub.Topic(
+        "topic",
+        name=name,
+        project=stack.settings.project,
+        labels=stack.labels,
+        opts=services.after(apis.PUBSUB_API, parent=parent),
+    )
 
 
 def email_channels(
@@ -151,24 +157,15 @@ class Budget(pulumi.ComponentResource):
             "budget",
             billing_account=settings.billing_account or project.billing_account.apply(_required),
             display_name=stack.names.prefix,
-            amount={
-                "specified_amount": {
-                    "units": str(settings.amount),
-                    "currency_code": settings.currency,
-                }
-            },
+            # Without a currency it is the account's own; Google refuses any other.
+            amount={"specified_amount": {"units": str(settings.amount)}},
             budget_filter={
                 # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
                 "labels": {"tpu-stack": stack.context.stack} if in_stack else None,
             },
             threshold_rules=[
-                {"threshold_percent": percent / 100, "spend_basis": basis}
-                for basis, percents in (
-                    ("CURRENT_SPEND", settings.thresholds),
-                    ("FORECASTED_SPEND", settings.forecast_thresholds),
-                )
-                for percent in sorted(percents)
+                {"threshold_percent": percent / 100} for percent in sorted(settings.thresholds)
             ],
             all_updates_rule=self._recipients(stack, settings, services),
             opts=services.after(apis.BUDGETS_API, parent=self, provider=provider),
@@ -185,13 +182,7 @@ class Budget(pulumi.ComponentResource):
             channels = email_channels(project, prefix, settings.emails, after)
         topic: pulumi.Input[str] | None = settings.pubsub_topic
         if settings.own_topic:
-            topic = gcp.pubsub.Topic(
-                "topic",
-                name=settings.own_topic,
-                project=project,
-                labels=stack.labels,
-                opts=services.after(apis.PUBSUB_API, parent=self),
-            ).id
+            topic = _own_topic(settings.own_topic, stack, services, self).id
         if not channels and topic is None:
             return None
         return gcp.billing.BudgetAllUpdatesRuleArgs(

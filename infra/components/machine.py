@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pulumi
 
@@ -13,11 +13,10 @@ from infra.components.identity import Identity
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.cost import without_price
-from infra.settings.machines import RunOn, Timeouts
+from infra.settings.machines import RunOn, TimeoutSettings
 from tpu_agent.bundle import lock_of, program, startup_script
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
-CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
 
@@ -101,7 +100,7 @@ def properties_of_job(metadata: Iterable[str]) -> list[str]:
     return [f'metadata["{key}"]' for key in keys]
 
 
-def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
+def custom_timeouts(timeouts: TimeoutSettings) -> pulumi.CustomTimeouts | None:
     """Return the timeouts for the engine; None if none is set."""
     given = {
         "create": timeouts.create_minutes,
@@ -155,7 +154,7 @@ def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
         account = stack.names.email_of(stack.names.jobs_account, settings.project)
         found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else account
     if settings.messages.any:
-        found[Metadata.MESSAGES] = _messages(stack)
+        found[Metadata.MESSAGES] = json.dumps({"log": stack.names.messages_log(settings.project)})
     if len(settings.tpu_zones) > 1:
         found[Metadata.TPU_ZONES] = ",".join(settings.tpu_zones)
     return found
@@ -177,17 +176,3 @@ def _limits(stack: CheckedStack) -> str:
         "zoneMinutes": queue.minutes_in_zone if queue else None,
     }
     return json.dumps({key: value for key, value in limited.items() if value is not None})
-
-
-def _messages(stack: CheckedStack) -> str:
-    """Return the log that the alert policy watches and, with a ceiling, what an hour costs."""
-    dollars = stack.settings.messages.cost_dollars
-    log: dict[str, object] = {"log": stack.names.messages_log(stack.settings.project)}
-    if dollars is not None:
-        without_tpu = tuple(line for line in stack.cost.lines if line.part != "TPU")
-        log["cost"] = {
-            "dollars": dollars,
-            "hour": float(stack.cost.configured.hour),
-            "hourWithoutTpu": float(replace(stack.cost, lines=without_tpu).configured.hour),
-        }
-    return json.dumps(log)

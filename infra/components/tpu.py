@@ -263,7 +263,7 @@ class QueuedTpu(Tpu):
         }
         spec = {
             "parent": f"projects/{project}/locations/{zone}",
-            **self._node_names(queue),
+            **self._node_names(),
             # Slices of one request have the same disks: the checks let them only read.
             "node": self.body(disks[0]),
         }
@@ -324,13 +324,11 @@ class QueuedTpu(Tpu):
             "and in use."
         )
 
-    def _node_names(self, queue: machines.QueueSettings) -> Json:
+    def _node_names(self) -> Json:
         name = self.stack.names.tpu
         if len(self.slices) == 1:
             return {"nodeId": name}
-        workload = f"{queue.workload.name}_OPTIMIZED" if queue.workload else None
-        several = {"nodeCount": len(self.slices), "nodeIdPrefix": name}
-        return {"multiNodeParams": {**several, **filled(workloadType=workload)}}
+        return {"multiNodeParams": {"nodeCount": len(self.slices), "nodeIdPrefix": name}}
 
     def _tier(self, queue: machines.QueueSettings) -> Json:
         """Return the tier of the queue that the request is in; empty for on demand."""

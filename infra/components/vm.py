@@ -64,9 +64,8 @@ class Vm(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
         # Names are fixed: the old VM must be gone before its replacement can be made.
-        more |= {"delete_before_replace": True, "custom_timeouts": timeouts}
+        more["delete_before_replace"] = True
         return self._around.services.after(COMPUTE_API, parent=self, **more)
 
     def _boot_disk(self) -> Any:
@@ -142,9 +141,7 @@ class InstanceGroup(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        timeouts = machine.custom_timeouts(self._around.stack.settings.vm.timeouts)
-        after = self._around.services.after
-        return after(COMPUTE_API, parent=self, custom_timeouts=timeouts, **more)
+        return self._around.services.after(COMPUTE_API, parent=self, **more)
 
     def _template(self, metadata: dict[str, pulumi.Input[str]]) -> gcp.compute.InstanceTemplate:
         """Declare the template, which never changes: another one gets another name.
@@ -232,14 +229,13 @@ def scheduling(vm: machines.VmSettings) -> Any:
     Google wants all of these to agree: a VM that it may take away neither moves nor restarts.
     """
     stays = vm.capacity is machines.VmCapacity.ON_DEMAND
-    migrates = stays and vm.host_maintenance is not machines.HostMaintenance.TERMINATE
     spot = vm.capacity is machines.VmCapacity.SPOT
     action = vm.termination_action or machines.TerminationAction.STOP
     return {
         "provisioning_model": "SPOT" if spot else "STANDARD",
         "preemptible": not stays,
         "automatic_restart": stays,
-        "on_host_maintenance": "MIGRATE" if migrates else "TERMINATE",
+        "on_host_maintenance": "MIGRATE" if stays else "TERMINATE",
         **({"instance_termination_action": action.value.upper()} if spot else {}),
     }
 
@@ -264,4 +260,4 @@ def _shielded(vm: machines.VmSettings) -> Any:
 
 def _account(identity: Identity) -> Any:
     """Return the service account; IAM, not its scopes, limits what it may do."""
-    return {"email": identity.email, "scopes": [machine.CLOUD_PLATFORM]}
+    return {"email": identity.email, "scopes": [machines.FULL_SCOPE]}

@@ -173,28 +173,6 @@ def identity_of(props: Props, key: str) -> Any:
     return {**value, "tpu": {"nodeSpec": specs}}
 
 
-def _flat(props: Props) -> Json:
-    """Return what identifies a request by the names that Google has for it, without its lists."""
-    request = identity_of(props, "request")
-    (spec,) = request["tpu"]["nodeSpec"]
-    where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
-    rest = {key: value for key, value in request.items() if key != "tpu"}
-    names = {key: value for key, value in spec.items() if key != "node"}
-    return {**where, **rest, **names, **spec["node"]}
-
-
-def _changes(path: str, olds: Json, news: Json) -> set[str]:
-    """Return the names of what differs: the engine shows a request as a whole."""
-    found = set()
-    for key in {*olds, *news}:
-        old, new = olds.get(key), news.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= _changes(f"{path}{key}.", old, new)
-        elif old != new:
-            found.add(path + key)
-    return found
-
-
 def is_the_same(props: Props, entry: Mapping[str, Any]) -> bool:
     """Return whether a request that is there is one that this stack would make.
 
@@ -380,9 +358,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         changed |= _marks(_olds) != _marks(_news)
         if replaces:
-            changed_names = ", ".join(sorted(_changes("", _flat(_olds), _flat(_news))))
-            why = f"another request is made for another {changed_names}"
-            why = f"Google will not fulfil it ({lost})" if lost else why
+            why = f"Google will not fulfil it ({lost})" if lost else "it is another request now"
             say(f"{_olds['name']}: {why}. Its place in the queue is given up")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True

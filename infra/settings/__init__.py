@@ -103,19 +103,13 @@ class BudgetSettings(Section):
     """A budget in Google's billing: it tells what was spent, and stops nothing."""
 
     amount: int = Field(ge=1, le=1_000_000_000)
-    """Monthly budget in whole units of the currency (1 to 1000000000)."""
-    currency: Text | None = None
-    """Currency of the billing account, for example EUR; Google refuses any other. The account's own
-    if it is not set.
-    """
+    """Monthly budget in whole units of the billing account's currency (1 to 1000000000)."""
     scope: BudgetScope = BudgetScope.PROJECT
     """project (everything in the project), or stack (only resources with the stack's label: neither
     the network nor data that leaves the region).
     """
     thresholds: tuple[Percent, ...] = (50, 90, 100)
     """Percentages of the amount at which Google reports the spending (1 to 1000)."""
-    forecast_thresholds: tuple[Percent, ...] = ()
-    """Percentages of the amount at which Google reports the month's forecast (1 to 1000)."""
     emails: tuple[Text, ...] = ()
     """Addresses to notify, at most 5. The billing account's administrators are always notified."""
     pubsub_topic: Text | None = None
@@ -245,10 +239,6 @@ class MessagesSettings(Section):
     channels: tuple[Text, ...] = ()
     """Existing notification channels of any kind, such as Slack or a webhook:
     projects/PROJECT/notificationChannels/NUMBER.
-    """
-    cost_dollars: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """US dollars (1 to 1000000000): a message says when the TPU and the VM have cost so much in a
-    month, by the catalog's prices. It stops nothing. No message if it is not set.
     """
 
     @property

@@ -45,6 +45,10 @@ class Section(BaseModel):
         alias_generator=to_camel, extra="forbid", frozen=True, protected_namespaces=(), strict=True
     )
 
+    def written(self) -> dict[str, object]:
+        """Return what is set, as the stack file has it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler

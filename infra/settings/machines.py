@@ -9,17 +9,6 @@ from infra.settings.base import Section, StrEnum, Text
 Minutes = Annotated[float | None, Field(ge=1, le=24 * 60)]
 
 
-class Timeouts(Section):
-    """How many minutes an operation may take."""
-
-    create_minutes: Minutes = None
-    """Creation (1 to 1440; default: 20)."""
-    update_minutes: Minutes = None
-    """Changes in place (1 to 1440; default: 20)."""
-    delete_minutes: Minutes = None
-    """Deletion (1 to 1440; default: 20)."""
-
-
 # --- Data disks of TPU VMs
 
 
@@ -82,13 +71,6 @@ class Capacity(StrEnum):
     FLEX_START = "flex-start"
 
 
-class Workload(StrEnum):
-    """The purpose that Google's maintenance of several slices follows."""
-
-    THROUGHPUT = "throughput"
-    AVAILABILITY = "availability"
-
-
 class QueueSettings(Section):
     """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
 
@@ -130,10 +112,6 @@ class QueueSettings(Section):
     """Take only a TPU that is available for at least this many hours (at most 8760). With
     `tpu.capacity: on-demand` or `reserved` only.
     """
-    workload: Workload | None = None
-    """How Google maintains several slices: throughput (all at once, for a training that needs all
-    of them) or availability (one after the other). With more than one of `tpu.slices` only.
-    """
 
     @property
     def minutes_in_zone(self) -> float | None:
@@ -141,7 +119,7 @@ class QueueSettings(Section):
         return (self.zone_minutes or _ZONE_MINUTES) if self.fallback_zones else None
 
 
-class TimeoutSettings(Timeouts):
+class TimeoutSettings(Section):
     """How many minutes an operation on the TPU may take."""
 
     create_minutes: Minutes = None
@@ -239,13 +217,6 @@ class TerminationAction(StrEnum):
     DELETE = "delete"
 
 
-class HostMaintenance(StrEnum):
-    """What Google does with the VM while it maintains the machine below."""
-
-    MIGRATE = "migrate"
-    TERMINATE = "terminate"
-
-
 class DiskType(StrEnum):
     """Kinds of boot disk."""
 
@@ -276,10 +247,6 @@ class InstanceGroupSettings(Section):
     """How many checks in a row must fail before the VM is recreated (1 to 10)."""
 
 
-class VmTimeoutSettings(Timeouts):
-    """How many minutes an operation on the VM may take."""
-
-
 class VmSettings(Section):
     """The VM: it drives the TPU by gRPC, so it can be small if the model fits into its memory."""
 
@@ -292,10 +259,6 @@ class VmSettings(Section):
     termination_action: TerminationAction | None = None
     """What Google does with a spot VM that it takes away: stop (the default), or delete. With
     `vm.capacity: spot` only.
-    """
-    host_maintenance: HostMaintenance | None = None
-    """What Google does during maintenance of the VM's host: migrate (the default) or terminate.
-    With `vm.capacity: on-demand` only; other VMs are terminated.
     """
     instance_group: InstanceGroupSettings | None = None
     """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
@@ -323,8 +286,6 @@ class VmSettings(Section):
     """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
     continues without it.
     """
-    timeouts: VmTimeoutSettings = VmTimeoutSettings()
-    """How long operations on the VM may take."""
 
 
 # --- Training that the stack runs

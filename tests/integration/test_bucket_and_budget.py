@@ -30,7 +30,6 @@ BUCKET: dict[str, Any] = {
 BUDGET: dict[str, Any] = {
     "amount": 500,
     "scope": "stack",
-    "forecastThresholds": [100],
     "emails": ["team@example.com"],
     "pubsubTopic": "tpu-budget",
 }
@@ -46,7 +45,12 @@ SETTINGS: dict[str, Any] = {
     "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
     "network": {"subnetRange": "10.10.0.0/24"},
-    "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
+    "vm": {
+        "machineType": "n1-standard-2",
+        "capacity": "spot",
+        "publicIp": True,
+        "keepBootDisk": True,
+    },
     "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
 }
 CHANGED: dict[str, Any] = {
@@ -57,7 +61,7 @@ CHANGED: dict[str, Any] = {
     "vm": {
         **SETTINGS["vm"],
         "machineType": "n1-standard-4",
-        "hostMaintenance": "terminate",
+        "terminationAction": "delete",
         "shielded": {"secureBoot": False},
         "publicIp": False,
     },
@@ -105,7 +109,7 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     budgets = f"billingbudgets.googleapis.com/v1/{account['billingAccountName']}/budgets"
     (budget,) = get(budgets)["budgets"]
     assert budget["amount"]["specifiedAmount"] == {"units": "500", "currencyCode": "USD"}
-    assert len(budget["thresholdRules"]) == 4
+    assert len(budget["thresholdRules"]) == 3
     assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
     assert engine.up(ignore).changed == 0
     public = {**CHANGED["vm"], "publicIp": True}

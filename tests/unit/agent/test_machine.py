@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from tpu_agent.machine import Machine
+from tpu_agent.main import Machine
 from tpu_core.google import Json
 from tpu_core.tpu import TPU
 

@@ -23,12 +23,6 @@ def test_the_worst_pair_counts_and_one_without_a_suggestion_is_told() -> None:
     assert lost_points(tried[1:])[0].holds
 
 
-def test_a_pair_is_a_row_of_the_page() -> None:
-    tried = Tried("bert, reviews | lars", GRID, 0.05, 0.93)
-    assert tried.row == "| bert, reviews | lars | 0.1: 95.0% | 0.05: 93.0% | 2.0 |"
-    assert Tried("a | b", GRID, None).row == "| a | b | 0.1: 95.0% | none |  |"
-
-
 def test_only_what_comes_close_to_the_best_is_trained_again() -> None:
     answers = {0.001: [0.5], 0.01: [0.93, 0.96, 0.99], 0.1: [0.95, 0.89, 0.95]}
     grid = train_grid(list(answers), lambda rate: answers[rate].pop(0))

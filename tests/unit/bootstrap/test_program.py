@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pulumi
 import pytest
 
 from bootstrap.settings import BootstrapError
@@ -204,33 +203,3 @@ def test_names_have_googles_sizes_and_what_is_made_again_has_others(
     names = {each["displayName"] for each in of(made, "Account").values()}
     assert {len(name) for name in names} == {100}
     assert {name.partition(" of ")[0] for name in names} == {"deploys dev", "previews dev"}
-
-
-def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> None:
-    assert of(declared(), "Budget") == {}
-    budget = {"billingAccount": "012345-6789AB-CDEF01", "amount": 500}
-    (made,) = of(declared(budget=budget), "Budget").values()
-    assert made["budgetFilter"]["projects"] == ["projects/123"] * 3
-    # The currency is the account's.
-    assert made["amount"] == {"specifiedAmount": {"units": "500"}}
-
-
-def test_a_budget_is_asked_for_with_the_programs_own_credentials_in_its_projects_name(
-    declared: Callable[..., Resources], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = {"gcp:accessToken": "a-token"}
-    monkeypatch.setattr(
-        pulumi.Config,
-        "get_secret",
-        lambda config, key: (
-            pulumi.Output.secret(token[f"{config.name}:{key}"])
-            if f"{config.name}:{key}" in token
-            else None
-        ),
-    )
-    budget = {"billingAccount": "012345-6789AB-CDEF01", "amount": 500}
-    (provider,) = of(declared(budget=budget), "gcp").values()
-    assert provider["billingProject"] == "some-project"
-    assert provider["userProjectOverride"] == "true"
-    # Wrapped as a secret, so that the state has it encrypted.
-    assert provider["accessToken"]["value"] == "a-token"

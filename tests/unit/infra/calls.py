@@ -145,8 +145,6 @@ def _budget(settings: StackSettings, context: Context) -> Iterator[Call]:
         # Each call names its channel, as far as Google looks at them here: by their number.
         told["monitoringNotificationChannels"] = ["{channel}"] * len(set(budget.emails))
     money: dict[str, Any] = {"units": str(budget.amount)} if budget.amount else {}
-    if budget.currency:
-        money["currencyCode"] = budget.currency
     stack = {"labels": {"tpu-stack": ["test"]}}
     body = {
         "amount": {"specifiedAmount": money},
@@ -155,12 +153,8 @@ def _budget(settings: StackSettings, context: Context) -> Iterator[Call]:
             **(stack if budget.scope is BudgetScope.STACK else {}),
         },
         "thresholdRules": [
-            {"thresholdPercent": percent / 100, "spendBasis": basis}
-            for basis, percents in (
-                ("CURRENT_SPEND", budget.thresholds),
-                ("FORECASTED_SPEND", budget.forecast_thresholds),
-            )
-            for percent in percents
+            {"thresholdPercent": percent / 100, "spendBasis": "CURRENT_SPEND"}
+            for percent in budget.thresholds
         ],
         "notificationsRule": told,
     }

@@ -98,8 +98,6 @@ def _queued(chance: Random, capacity: str, slices: int) -> Json:
     if chance.random() < 0.3 and capacity == "reserved":
         queued["reservation"] = "mine"
         queued["reservationBound"] = chance.random() < 0.3
-    if chance.random() < 0.5 and slices > 1:
-        queued["workload"] = chance.choice(("throughput", "availability"))
     made: Json = {"queued": queued, "autocheckpoint": chance.random() < 0.2}
     if chance.random() < 0.2:
         made["bootDiskGib"] = chance.choice((100, 65536))
@@ -212,7 +210,6 @@ _CHANGES: tuple[Change, ...] = (
     _set("vm", "machineType", lambda c: c.choice([*MACHINES, "n1-standard-3", "x1-mega-2"])),
     _set("vm", "capacity", lambda c: c.choice(VM_CAPACITIES)),
     _set("vm", "terminationAction", lambda c: c.choice(("stop", "delete"))),
-    _set("vm", "hostMaintenance", lambda c: c.choice(("migrate", "terminate"))),
     _set("vm", "shielded", lambda c: {"vtpm": c.random() < 0.5, "secureBoot": c.random() < 0.5}),
     _set("vm", "shielded", lambda c: {"vtpm": False, "integrityMonitoring": c.random() < 0.5}),
     _set("vm", "instanceGroup", _managed),

@@ -125,10 +125,8 @@ def budget(chance: Random) -> Json:
     """A budget, sometimes for nobody and nothing."""
     made: Json = {"amount": chance.choice((1, 10**9))} if chance.random() < 0.9 else {}
     some: Json = {
-        "currency": chance.choice(("USD", "usd", "dollars")),
         "scope": chance.choice(("project", "stack")),
         "thresholds": [50, 1000],
-        "forecastThresholds": [100],
         "emails": ["a@example.com", chance.choice(("b@example.com", "b", "b@@c.d", "b c@d.e"))],
         "pubsubTopic": chance.choice(("tpu-budget", GIVEN_TOPIC, text(chance, 6), "goog-topic")),
         "billingAccount": chance.choice((BILLING_ACCOUNT, "0a1b2c", text(chance, 6))),

@@ -15,7 +15,6 @@ from infra.settings.machines import (
     DiskMode,
     RunOn,
     TpuDiskType,
-    Workload,
 )
 
 from .calls import Call, email_of, labels_of, network_of, surroundings
@@ -159,9 +158,6 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
     if tpu.autocheckpoint:
         node["autocheckpointEnabled"] = True
     several: Json = {"nodeCount": tpu.slices, "nodeIdPrefix": context.names.tpu}
-    if queue.workload:
-        throughput = queue.workload is Workload.THROUGHPUT
-        several["workloadType"] = f"{'THROUGHPUT' if throughput else 'AVAILABILITY'}_OPTIMIZED"
     which = {"multiNodeParams": several} if tpu.slices > 1 else {"nodeId": context.names.tpu}
     request: Json = {"tpu": {"nodeSpec": [{"parent": _place(settings), "node": node, **which}]}}
     guaranteed: Json = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pulumi
 import pytest
 
 from .conftest import Declared, Run, config
@@ -24,14 +25,13 @@ def test_without_the_setting_there_is_no_budget_and_nothing_is_enabled_for_it(ru
 
 
 def test_a_budget_counts_the_project_and_tells_at_the_thresholds(run: Run) -> None:
-    settings = {"amount": 500, "thresholds": [100, 50], "forecastThresholds": [120]}
+    settings = {"amount": 500, "thresholds": [100, 50]}
     engine, _ = run(config(budget=settings))
     budget = engine.one("Budget")
     assert budget["billingAccount"] == ACCOUNT
     assert budget["amount"] == {"specifiedAmount": {"units": "500"}}
     assert budget["budgetFilter"] == {"projects": ["projects/123456789012"]}
-    told = [(rule["spendBasis"], rule["thresholdPercent"]) for rule in budget["thresholdRules"]]
-    assert told == [("CURRENT_SPEND", 0.5), ("CURRENT_SPEND", 1.0), ("FORECASTED_SPEND", 1.2)]
+    assert [rule["thresholdPercent"] for rule in budget["thresholdRules"]] == [0.5, 1.0]
     assert "allUpdatesRule" not in budget
 
 
@@ -69,3 +69,24 @@ def test_the_stack_enables_no_apis_with_enable_apis_false(run: Run) -> None:
     engine, _ = run(config(enableApis=False, budget={"amount": 5}, bucket={"encryption": {}}))
     assert engine.of("Service") == []
     assert len(engine.of("Budget")) == len(engine.of("CryptoKey")) == 1
+
+
+def test_a_budget_is_asked_for_with_the_programs_own_credentials_in_its_projects_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = {"gcp:accessToken": "a-token"}
+    monkeypatch.setattr(
+        pulumi.Config,
+        "get_secret",
+        lambda config, key: (
+            pulumi.Output.secret(token[f"{config.name}:{key}"])
+            if f"{config.name}:{key}" in token
+            else None
+        ),
+    )
+    engine, _ = run(config(budget={"amount": 5}))
+    (provider,) = (one.inputs for one in engine.resources if one.kind == "pulumi:providers:gcp")
+    assert provider["billingProject"] == "some-project"
+    assert provider["userProjectOverride"] == "true"
+    # Wrapped as a secret, so that the state has it encrypted.
+    assert provider["accessToken"]["value"] == "a-token"

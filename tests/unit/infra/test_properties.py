@@ -55,7 +55,6 @@ BUDGETS = st.fixed_dictionaries(
     {},
     optional={
         "amount": st.integers(-1, 10**6),
-        "currency": st.sampled_from(["USD", "eur", ""]),
         "scope": st.sampled_from(["project", "stack"]),
         "thresholds": st.lists(st.integers(0, 1001), max_size=4),
         "emails": st.lists(st.text(alphabet="a@.b ", max_size=8), max_size=7),

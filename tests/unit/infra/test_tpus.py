@@ -42,14 +42,13 @@ def test_a_single_tpu_keeps_its_name(run: Run) -> None:
 
 
 def test_several_slices_out_of_the_queue_are_one_request(run: Run) -> None:
-    queued = {"queued": {"workload": "throughput"}, "slices": 3}
+    queued: dict[str, object] = {"queued": {}, "slices": 3}
     engine, outputs = run(config(tpu={**POD, **queued}))
     (spec,) = engine.dynamic("QueuedResource")["request"]["tpu"]["nodeSpec"]
     assert "nodeId" not in spec
     assert spec["multiNodeParams"] == {
         "nodeCount": 3,
         "nodeIdPrefix": "tpu-stack-test-tpu",
-        "workloadType": "THROUGHPUT_OPTIMIZED",
     }
     assert engine.dynamic("QueuedNode")["nodes"] == outputs["tpu_names"] == NAMES
 

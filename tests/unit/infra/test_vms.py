@@ -26,15 +26,6 @@ SPOT = {"capacity": "spot"}
             },
         ),
         (
-            {"hostMaintenance": "terminate"},
-            {
-                "provisioningModel": "STANDARD",
-                "preemptible": False,
-                "automaticRestart": True,
-                "onHostMaintenance": "TERMINATE",
-            },
-        ),
-        (
             SPOT,
             {
                 "provisioningModel": "SPOT",

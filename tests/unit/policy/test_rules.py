@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policy.resource import UNKNOWN
-from policy.rules import RULES, ResourceRule, Rule, StackRule
+from policy.rules import RULES, Rule
 
 from .conftest import (
     BUCKET,
@@ -352,9 +352,8 @@ CASES = [
 
 def messages(case: Case) -> list[str]:
     rule = BY_NAME[case.rule]
-    if isinstance(rule, StackRule):
+    if rule.of_stack:
         return [message for _, message in rule.violations(case.resources, case.config)]
-    assert isinstance(rule, ResourceRule)
     return [text for each in case.resources for text in rule.violations(each, case.config)]
 
 

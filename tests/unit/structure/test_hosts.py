@@ -22,7 +22,7 @@ from infra import credentials
 from infra.credentials import Given
 from infra.rest import Api
 from tests.unit.structure.modules import ROOT, sources
-from tpu_agent.machine import Machine
+from tpu_agent.main import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root
 from tpu_training.cluster import google
 from tpustack.ci.forge import forge_of

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,6 @@ class Machine:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        on_line: Callable[[str], None] | None = None,
     ) -> str:
         words = [str(part) for part in command]
         self.commands.append(words)

@@ -13,11 +13,9 @@ from toolchain import processes
 from toolchain.pins import ToolchainError, without_hosts
 
 
-def test_output_is_returned_and_error_lines_are_seen() -> None:
-    lines: list[str] = []
+def test_standard_output_alone_is_returned() -> None:
     script = "import sys; print('out'); print('one', file=sys.stderr)"
-    assert processes.run([sys.executable, "-c", script], on_line=lines.append) == "out\n"
-    assert lines == ["one\n"]
+    assert processes.run([sys.executable, "-c", script]) == "out\n"
 
 
 def test_a_failure_says_which_program_and_what_it_said() -> None:
@@ -80,3 +78,15 @@ def test_names_of_package_hosts_are_taken_out_of_messages() -> None:
     )
     assert "example" not in without_hosts(said)
     assert "no such host" in without_hosts(said)
+
+
+def test_what_takes_long_is_said_again_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "LINE_EVERY_SECONDS", 0.01)
+    said = ""
+    with processes.patience("building"):
+        while said.count("tools: building (0 s)\n") < 2:
+            said += capsys.readouterr().err
+    assert said.startswith("tools: building\n")
+    assert not [one for one in threading.enumerate() if "keep_saying" in one.name]

@@ -246,14 +246,6 @@ def test_only_a_key_of_the_stacks_own_has_a_price() -> None:
     assert "Key" not in {line.part for line in stack(bucket={"encryption": given}).lines}
 
 
-def test_the_notes_say_how_long_a_budget_lasts_in_the_currency_of_the_prices() -> None:
-    estimate = stack(budget={"amount": 1000})
-    hours = int(1000 / estimate.configured.hour)
-    assert f"Budget: $1,000 a month last {hours} hours" in estimate.notes[-1]
-    euros = stack(budget={"amount": 1000, "currency": "EUR"})
-    assert not any(note.startswith("Budget") for note in euros.notes)
-
-
 def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() -> None:
     def said(**bucket: object) -> str:
         return "".join(note for note in stack(bucket=bucket).notes if "softDeleteDays" in note)
