@@ -1,4 +1,4 @@
-"""The arguments that describe a job, and the commands for trained models and the environment.
+"""The arguments that describe a job, and the commands for trained models.
 
 A command has a function `add_…(modes)` that adds its parser and one that builds, of the parsed
 arguments, what prints the results and returns the exit code. No command loads TensorFlow before it
@@ -6,25 +6,15 @@ runs. argparse, since the wheel runs on machines whose locks have nothing else.
 """
 
 import argparse
-import dataclasses
 import ipaddress
-import json
-import logging
-import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import tpu_training.cluster.cloud_tpu as cloud_tpu
-import tpu_training.cluster.endpoint as endpoint
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Workers
-from tpu_training.cluster.machine import Machine, check_library, find_machine
-from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
-from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
+from tpu_training.errors import InputError, ParamsError
 from tpu_training.job.job import Job
 from tpu_training.models.params import Params, build_params, read_config, split_overrides
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
@@ -65,8 +55,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--tpu",
         help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
-        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
-        "this machine",
+        "TPU_GRPC_URL, TPU_NAME, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or this machine",
     )
     option(
         "--tpu-zone",
@@ -140,165 +129,6 @@ def build_model(
     if problems:
         raise ParamsError(problems)
     return model, params, {**config, **dict(overrides)}
-
-
-# --- `doctor env`: what a job would train on here, and why. It connects only to the TPU's port and
-# the Cloud TPU API, asks once, and loads no TensorFlow.
-
-_ASK_ONCE = endpoint.Wait(tries=1, interval=0.0)
-_NO_SETTING = "no setting names a TPU"
-
-
-def add_doctor(modes: Any) -> None:
-    """Add the parser."""
-    doctor = modes.add_parser("doctor", help="examine the environment", allow_abbrev=False)
-    subjects = doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
-    env = add_command(
-        subjects,
-        "env",
-        lambda known: partial(_examine, known),
-        help="what a job would train on here, and why",
-        description="Report what a job would train on here, and why. Exit code 1: a job could not "
-        "start.",
-    )
-    for flag in ("--tpu", "--tpu-project", "--tpu-zone"):
-        env.add_argument(flag, help="as for train")
-    env.add_argument("--json", action="store_true", help="print the same as JSON")
-
-
-def _examine(known: argparse.Namespace) -> int:
-    # The one report says it all, and with --json it has to stand alone.
-    logging.getLogger("tpu_training").setLevel(logging.ERROR)
-    found = examine(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
-    print(json.dumps(found.as_json(), indent=2) if known.json else found, flush=True)
-    return EXIT_FAILURE if found.problems else 0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that can name a TPU. `state` is `taken`, `passed over for …` or `not set`."""
-
-    name: str
-    value: str
-    state: str
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The findings. `workers` maps an address to why the worker is silent, None if it answers."""
-
-    machine: Machine
-    settings: tuple[Setting, ...]
-    choice: str
-    reason: str
-    workers: Mapping[str, str | None]
-    problems: tuple[str, ...]
-    hints: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the findings for programs."""
-        return dataclasses.asdict(self) | {"ok": not self.problems}
-
-    def __str__(self) -> str:
-        installed = " ".join(f"{name} {v}" for name, v in self.machine.libraries.items())
-        return "\n".join([
-            f"this machine: {self.machine}",
-            f"tensorflow: {installed or 'not installed'}",
-            "settings that can name a TPU, the first one wins:",
-            *(
-                f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}"
-                for s in self.settings
-            ),
-            f"a job would train on: {self.choice}",
-            f"because: {self.reason}",
-            *(f"worker grpc://{w}: {why or 'answers'}" for w, why in self.workers.items()),
-            *(f"hint: {hint}" for hint in self.hints),
-            *(f"problem: {problem}" for problem in self.problems),
-        ])  # fmt: skip
-
-
-def examine(
-    tpu: str | None,
-    project: str | None,
-    zone: str | None,
-    environ: Mapping[str, str],
-    machine: Machine | None = None,
-    probe: Callable[[str], str | None] = endpoint.why_silent,
-    look_up: Callable[[Target, endpoint.Wait], Workers] = cloud_tpu.resolve,
-) -> Environment:
-    """Find out what a job started here with these arguments would train on.
-
-    Wrong values, a missing TPU and silent workers become `problems` of the result. Tests replace
-    `machine`, `probe` and `look_up`.
-    """
-    machine = machine or find_machine()
-    problems: list[str] = []
-    target: Target = NoTpu()
-    workers: Workers | None = None
-    try:
-        target = endpoint.find_target(tpu, project, zone, environ)
-        workers = cloud_tpu.choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
-        if isinstance(workers, LocalTpu):
-            check_library(environ)
-    except TrainingError as error:
-        problems.append(str(error))
-    # A worker that is silent now would keep a job waiting, perhaps in vain.
-    answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
-    problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
-    if machine.tensorflow is None:
-        known = find_known_error(NO_TENSORFLOW)
-        problems.append(f"TensorFlow is not installed: {known.cure if known else ''}")
-    choice, reason = _choice(workers, target, machine)
-    hints = tuple(_hints(target, machine, environ))
-    settings = tuple(_settings(tpu, environ))
-    return Environment(machine, settings, choice, reason, answers, tuple(problems), hints)
-
-
-def _settings(tpu: str | None, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield all settings that can name a TPU, in the order in which they are asked."""
-    given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in endpoint.VARIABLES}}
-    first = next((name for name, value in given.items() if value), None)
-    for name, value in given.items():
-        state = "taken" if name == first else f"passed over for {first}" if value else "not set"
-        yield Setting(name, value, state)
-
-
-def _choice(workers: Workers | None, target: Target, machine: Machine) -> tuple[str, str]:
-    """Describe the expected strategy and the reason for it, without connecting."""
-    if workers is None:
-        return "nothing: see the problem", "the setting that names the TPU can't be used as it is"
-    if isinstance(workers, Addresses):
-        looked_up = (
-            " and the Cloud TPU API gave its address" if isinstance(target, NamedTpu) else ""
-        )
-        count = len(workers.addresses)
-        return (
-            f"the TPU at {workers.url} ({count} worker{'s' if count > 1 else ''}) by TPUStrategy; "
-            "by MirroredStrategy if the worker turns out to have no TPU",
-            f"{workers.source} names it{looked_up}",
-        )
-    if isinstance(workers, LocalTpu):
-        return "this machine's TPU by TPUStrategy", workers.reason
-    if machine.gpus:
-        plural = "s" if machine.gpus > 1 else ""
-        return f"{machine.gpus} GPU{plural} by MirroredStrategy", _NO_SETTING
-    return "this machine's CPU by MirroredStrategy", f"{_NO_SETTING} and there is no GPU"
-
-
-def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a job would do without complaint, though it is hardly what is wanted."""
-    if not isinstance(target, NoTpu):
-        return
-    if machine.tpu_chips and not machine.has_libtpu:
-        yield (
-            "this machine has TPU chips, but no libtpu that drives them: pip install "
-            "tensorflow-tpu of the version that you train with, or take a TensorFlow runtime"
-        )
-    if len(environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1:
-        yield (
-            "this is one host of a slice (TPU_WORKER_HOSTNAMES): name all workers with "
-            "--tpu=grpc://HOST:8470,… in their order, or the slice with --tpu=NAME"
-        )
 
 
 # --- The commands for trained models.

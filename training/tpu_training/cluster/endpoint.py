@@ -1,15 +1,13 @@
 """Which TPU is meant, and whether its gRPC workers answer and keep answering. No TensorFlow.
 
 The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
-Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
-COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's
-own resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
+Google Kubernetes Engine), COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google
+Kubernetes Engine). TensorFlow's own resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -31,9 +29,8 @@ SCHEME = "grpc://"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
-_ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 # In order of precedence.
-VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
+_VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _FIRST_PAUSE = 0.5
 # RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
 # own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
@@ -104,17 +101,9 @@ def find_target(
     """
     project = project or environ.get("TPU_PROJECT") or None
     zone = zone or environ.get("TPU_ZONE") or None
-    if tpu:
-        return _parse(tpu, project, zone, "--tpu")
-    if url := environ.get("TPU_GRPC_URL"):
-        return Addresses(_parse_addresses(url, "TPU_GRPC_URL"), "TPU_GRPC_URL")
-    if name := environ.get("TPU_NAME"):
-        return _parse(name, project, zone, "TPU_NAME")
-    if config := environ.get("TPU_CONFIG"):
-        return _parse_tpu_config(config, project, zone)
-    for variable in _ADDRESS_VARIABLES:
-        if value := environ.get(variable):
-            return Addresses(_parse_addresses(value, variable), variable)
+    for source, value in [("--tpu", tpu), *((name, environ.get(name)) for name in _VARIABLES)]:
+        if value:
+            return _parse(value, project, zone, source)
     return NoTpu()
 
 
@@ -146,18 +135,6 @@ def _parse_address(value: str, source: str) -> str:
             f"my-tpu, {SCHEME}HOST:PORT, several of them with commas between, or local"
         )
     return f"{match['host']}:{port}"
-
-
-def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Target:
-    expected = '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
-    try:
-        config = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise InputError(f"TPU_CONFIG is not JSON ({error}); expected {expected}") from error
-    name = config.get("tpu_node_name") if isinstance(config, dict) else None
-    if not isinstance(name, str) or not name:
-        raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")
-    return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
 
 
 @dataclass(frozen=True)
