@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tpu_training.__main__ import main, prepare
-from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.machine import (
     Machine,
     Slice,
     check_library,
+    choose_local,
     find_machine,
     find_slice,
     installed_library,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu
+from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu, Workers
 from tpu_training.cluster.google import metadata as read_metadata
 from tpu_training.errors import InputError
 
@@ -101,6 +101,23 @@ def _read(path: Path) -> str:
         return ""
 
 
+def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers:
+    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
+
+    That of one host of a slice is the slice. Raises InputError if this host can't drive it.
+    """
+    if isinstance(workers, Addresses) or split_cpu:
+        return workers
+    if machine.slice:
+        return drive_slice(machine.slice, workers)
+    if isinstance(workers, LocalTpu) or not machine.has_usable_tpu:
+        return workers
+    chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
+    return LocalTpu(
+        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+    )
+
+
 @dataclass(frozen=True)
 class Slice:
     """A slice of several hosts: their addresses in worker order, and which of them this is.
@@ -112,11 +129,6 @@ class Slice:
 
     worker: int
     hosts: tuple[str, ...]
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """The `host:port` at which each host's runtime serves gRPC."""
-        return tuple(f"{host}:{DEFAULT_PORT}" for host in self.hosts)
 
 
 def find_slice(metadata: Metadata, environ: Mapping[str, str]) -> Slice | None:
@@ -154,7 +166,9 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
             f"{this}: start the job on worker 0, which drives all of them; here it would take "
             "chips that worker 0 needs"
         )
-    return Addresses(slice_.workers, "the metadata of this slice")
+    # Each host's runtime serves gRPC.
+    workers = tuple(f"{host}:{DEFAULT_PORT}" for host in slice_.hosts)
+    return Addresses(workers, "the metadata of this slice")
 
 
 def installed_library() -> str | None:

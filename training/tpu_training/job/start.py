@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tpu_training.cluster import cloud_tpu, endpoint, machine
+from tpu_training.cluster import endpoint, google, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.manifest import FILE_NAME, is_function
@@ -83,8 +83,8 @@ def find_workers(
     target = endpoint.find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
     split_cpu = params.local_devices > 0
-    workers = cloud_tpu.choose_local(
-        cloud_tpu.resolve(target, wait, waiting), machine.find_machine(), split_cpu
+    workers = machine.choose_local(
+        google.resolve(target, wait, waiting), machine.find_machine(), split_cpu
     )
     if isinstance(workers, endpoint.LocalTpu):
         machine.check_library(os.environ)
