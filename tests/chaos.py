@@ -203,7 +203,7 @@ class Chaos:
         total = account(ledger)
         self.outcome.goodput, self.outcome.starts = total.goodput, total.starts
         self.outcome.lost_steps = total.lost_steps
-        self.outcome.ledger = [f"{name} is garbage" for name in (*ledger.broken, *ledger.aside)]
+        self.outcome.ledger = [f"{name} is garbage" for name in ledger.broken]
         if total.steps != self.steps:
             self.outcome.ledger = [*self.outcome.ledger, f"it counts {total.steps} steps"]
         self._draw(ledger, total)

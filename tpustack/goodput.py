@@ -43,11 +43,9 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+    from tpu_training.goodput.ledger import FOLDER, File
 
     folder = Path(where, FOLDER)
-    for path in sorted(folder.glob(f"*{ASIDE}")):
-        yield File(str(path), "")
     for path in sorted(folder.glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
@@ -56,14 +54,14 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
     from tpu_core.bucket import Bucket, Item
     from tpu_core.google import GoogleError
-    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+    from tpu_training.goodput.ledger import FOLDER, File
     from tpustack.cloud.google import Google
 
     name, _, folder = where.removeprefix(_SCHEME).partition("/")
     bucket = Bucket(name, (google or Google()).exchange)
 
     def fetch(item: Item) -> File:
-        content = None if item.path.endswith(ASIDE) else bucket.read(item.path)
+        content = bucket.read(item.path)
         url = f"{_SCHEME}{name}/{item.path}"
         if content is None:
             return File(url, "")
@@ -74,7 +72,7 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = bucket.items(f"{folder}/{FOLDER}/")
             # TensorFlow's own marks of folders are objects, too.
-            own = (item for item in found if item.path.endswith((".json", ASIDE)))
+            own = (item for item in found if item.path.endswith(".json"))
             yield from threads.map(fetch, own)
     except GoogleError as error:
         raise TpustackError(str(error)) from None

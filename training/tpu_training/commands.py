@@ -7,16 +7,23 @@ runs. argparse, since the wheel runs on machines whose locks have nothing else.
 
 import argparse
 import ipaddress
+import math
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.job.job import Job
-from tpu_training.models.params import Params, build_params, read_config, split_overrides
+from tpu_training.models.params import (
+    Params,
+    build_params,
+    check,
+    convert,
+    read_config,
+    split_overrides,
+)
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
 from tpu_training.tasks import built_in_tasks, with_task
 
@@ -39,6 +46,20 @@ def add_command(
     parser.set_defaults(build=build, prog=parser.prog)
     add_debug(parser)
     return parser
+
+
+def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:
+    """Return what reads a flag's number, of the `kind` int or float, from `low` to `high`."""
+
+    def read(text: str) -> Any:
+        try:
+            value = convert(text, kind)
+            check(value, {"choices": (), "low": low, "high": high})
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+        return value
+
+    return read
 
 
 def add_debug(parser: argparse.ArgumentParser) -> None:
@@ -162,11 +183,15 @@ def add_export(modes: Any) -> None:
         action="store_true",
         help="export the best evaluation's checkpoint instead of the newest one",
     )
-    option("--batch-size", type=int, help="fixed batch size of the input (default: any number)")
+    option(
+        "--batch-size",
+        type=number(int, 1),
+        help="fixed batch size (default: any)",
+    )
     option("--data", help="data set for tflite (default: the one of the training)")
     option(
         "--test-examples",
-        type=int,
+        type=number(int, 1),
         default=_TEST_LIMIT,
         help=f"test examples for measuring tflite's accuracy ({_TEST_LIMIT})",
     )
@@ -175,15 +200,8 @@ def add_export(modes: Any) -> None:
 
 def _build_export(known: argparse.Namespace) -> Command:
     """Check the flags; the checkpoint and the model are read when the command runs."""
-    size = known.batch_size
-    problems = []
-    if size is not None and known.format == "tflite":
-        problems.append(f"--batch-size={size}: a tflite model takes one image at a time")
-    for flag, value in (("batch-size", size), ("test-examples", known.test_examples)):
-        if value is not None and value < 1:
-            problems.append(f"--{flag}={value}: must be at least 1")
-    if problems:
-        raise InputError("; ".join(problems))
+    if known.batch_size is not None and known.format == "tflite":
+        raise InputError(f"--batch-size={known.batch_size}: a tflite model takes one image a time")
     return partial(_export, known)
 
 
@@ -259,12 +277,15 @@ def add_serve(modes: Any) -> None:
     option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
     option("--name", default="model", help="the model's name in the URL (model)")
     option("--host", help="address to listen on (default: reachable from this machine only)")
-    option("--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})")
+    option(
+        "--port",
+        type=number(int, 0, 65535),
+        default=_PORT,
+        help=f"0: a free one ({_PORT})",
+    )
 
 
 def _build_serve(known: argparse.Namespace) -> Command:
-    if not 0 <= known.port < 65536:
-        raise InputError(f"--port={known.port}: expected 0 to 65535")
     # An empty host, as of `--host=$UNSET`, would be every interface of the machine.
     return partial(_serve, known.saved_model, known.name, known.host or LOOPBACK, known.port)
 
@@ -272,14 +293,15 @@ def _build_serve(known: argparse.Namespace) -> Command:
 def _serve(saved_model: str, name: str, host: str, port: int) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     # An address that is in use is refused before TensorFlow takes seconds to load.
-    with _address_errors(host, port), socket.create_server((host, port)):
-        pass
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise InputError(f"--host={host} --port={port}: {error.strerror or error}") from error
     from tpu_training.serving.prediction import Predictor
     from tpu_training.serving.server import RestApi, create_server
 
     predictor = Predictor(saved_model)
-    with _address_errors(host, port):
-        server = create_server(RestApi(name, predictor), host, port)
+    server = create_server(RestApi(name, predictor), host, port)
     # systemd and containers end a server by SIGTERM, which then does what Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:
@@ -293,12 +315,3 @@ def _serve(saved_model: str, name: str, host: str, port: int) -> int:
         except KeyboardInterrupt:
             print("serving ended", flush=True)
     return 0
-
-
-@contextmanager
-def _address_errors(host: str, port: int) -> Iterator[None]:
-    """Turn what the system says of an address into wrong input."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"--host={host} --port={port}: {error.strerror or error}") from error

@@ -250,29 +250,12 @@ def _build_cached(
             return EXIT_FAILURE
         answers = [found] if found else []
         for one in answers:
-            _follow([one], Bar(), examples, not known.json)
+            _follow([one], ProgressBar(sys.stderr), examples, not known.json)
         about = {"model": model, "params": given, "examples": examples}
         _end(answers, known.json, about, examples)
         return 0 if all(one.fits for one in answers) else EXIT_FAILURE
 
     return answer
-
-
-class Bar:
-    """Shows progress on standard error, if that is a terminal."""
-
-    def __init__(self) -> None:
-        self._bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-
-    def show(self, part: float, text: str) -> None:
-        """Draw the bar."""
-        if self._bar:
-            self._bar.show(part, text)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar:
-            self._bar.clear()
 
 
 def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
@@ -316,7 +299,7 @@ def _answer(
 
     Of types side by side, which need not all fit, only the quick answers are compiled.
     """
-    bar = Bar()
+    bar = ProgressBar(sys.stderr)
     session = Session(request, compiler(), bar.show)
     quick = known.quick or bool(known.compare)
     try:
@@ -324,7 +307,7 @@ def _answer(
         printing = not known.json and not known.compare
         found = [_follow(each, bar, examples, printing) for each in steps]
     finally:
-        bar.close()
+        bar.clear()
     if known.compare and not known.json:
         _print(table.comparison_lines(found, examples))
     _end(found, known.json, about, examples)
@@ -339,7 +322,9 @@ def compiler() -> CompileProgram:
     return compile_program
 
 
-def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: bool) -> Answer:
+def _follow(
+    steps: Iterable[Answer], bar: ProgressBar, examples: int | None, printing: bool
+) -> Answer:
     """Return the last of `steps`; print what each of them adds.
 
     A later answer repeats the lines of the one before, so only new ones are printed.
@@ -349,7 +334,7 @@ def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: b
     for last in steps:
         lines = list(table.answer_lines(last, examples))
         if printing:
-            bar.close()
+            bar.clear()
             _print(line for line in lines if line not in printed)
         printed |= set(lines)
     assert last

@@ -28,13 +28,12 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.errors import InputError, require
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.model import some, split_patterns, variable_names, variable_paths
-from tpu_training.models.params import Params, read_mapping
+from tpu_training.models.model import some, split_patterns, variable_paths
+from tpu_training.models.params import Params
 
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
 _FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
 
-_FILES = (".yaml", ".yml", ".json")
 # A replacement for names of the file that match a pattern.
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]
@@ -79,7 +78,7 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
     stored = read_weights(params.init_from)
     mapped = map_names(params.init_map, stored)
     weights = {name: stored[theirs] for theirs, name in mapped.items()}
-    variables = dict(_named(model))
+    variables = dict(variable_paths(model))
     misfits = {name: _misfit(name, variable, weights) for name, variable in variables.items()}
     fresh = {name: reason for name, reason in misfits.items() if reason}
     matched = [name for name in variables if name not in fresh]
@@ -125,12 +124,6 @@ def _log(path: str, loaded: Loaded) -> None:
         logger.info("init: not used of the file: %s", some(loaded.unused))
 
 
-def _named(model: tf.Module) -> list[tuple[str, tf.Variable]]:
-    if isinstance(model, tf.Module):
-        return list(variable_paths(model))
-    return list(zip(variable_names(model), model.trainable_variables, strict=True))
-
-
 def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> str:
     """Return why the variable `name` can't have a weight of the file; "" where it can."""
     if name not in weights:
@@ -174,17 +167,13 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Return (theirs, ours) of each rule of --init_map, or of the file that it names."""
-    if text.endswith(_FILES):
-        content: Mapping[str, object] = read_mapping(text, "--init_map")
-        return [(str(theirs), str(ours or "")) for theirs, ours in content.items()]
+    """Return (theirs, ours) of each rule of --init_map."""
     pairs = []
     for part in split_patterns(text):
         theirs, equals, ours = part.partition("=")
         if not (theirs and equals):
             raise InputError(
-                f"--init_map={text}: {part!r} is not THEIRS=OURS, such as 'encoder/*=*', nor a "
-                "file .yaml or .json with `THEIRS: OURS` lines"
+                f"--init_map={text}: {part!r} is not THEIRS=OURS, such as 'encoder/*=*'"
             )
         pairs.append((theirs, ours))
     return pairs

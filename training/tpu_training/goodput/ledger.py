@@ -16,7 +16,6 @@ from itertools import pairwise, zip_longest
 from tpu_core import records
 
 FOLDER = "ledger"
-ASIDE = ".damaged"
 """What a trainer adds to the name of a damaged file of the ledger."""
 # Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
 BEFORE = ("load", "wait", "connect", "restore")
@@ -188,20 +187,17 @@ class Ledger:
         spans: What became of each TPU.
         broken: The names of damaged files.
         clocks: By how many seconds each machine's clock was slow; those that were right are not in.
-        aside: The names of damaged files that were set aside before.
     """
 
     entries: Sequence[Entry]
     spans: Sequence[Span]
     broken: Sequence[str]
     clocks: dict[str, float]
-    aside: Sequence[str] = ()
 
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
         wrong = [f"{name} is not a file of a ledger; it is left out" for name in self.broken]
-        wrong += [f"{name} was kept aside; what it may have said is missing" for name in self.aside]
         for machine, slow in self.clocks.items():
             way = "slow" if slow > 0 else "fast"
             wrong.append(
@@ -221,11 +217,8 @@ def read(files: Iterable[File]) -> Ledger:
     """Read a ledger's files; damaged ones are named and left out."""
     entries: list[Entry] = []
     tpus: list[TpusFile] = []
-    broken, aside, clocks = [], [], dict[str, float]()
+    broken, clocks = [], dict[str, float]()
     for file in sorted(files, key=lambda file: file.name):
-        if file.name.endswith(ASIDE):
-            aside.append(file.name)
-            continue
         if file.name.rpartition("/")[2].startswith(PREFIX):
             seen = parse_tpus(file.text)
             if seen:
@@ -237,7 +230,7 @@ def read(files: Iterable[File]) -> Ledger:
             entries.append(dataclasses.replace(entry, begin=entry.begin + slow))
             continue
         broken.append(file.name)
-    return Ledger(_completed(entries), spans(tpus), broken, clocks, aside)
+    return Ledger(_completed(entries), spans(tpus), broken, clocks)
 
 
 def ended_by(ledger: Ledger, tries: Sequence[tuple[float, str]]) -> Ledger:

@@ -1,4 +1,4 @@
-"""The state of a training: model, optimizer, step, averaged weights, metrics, mixed examples."""
+"""The state of a training: model, optimizer, step, averaged weights, metrics."""
 
 from __future__ import annotations
 
@@ -18,25 +18,18 @@ import tensorflow as tf
 import tpu_training.loop.optimizers as optimizers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import InputError
 from tpu_training.loop.graph import with_autograph
 from tpu_training.loop.optimizers import Optimizer
 from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
-from tpu_training.models.step_context import next_seed
+from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Losses, Metric, Prepare, Task
 from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
-# Steps of the table of Beta's quantiles, and halvings that find each to double precision.
-_QUANTILES = 1024
-_BISECTIONS = 50
-# images -> images, and the share of each one's own label
-Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +37,7 @@ class TrainState:
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
-    keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
-    mixes examples.
+    keep their values are in `frozen`. If the job wants that, `average` follows them.
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
     `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
     training and in evaluations; see models/task.py.
@@ -64,7 +56,6 @@ class TrainState:
     paths: Sequence[str]
     frozen: frozenset[int] = frozenset()
     average: WeightAverage | None = None
-    mix: Mix | None = None
 
 
 def create_train_state(
@@ -84,11 +75,10 @@ def create_train_state(
     task = task_of(definition, data_spec)
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
-        with optimizers.creations() as order:
-            seed = derive_seed(params.seed, "weights")
-            model = models.create_model(definition, resolved, spec, seed)
+        seed = derive_seed(params.seed, "weights")
+        model = models.create_model(definition, resolved, spec, seed)
         models.check_model(model, definition.create_model)
-        chosen = optimizers.choose_variables(params, model, order)
+        chosen = optimizers.choose_variables(params, model)
         optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
         optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
@@ -125,7 +115,6 @@ def create_train_state(
         chosen.paths,
         chosen.frozen,
         average,
-        create_mix(params, data_spec),
     )
 
 
@@ -345,80 +334,3 @@ def _swap(shadow: tf.Variable, variable: tf.Variable) -> None:
     with tf.control_dependencies([first, second]):
         shadow.assign(second, read_value=False)
         variable.assign(first, read_value=False)
-
-
-def create_mix(params: Params, spec: DataSpec) -> Mix | None:
-    """Return what mixes the images of a batch's part with those of the reversed part.
-
-    One share is drawn for the whole part, from Beta(a, a): of all pixels for mixup (Zhang et al.,
-    arXiv:1710.09412), of the area for CutMix (Yun et al., arXiv:1905.04899). With both, half of
-    the parts are mixed in each way. The seeds are the step's. None where neither is asked for.
-
-    Raises:
-        InputError: The examples are no images, or their targets have places of their own.
-    """
-    asked = [f"--{name}={getattr(params, name):g}" for name in ("mixup", "cutmix")]
-    if not (params.mixup or params.cutmix):
-        return None
-    if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
-        raise InputError(
-            f"{' '.join(asked)}: is for images that have labels as a whole, but the data set holds "
-            f"{spec.kind}s with targets of the form {spec.targets}; omit it"
-        )
-    tables = {
-        name: tf.constant(beta_quantiles(alpha), tf.float32)
-        for name, alpha in (("mixup", params.mixup), ("cutmix", params.cutmix))
-        if alpha
-    }
-
-    def mix(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        shape = images.shape[1:3]
-        kept = {
-            "mixup": lambda table: tf.fill(shape, _draw(table)),
-            "cutmix": lambda table: _outside_of_a_box(shape, _draw(table)),
-        }
-        masks = [kept[name](table) for name, table in tables.items()]
-        mask = masks[0]
-        if len(masks) == 2:
-            mask = tf.where(tf.random.stateless_uniform((), next_seed()) < 0.5, *masks)
-        share = mask[:, :, tf.newaxis]
-        wide = tf.cast(images, tf.float32)
-        mixed = share * wide + (1.0 - share) * wide[::-1]
-        # Bytes stay bytes, which models expect; half a grey level is lost at most.
-        mixed = tf.round(mixed) if images.dtype.is_integer else mixed
-        return tf.cast(mixed, images.dtype), tf.reduce_mean(mask)
-
-    return mix
-
-
-def _draw(table: tf.Tensor) -> tf.Tensor:
-    """Draw from the distribution with these quantiles; TPUs have no kernel for Beta or gamma."""
-    place = tf.random.stateless_uniform((), next_seed()) * _QUANTILES
-    below = tf.minimum(tf.cast(place, tf.int32), _QUANTILES - 1)
-    rest = place - tf.cast(below, tf.float32)
-    return table[below] * (1.0 - rest) + table[below + 1] * rest
-
-
-def _outside_of_a_box(shape: tuple[int, int], share: tf.Tensor) -> tf.Tensor:
-    """Return 1 outside of a random box of the area 1 - `share`, clipped at the edges, 0 inside."""
-    side = tf.sqrt(1.0 - share)
-    centre = tf.random.stateless_uniform((2,), next_seed())
-    inside = []
-    for axis, size in enumerate(shape):
-        half = tf.floor(side * size) / 2.0
-        middle = tf.floor(centre[axis] * size)
-        places = tf.range(size, dtype=tf.float32)
-        inside.append((places >= middle - half) & (places < middle + half))
-    return 1.0 - tf.cast(inside[0][:, tf.newaxis] & inside[1], tf.float32)
-
-
-def beta_quantiles(alpha: float) -> npt.NDArray[np.float64]:
-    """Return the quantiles of Beta(`alpha`, `alpha`) in equal steps from 0 to 1."""
-    parts = np.linspace(0.0, 1.0, _QUANTILES + 1)
-    low, high = np.zeros_like(parts), np.ones_like(parts)
-    with tf.init_scope():
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            below = tf.math.betainc(tf.constant(alpha, tf.float64), alpha, middle).numpy() < parts
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return (low + high) / 2
