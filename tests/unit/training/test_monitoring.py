@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -249,5 +248,3 @@ def test_variables_are_named_by_their_place_in_the_model() -> None:
             self.head = {"out": Block()}
 
     assert variable_names(Model()) == ["blocks/0/kernel", "blocks/1/kernel", "head/out/kernel"]
-    foreign = SimpleNamespace(trainable_variables=[tf.Variable(1.0, name="kernel")])
-    assert variable_names(foreign) == ["kernel_0"], "such as a model of Keras 3"

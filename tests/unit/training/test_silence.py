@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.__main__ import main
 from tpu_training.monitoring.terminal import native_output_hidden
 
 
@@ -44,17 +43,6 @@ def test_output_comes_back_after_an_error(
         raise KeyError
     noise()
     assert "Ignored" in capfd.readouterr().err
-
-
-@pytest.mark.training
-def test_a_profile_that_fails_is_one_line_without_flags_of_another_program(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["profile", "--worker=grpc://127.0.0.1:1", "--output=p", "--seconds=0.1"]) == 1
-    out, err = capfd.readouterr()
-    assert "--num_tracing_attempts" not in out
-    assert err.startswith("training failed: grpc://127.0.0.1:1 gave no profile in 0.1 s")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.training

@@ -72,9 +72,16 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
     """
     if not params.init_from:
         return None
-    keras = isinstance(model, KerasModule) and params.init_from.endswith(_ENDINGS)
-    if keras and not params.init_map:
-        return _loaded_by_keras(cluster, params.init_from, model)
+    by_keras = params.init_from.endswith(_ENDINGS) and not params.init_map
+    if isinstance(model, KerasModule) and by_keras:
+        loaded = _loaded_by_keras(cluster, params.init_from, model)
+    else:
+        loaded = _loaded_by_name(cluster, params, model)
+    _log(params.init_from, loaded)
+    return loaded
+
+
+def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loaded:
     stored = read_weights(params.init_from)
     mapped = map_names(params.init_map, stored)
     weights = {name: stored[theirs] for theirs, name in mapped.items()}
@@ -94,23 +101,7 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
             value = np.transpose(value, order) if order else value
             variables[name].assign(value.astype(variables[name].dtype.as_numpy_dtype))
     unused = sorted(theirs for theirs in stored if mapped.get(theirs) not in variables)
-    loaded = Loaded(matched, fresh, unused)
-    _log(params.init_from, loaded)
-    return loaded
-
-
-def _loaded_by_keras(cluster: Cluster, path: str, model: tf.Module) -> Loaded:
-    names = [name for name, _ in variable_paths(model)]
-    found = load_by_keras(cluster, path, model)
-    if not found:
-        raise InputError(
-            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
-            f"{some(names)}"
-        )
-    fresh = {name: "not there, or of another shape" for name in names if name not in found}
-    loaded = Loaded([name for name in names if name in found], fresh, [])
-    _log(path, loaded)
-    return loaded
+    return Loaded(matched, fresh, unused)
 
 
 def _log(path: str, loaded: Loaded) -> None:
@@ -297,26 +288,33 @@ def _in_memory(value: Array, torch: bool = False) -> Stored:
     return Stored(value.shape, lambda: value, torch)
 
 
-def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
-    """Load `path` and return the names of the variables that got a value from it.
+def _loaded_by_keras(cluster: Cluster, path: str, model: KerasModule) -> Loaded:
+    """Load `path` as Keras does, layer by layer.
 
     Raises:
-        InputError: It is missing, or Keras can't read it.
+        InputError: It is missing, Keras can't read it, or it has none of the model's layers.
     """
+    names = [name for name, _ in variable_paths(model)]
     variables = {name: each for name, each in variable_paths(model) if each.dtype.is_floating}
     first = {name: variable.numpy() for name, variable in variables.items()}
     # Keras does not say what it left alone: that is still NaN afterwards.
     for variable in variables.values():
         variable.assign(tf.fill(variable.shape, tf.constant(np.nan, variable.dtype)))
-    loaded: set[str] = set()
+    found: set[str] = set()
     try:
         with cluster.strategy.scope():
             _load(path, model.keras())
-        loaded = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
+        found = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
     finally:
-        for name in variables.keys() - loaded:
+        for name in variables.keys() - found:
             variables[name].assign(first[name])
-    return loaded
+    if not found:
+        raise InputError(
+            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
+            f"{some(names)}"
+        )
+    fresh = {name: "not there, or of another shape" for name in names if name not in found}
+    return Loaded([name for name in names if name in found], fresh, [])
 
 
 def _load(path: str, model: Any) -> None:

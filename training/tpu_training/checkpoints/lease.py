@@ -276,7 +276,7 @@ class LocalLease:
     check = confirm
 
     def release(self) -> None:
-        """End the lock. The file stays: whoever opened it already would lock a removed one."""
+        """End the lock. The file stays: a process that has it open would lock a removed one."""
         os.close(self._file)
         self._file = -1
 

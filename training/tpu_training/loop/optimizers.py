@@ -65,7 +65,7 @@ def choose_variables(params: Params, model: tf.Module) -> Choice:
         InputError: A pattern matches nothing, a factor is no number, or nothing is left to train.
     """
     trainable = list(zip(models.variable_names(model), model.trainable_variables, strict=True))
-    every = list(models.variable_paths(model)) if isinstance(model, tf.Module) else trainable
+    every = list(models.variable_paths(model))
     frozen = _frozen(params.freeze, [path for path, _ in every])
     trained = [(path, variable) for path, variable in trainable if path not in frozen]
     if not trained:

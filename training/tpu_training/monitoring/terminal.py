@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def redraws(stream: TextIO) -> bool:
-    """Return whether a line of `stream` can be written anew: in a terminal or a notebook's cell."""
+    """Return whether `stream` can redraw a line: it is a terminal or a notebook's cell."""
     # What a kernel has, without importing IPython.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return stream.isatty() or getattr(shell, "kernel", None) is not None
