@@ -127,6 +127,7 @@ def test_tensorboard_gets_the_scalars_of_every_loop(
         "train/gradient_norm",
         "train/learning_rate",
         "train/examples_per_second",
+        "train/flops_per_second",
     }
     assert list(values["train/loss"]) == [4, 6, 10]
     assert values["train/loss"][10] < values["train/loss"][4]
