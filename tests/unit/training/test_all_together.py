@@ -34,6 +34,8 @@ COMMON = {
     "label_smoothing": 0.1,
     "ema_decay": 0.9,
     "rate_factors": "head=2",
+    "mixup": 0.2,
+    "cutmix": 1.0,
     "augmentation": "pad_crop_flip",
     "freeze": "stem",
 }

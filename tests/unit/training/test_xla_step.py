@@ -28,7 +28,7 @@ BATCH = 4
 IMAGES = DataSpec("image", (8, 8, 1), "uint8", 3)
 TEXTS = DataSpec("text", (6,), "int32", 3, vocabulary=9)
 # Their numbers are drawn by another generator under XLA, or rounded otherwise.
-NOT_REPEATED = {"dropout", "precision"}
+NOT_REPEATED = {"mixup", "cutmix", "dropout", "precision"}
 # What is no part of a step: its size and course, input, files, devices, the host's work.
 ELSEWHERE = {
     *("epochs", "global_batch_size", "evaluation_batch_size", "steps_per_loop", "warmup_fraction"),
@@ -97,11 +97,11 @@ CASES = [
     Case("mnist_cnn", {"optimizer": "sgd", "rate_factors": "dense_2=3"}),
     Case("mnist_cnn", {"optimizer": "nesterov", "schedule": "linear"}),
     Case("mnist_cnn", {"optimizer": "lars", "precision": "bfloat16"}),
-    Case("mnist_cnn", {"schedule": "constant"}),
+    Case("mnist_cnn", {"mixup": 0.2, "cutmix": 1.0, "schedule": "constant"}),
     Case("mnist_cnn", {}, replace(IMAGES, targets="labels"), "multi_label"),
     Case("mnist_cnn", {}, replace(IMAGES, targets="numbers"), "regression"),
     Case("resnet", {"depth": 8, "gradient_accumulation": 2, "remat": "blocks", "ema_decay": 0.9}),
-    Case("resnet", {"depth": 8, "batch_norm": "all_replicas", "width": 2}),
+    Case("resnet", {"depth": 8, "batch_norm": "all_replicas", "mixup": 0.2, "width": 2}),
     Case("resnet", {"depth": 18, "precision": "bfloat16"}),
     Case("bert", {"gradient_accumulation": 2, "remat": "blocks", "dropout": 0.5}, TEXTS),
     Case("bert", {"optimizer": "nesterov"}, TEXTS, "causal_lm"),

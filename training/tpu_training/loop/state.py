@@ -1,4 +1,4 @@
-"""The state of a training: model, optimizer, step, averaged weights, metrics."""
+"""The state of a training: model, optimizer, step, averaged weights, metrics, mixed examples."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ import tensorflow as tf
 import tpu_training.loop.optimizers as optimizers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
+from tpu_training.errors import InputError
 from tpu_training.loop.graph import with_autograph
 from tpu_training.loop.optimizers import Optimizer
 from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
+from tpu_training.models.step_context import next_seed
 from tpu_training.models.task import Losses, Metric, Prepare, Task
 from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
+# images -> images, and the share of each one's own label
+Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class TrainState:
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
-    keep their values are in `frozen`. If the job wants that, `average` follows them.
+    keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
+    mixes examples.
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
     `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
     training and in evaluations; see models/task.py.
@@ -56,6 +61,7 @@ class TrainState:
     paths: Sequence[str]
     frozen: frozenset[int] = frozenset()
     average: WeightAverage | None = None
+    mix: Mix | None = None
 
 
 def create_train_state(
@@ -115,6 +121,7 @@ def create_train_state(
         chosen.paths,
         chosen.frozen,
         average,
+        create_mix(params, data_spec),
     )
 
 
@@ -334,3 +341,62 @@ def _swap(shadow: tf.Variable, variable: tf.Variable) -> None:
     with tf.control_dependencies([first, second]):
         shadow.assign(second, read_value=False)
         variable.assign(first, read_value=False)
+
+
+def create_mix(params: Params, spec: DataSpec) -> Mix | None:
+    """Return what mixes the images of a batch's part with those of the reversed part.
+
+    One share is drawn for the whole part, from Beta(a, a): of all pixels for mixup (Zhang et al.,
+    arXiv:1710.09412), of the area for CutMix (Yun et al., arXiv:1905.04899). With both, half of
+    the parts are mixed in each way. The seeds are the step's. None where neither is asked for.
+
+    Raises:
+        InputError: The examples are no images, or their targets have places of their own.
+    """
+    kinds = {"mixup": params.mixup, "cutmix": params.cutmix}
+    tables = {name: _beta_quantiles(alpha) for name, alpha in kinds.items() if alpha}
+    if not tables:
+        return None
+    if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
+        raise InputError(
+            f"--{' --'.join(tables)}: for images that have labels as a whole, but the data set "
+            f"holds {spec.kind}s with targets of the form {spec.targets}; omit it"
+        )
+
+    def mix(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        masks = []
+        for name, table in tables.items():
+            place = tf.random.stateless_uniform((), next_seed(), 0, len(table), tf.int32)
+            mask = tf.fill(images.shape[1:3], tf.gather(table, place))
+            masks.append(_outside_of_a_box(mask) if name == "cutmix" else mask)
+        if len(masks) > 1:
+            coin = tf.random.stateless_uniform((), next_seed()) < 0.5
+            masks = [tf.where(coin, *masks)]
+        share = masks[0][:, :, tf.newaxis]
+        wide = tf.cast(images, tf.float32)
+        mixed = share * wide + (1.0 - share) * wide[::-1]
+        # Bytes stay bytes, which models expect; half a grey level is lost at most.
+        mixed = tf.round(mixed) if images.dtype.is_integer else mixed
+        return tf.cast(mixed, images.dtype), tf.reduce_mean(share)
+
+    return mix
+
+
+def _beta_quantiles(alpha: float) -> npt.NDArray[np.float32]:
+    """Return quantiles of Beta(`alpha`, `alpha`) to draw from: TPUs have no kernel for it."""
+    # The seed is always the same, so that a resumed job mixes alike.
+    drawn = np.random.default_rng(0).beta(alpha, alpha, 1 << 20)
+    return np.quantile(drawn, (np.arange(1 << 12) + 0.5) / (1 << 12)).astype(np.float32)
+
+
+def _outside_of_a_box(shares: tf.Tensor) -> tf.Tensor:
+    """Return 1 outside of a random box of the area 1 - share, clipped at the edges, 0 inside."""
+    side = tf.sqrt(1.0 - shares[0, 0])
+    centre = tf.random.stateless_uniform((2,), next_seed())
+    inside = []
+    for axis, size in enumerate(shares.shape):
+        half = tf.floor(side * size) / 2.0
+        middle = tf.floor(centre[axis] * size)
+        places = tf.range(size, dtype=tf.float32)
+        inside.append((places >= middle - half) & (places < middle + half))
+    return 1.0 - tf.cast(inside[0][:, tf.newaxis] & inside[1], tf.float32)

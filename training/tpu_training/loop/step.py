@@ -157,9 +157,15 @@ def _create_part(
         shared = (state.frozen, replica.count, replica.sum)
         with step_context(part_seed, *shared) as context, tf.GradientTape() as tape:
             inputs, targets = state.prepare(features[part], labels[part], True)
+            inputs, share = state.mix(inputs) if state.mix else (inputs, None)
             outputs = state.forward(inputs, training=True)
             # Gradients are summed over parts and replicas: the mean is over the global batch.
             losses = state.losses(outputs, targets, params)
+            if share is not None:
+                others = targets[::-1]
+                losses = share * losses + (1.0 - share) * state.losses(outputs, others, params)
+                # Metrics take one target for each example: the one that counts more.
+                targets = tf.where(share < 0.5, others, targets)
             loss = tf.reduce_sum(losses) / params.global_batch_size
             for penalty in context.penalties:
                 loss += penalty / (parts * replica.count)

@@ -133,6 +133,8 @@ class Params:
     ema_decay: float = param(
         0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
     )
+    mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
+    cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
     callback: str = param("", "a file .py with create_callbacks(job), called between loops")
     # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
     tpu_type: str = param("", "such as v5litepod-8, for the share of its peak (MFU)")
