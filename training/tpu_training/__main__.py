@@ -172,6 +172,7 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     commands.add_export(modes)
     commands.add_predict(modes)
     commands.add_serve(modes)
+    commands.add_doctor(modes)
     params = describe_params(load_model(help_model).params)
     for mode in (*_MODES, *_LIKE_JOBS):
         # The parameters come at the end of --help, a line each.

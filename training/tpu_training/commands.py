@@ -1,4 +1,4 @@
-"""The arguments that describe a job, and the commands for trained models.
+"""The arguments that describe a job, and the commands for trained models and the environment.
 
 A command has a function `add_…(modes)` that adds its parser and one that builds, of the parsed
 arguments, what prints the results and returns the exit code. No command loads TensorFlow before it
@@ -6,16 +6,25 @@ runs. argparse, since the wheel runs on machines whose locks have nothing else.
 """
 
 import argparse
+import importlib.metadata
 import ipaddress
+import logging
 import math
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tpu_training.errors import InputError, ParamsError
+import tpu_training.cluster.endpoint as endpoint
+from tpu_training.cluster.endpoint import Addresses, LocalTpu
+from tpu_training.cluster.machine import find_machine
+from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
+from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
 from tpu_training.job.job import Job
+from tpu_training.job.start import choose_workers
 from tpu_training.models.params import (
     Params,
     build_params,
@@ -76,7 +85,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--tpu",
         help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
-        "TPU_GRPC_URL, TPU_NAME, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or this machine",
+        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
+        "this machine",
     )
     option(
         "--tpu-zone",
@@ -150,6 +160,59 @@ def build_model(
     if problems:
         raise ParamsError(problems)
     return model, params, {**config, **dict(overrides)}
+
+
+# --- `doctor env`.
+
+
+def add_doctor(modes: Any) -> None:
+    """Add the parser."""
+    doctor = modes.add_parser("doctor", help="examine the environment", allow_abbrev=False)
+    env = add_command(
+        doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT"),
+        "env",
+        lambda known: partial(_examine, known),
+        help="what a job would train on here, and why",
+        description="Say what a job would train on here, and why. Exit code 1: it could not start.",
+    )
+    for flag in ("--tpu", "--tpu-project", "--tpu-zone"):
+        env.add_argument(flag, help="as for train")
+
+
+def _examine(known: argparse.Namespace) -> int:
+    """Ask as the start of a job does, but once, and load no TensorFlow; 1 if no job could start."""
+    logging.getLogger("tpu_training").setLevel(logging.ERROR)
+    found, problems = find_machine(), list[str]()
+    gpus = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+    chips = f"{found.tpu_chips} TPU chips {found.tpu_generation}".strip()
+    libtpu = "libtpu" if found.has_libtpu else "no libtpu"
+    print(f"this machine: {os.cpu_count()} CPUs, {gpus} GPUs, {chips}, {libtpu}")
+    distributions = sorted(set(importlib.metadata.packages_distributions().get("tensorflow", ())))
+    installed = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
+    print("tensorflow:", ", ".join(installed) or "not installed")
+    if not installed and (error := find_known_error(NO_TENSORFLOW)):
+        problems.append(f"TensorFlow is not installed: {error.cure}")
+    print("settings that can name a TPU, the first one that is set counts:")
+    for name, value in endpoint.settings(known.tpu, os.environ).items():
+        print(f"  {name:<33}{value or 'not set'}")
+    try:
+        target = endpoint.find_target(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
+        workers = choose_workers(target, endpoint.Wait(tries=1, interval=0.0))
+    except TrainingError as error:
+        problems.append(str(error))
+    else:
+        place, reason = "this machine's CPU", "no setting names a TPU and there is no GPU"
+        if isinstance(workers, Addresses):
+            place, reason = f"the TPU at {workers.url}", f"{workers.source} names it"
+            silent = {worker: endpoint.why_silent(worker) for worker in workers.addresses}
+            problems += [f"grpc://{worker}: {why}" for worker, why in silent.items() if why]
+        elif isinstance(workers, LocalTpu):
+            place, reason = "this machine's TPU", workers.reason
+        elif gpus:
+            place, reason = "this machine's GPUs", "no setting names a TPU"
+        print(f"a job would train on: {place}\nbecause: {reason}")
+    print("".join(f"problem: {problem}\n" for problem in problems), end="", flush=True)
+    return EXIT_FAILURE if problems else 0
 
 
 # --- The commands for trained models.

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, find_target
 from tpu_training.errors import InputError
+
+CONFIG = json.dumps({"tpu_node_name": "conf", "project": "p", "zone": "z"})
 
 hosts = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z0-9]{1,5}){1,3}", fullmatch=True)
 addresses = st.builds(lambda host, port: f"{host}:{port}", hosts, st.integers(1, 65535))
@@ -23,7 +27,9 @@ addresses = st.builds(lambda host, port: f"{host}:{port}", hosts, st.integers(1,
         ),
         ({"TPU_NAME": "grpc://10.0.0.2:1"}, Addresses(("10.0.0.2:1",), "TPU_NAME")),
         ({"TPU_NAME": "local"}, LocalTpu("TPU_NAME", "TPU_NAME says local")),
+        ({"TPU_CONFIG": CONFIG}, NamedTpu("conf", "p", "z", "TPU_CONFIG")),
         ({"COLAB_TPU_ADDR": "10.1.1.1:8470"}, Addresses(("10.1.1.1:8470",), "COLAB_TPU_ADDR")),
+        ({"COLAB_TPU_ADDR": "tpu-host"}, Addresses(("tpu-host:8470",), "COLAB_TPU_ADDR")),
         (
             {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"},
             Addresses(("10.0.0.2:8470", "10.0.0.3:8470"), "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"),
@@ -38,6 +44,7 @@ def test_the_argument_wins_then_the_variables_in_their_order() -> None:
     environ = {
         "TPU_GRPC_URL": "10.0.0.1:1",
         "TPU_NAME": "name",
+        "TPU_CONFIG": CONFIG,
         "COLAB_TPU_ADDR": "10.0.0.2:2",
         "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "10.0.0.3:3",
     }
@@ -86,6 +93,10 @@ def test_any_text_is_a_target_or_a_clear_error(text: str) -> None:
         ({"TPU_NAME": "My_TPU"}, ["TPU_NAME", "My_TPU", "grpc://HOST:PORT"]),
         ({"COLAB_TPU_ADDR": "10.0.0.2:1,"}, ["COLAB_TPU_ADDR"]),
         ({"TPU_GRPC_URL": "10.0.0.2:1,10.0.0.2:1"}, ["more than once", "10.0.0.2:1"]),
+        ({"TPU_CONFIG": "{"}, ["TPU_CONFIG", "expected JSON", "tpu_node_name"]),
+        ({"TPU_CONFIG": "[]"}, ["TPU_CONFIG", "tpu_node_name"]),
+        ({"TPU_CONFIG": '{"tpu_node_name": null}'}, ["TPU_CONFIG", "tpu_node_name"]),
+        ({"TPU_CONFIG": '{"zone": "z"}'}, ["TPU_CONFIG", "tpu_node_name"]),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_setting(

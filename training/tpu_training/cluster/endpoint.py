@@ -1,13 +1,15 @@
 """Which TPU is meant, and whether its gRPC workers answer and keep answering. No TensorFlow.
 
 The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
-Google Kubernetes Engine), COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google
-Kubernetes Engine). TensorFlow's own resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
+Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
+COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's
+own resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -30,7 +32,10 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
 # In order of precedence.
-_VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+_VARIABLES = (
+    *("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG"),
+    *("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"),
+)
 _FIRST_PAUSE = 0.5
 # RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
 # own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
@@ -101,10 +106,19 @@ def find_target(
     """
     project = project or environ.get("TPU_PROJECT") or None
     zone = zone or environ.get("TPU_ZONE") or None
-    for source, value in [("--tpu", tpu), *((name, environ.get(name)) for name in _VARIABLES)]:
-        if value:
+    for source, value in settings(tpu, environ).items():
+        if value and source == "TPU_CONFIG":
+            return _parse_tpu_config(value, project, zone)
+        if value and source in ("--tpu", "TPU_NAME"):
             return _parse(value, project, zone, source)
+        if value:  # The others name no TPU: a word without a dot is a host.
+            return Addresses(_parse_addresses(value, source), source)
     return NoTpu()
+
+
+def settings(tpu: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what can name a TPU, in the order in which it counts; "" where it is not set."""
+    return {"--tpu": tpu or "", **{name: environ.get(name, "") for name in _VARIABLES}}
 
 
 def _parse(value: str, project: str | None, zone: str | None, source: str) -> Target:
@@ -135,6 +149,18 @@ def _parse_address(value: str, source: str) -> str:
             f"my-tpu, {SCHEME}HOST:PORT, several of them with commas between, or local"
         )
     return f"{match['host']}:{port}"
+
+
+def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Target:
+    try:
+        config = dict(json.loads(value))
+        name = config["tpu_node_name"].strip()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"TPU_CONFIG={value!r}: expected JSON such as "
+            '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
+        ) from error
+    return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,22 @@ def find_workers(
     wait = endpoint.Wait(params.connect_tries, params.connect_interval)
     target = endpoint.find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
-    split_cpu = params.local_devices > 0
+    return choose_workers(target, wait, params.local_devices > 0, waiting), wait
+
+
+def choose_workers(
+    target: endpoint.Target,
+    wait: endpoint.Wait,
+    split_cpu: bool = False,
+    waiting: Callable[[], None] = lambda: None,
+) -> endpoint.Workers:
+    """Return the workers of `target`: those of a name that is looked up, or this machine's."""
     workers = machine.choose_local(
         google.resolve(target, wait, waiting), machine.find_machine(), split_cpu
     )
     if isinstance(workers, endpoint.LocalTpu):
         machine.check_library(os.environ)
-    return workers, wait
+    return workers
 
 
 def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
