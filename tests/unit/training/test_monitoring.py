@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from tpu_training.data.data_set import open_data
-from tpu_training.data.pipeline import TimedInput
+from tpu_training.data.pipeline import TimedInput, evaluation_rows
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
@@ -208,22 +208,37 @@ def test_another_range_of_steps_is_wrong_input(value: str) -> None:
     assert parse_steps("100:120") == (100, 120)
 
 
-def test_a_snapshot_shows_what_loops_and_checkpoints_have_computed(
+def test_a_snapshot_shows_the_graph_examples_and_what_loops_and_checkpoints_have_computed(
     cluster: Cluster, bars: Path, tmp_path: Path
 ) -> None:
     data = open_data(str(bars))
-    params = Params(global_batch_size=64, evaluation_batch_size=64)
+    params = Params(global_batch_size=64, evaluation_batch_size=64, snapshot_interval=4)
     state = create_train_state(cluster, load_model("mnist_cnn"), params, data.manifest, 10)
     summaries = Summaries(str(tmp_path))
-    snapshots = ModelSummaries(summaries, state.paths, interval=4, last_step=30)
+    snapshots = ModelSummaries(cluster, params, data, state, summaries)
+    snapshots.start(0)
     names = variable_names(state.model)
     for step in (2, 4, 6):
         norms = dict.fromkeys(names, float(step))
         loop = dataclasses.replace(report(step, last_step=30), gradient_norms=norms)
         snapshots.between_loops(step, loop)
         snapshots.copied(step, state.model)
+    for _ in range(2):
+        snapshots.evaluated(6, "test")
     summaries.close()
     values = read_events(tmp_path)
+    assert len(values["graph"]) == 1
+    pictures = {tag: each for tag, each in values.items() if tag.startswith("test_examples/")}
+    features, labels, _ = next(iter(evaluation_rows(data, params, 1, 0)))
+    classes = data.manifest.class_names
+    assert list(pictures) == [
+        f"test_examples/{number:02} {classes[label] if classes else label}"
+        for number, label in enumerate(labels.numpy()[: 64 // cluster.replicas])
+    ]
+    for (picture,), expected in zip(pictures.values(), features, strict=False):
+        width, height, png = tf.make_ndarray(picture.tensor)
+        assert (width, height) == (b"28", b"28")
+        assert np.array_equal(tf.io.decode_png(png), expected)
     (histogram,) = (tf.make_ndarray(v.tensor) for v in values["weights/conv_1/kernel"])
     counts, edges = np.histogram(state.model.conv_1.kernel.numpy(), 30)
     assert histogram[:, 2].astype(int).tolist() == counts.tolist()

@@ -212,6 +212,7 @@ class Trainer:
         evaluation = self._evaluate[split]()
         self._metrics.add_evaluation(evaluation)
         self._monitor.summaries.scalars(step, evaluation.scalars)
+        self._monitor.model.evaluated(step, split)
         for observer in self._observers:
             observer.after_evaluation(step, evaluation.scalars)
         return evaluation

@@ -88,7 +88,10 @@ class Params:
         0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
     )
     snapshot_interval: int = param(
-        1000, "steps between weights and gradients in TensorBoard; 0: none", 0, 1 << 40
+        1000,
+        "steps between weights and gradients in TensorBoard; 0: none, nor graph and images",
+        0,
+        1 << 40,
     )
     profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
     keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)

@@ -29,7 +29,7 @@ from tpu_training.goodput.ledger import (
     read,
 )
 from tpu_training.loop.callbacks import Callback, History, LoopReport
-from tpu_training.loop.state import TrainState, total_steps
+from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.summaries import ModelSummaries, Series, Summaries, read_series
@@ -64,9 +64,7 @@ class Monitor:
         """Write below `model_dir`; see LedgerWriter for `why` and Curves for `peak`."""
         logs = f"{model_dir}/tensorboard"
         self.summaries = Summaries(logs)
-        last_step = total_steps(params, data.manifest)
-        interval = params.snapshot_interval
-        self.model = ModelSummaries(self.summaries, state.paths, interval, last_step)
+        self.model = ModelSummaries(cluster, params, data, state, self.summaries)
         self.progress = Progress(params.global_batch_size)
         self.times = StepTimes(self.summaries, beginning)
         self.ledger = LedgerWriter(model_dir, self.times, beginning.begun, why)

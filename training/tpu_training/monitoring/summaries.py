@@ -3,6 +3,7 @@
 The event files are written and read without TensorBoard, which TensorFlow 2.21 does not include.
 """
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -10,15 +11,21 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.pipeline import evaluation_batches
 from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.model import variable_paths
+from tpu_training.models.params import Params
+from tpu_training.models.spec import CLASS
 
 # A flush to a bucket sends the whole file again.
 _FLUSH_SECONDS = 30.0
@@ -62,6 +69,11 @@ class Summaries:
     def histograms(self, step: int, histograms: Mapping[str, npt.NDArray[np.float64]]) -> None:
         """Write left edge, right edge and count of each bucket, (buckets, 3), by name."""
         self._write(step, "histograms", histograms)
+
+    def graph(self, step: int, graph: tf.Graph) -> None:
+        """Write a model's graph."""
+        definition = graph.as_graph_def(add_shapes=True).SerializeToString()
+        self._add(tf.compat.v1.Event(step=step, graph_def=definition))
 
     def close(self) -> None:
         """Write what is left."""
@@ -111,8 +123,9 @@ def _events(logdir: str) -> Iterator[tf.compat.v1.Event]:
             continue
 
 
-# --- Summarise the model for TensorBoard: weights and gradients.
+# --- Summarise the model for TensorBoard: graph, examples, weights and gradients.
 
+_EXAMPLES = 16
 _BUCKETS = 30
 
 logger = logging.getLogger(__name__)
@@ -126,12 +139,58 @@ class ModelSummaries(Callback):
     """
 
     def __init__(
-        self, summaries: Summaries, paths: Sequence[str], interval: int, last_step: int
+        self,
+        cluster: Cluster,
+        params: Params,
+        data: DataSet,
+        state: TrainState,
+        summaries: Summaries,
     ) -> None:
-        """Write of the variables at `paths` every `interval` steps, 0: never, and at the last."""
-        self._summaries, self._paths = summaries, paths
-        self._interval, self._last = interval, last_step
+        """Write to `summaries`, every `snapshot_interval` steps; 0 writes nothing."""
+        self._cluster, self._params, self._data = cluster, params, data
+        self._state, self._summaries = state, summaries
+        self._spec = data.manifest.input_spec(params.image_size)
+        self._interval, self._last = params.snapshot_interval, total_steps(params, data.manifest)
         self._taken = self._copied = 0
+        self._drawn = set[str]()
+
+    def start(self, step: int) -> None:
+        """Write the model's graph, as it answers; it is traced, but not compiled."""
+        if not self._interval:
+            return
+        state, spec = self._state, self._spec
+
+        def forward(features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+            inputs, _ = state.prepare(features, targets, False)
+            return state.forward(inputs, training=False)
+
+        features = tf.TensorSpec((_EXAMPLES, *spec.shape), spec.dtype)
+        targets = tf.TensorSpec((_EXAMPLES, *spec.target_shape), spec.target_dtype)
+        with self._cluster.on_loop_device():
+            traced = tf.function(forward, autograph=False).get_concrete_function(features, targets)
+        self._summaries.graph(step, traced.graph)
+
+    def evaluated(self, step: int, split: str) -> None:
+        """Write the first pictures of `split`, as the model gets them, with their classes; once."""
+        pictures = self._spec.kind == "image" and self._spec.shape[-1] in (1, 3, 4)
+        if not (self._interval and pictures) or split in self._drawn:
+            return
+        self._drawn.add(split)
+        share = self._params.replica_batch_size(self._cluster.replicas, "evaluation_batch_size")
+        size = min(_EXAMPLES, share) * self._cluster.replicas
+        few = dataclasses.replace(self._params, evaluation_batch_size=size)
+        with self._cluster.on_loop_device():
+            batch = evaluation_batches(self._data, self._cluster, few, split)[0]()
+        local = self._cluster.strategy.experimental_local_results
+        images, targets, weights = (local(part)[0].numpy() for part in batch)
+        names = self._data.manifest.class_names
+        for number in np.flatnonzero(weights):
+            tag, target = f"{split}_examples/{number:02}", targets[number]
+            if self._spec.targets == CLASS:
+                tag += f" {names[target] if names else target}"
+            with tf.device(self._cluster.this_process):
+                png = tf.io.encode_png(images[number].astype(np.uint8)).numpy()
+            self._summaries.picture(step, tag, png)
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Write the norms of the gradient of each variable, if they are due."""
@@ -146,7 +205,8 @@ class ModelSummaries(Callback):
         """Write how the weights are spread in `model`, a checkpoint's copy; in the background."""
         if self._is_due(step, self._copied):
             self._copied = step // self._interval
-            pairs = [pair for pair in variable_paths(model) if pair[0] in self._paths]
+            trained = set(self._state.paths)
+            pairs = [pair for pair in variable_paths(model) if pair[0] in trained]
             weights = {f"weights/{path}": _histogram(v.numpy()) for path, v in pairs}
             self._summaries.histograms(step, weights)
 
