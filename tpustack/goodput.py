@@ -43,10 +43,10 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.ledger import FOLDER, File
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
 
     folder = Path(where, FOLDER)
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted((*folder.glob("*.json"), *folder.glob(f"*{ASIDE}"))):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
 
@@ -54,7 +54,7 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
     from tpu_core.bucket import Bucket, Item
     from tpu_core.google import GoogleError
-    from tpu_training.goodput.ledger import FOLDER, File
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
     from tpustack.cloud.google import Google
 
     name, _, folder = where.removeprefix(_SCHEME).partition("/")
@@ -72,7 +72,7 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = bucket.items(f"{folder}/{FOLDER}/")
             # TensorFlow's own marks of folders are objects, too.
-            own = (item for item in found if item.path.endswith(".json"))
+            own = (item for item in found if item.path.endswith((".json", ASIDE)))
             yield from threads.map(fetch, own)
     except GoogleError as error:
         raise TpustackError(str(error)) from None

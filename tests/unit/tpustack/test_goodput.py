@@ -47,6 +47,7 @@ def ledger(now: float) -> dict[str, str]:
         "1.json": first.to_json(),
         "2.json": second.to_json(),
         "3.json": "{",
+        "4.json.damaged": "{",
         "tpus-1.json": agent(now),
     }
 
@@ -67,7 +68,8 @@ def test_the_table_adds_up_and_garbage_is_named(run: Run, model: Path) -> None:
     assert "goodput 30.0%: 200 steps in 2 starts, 20 steps were lost" in done.out
     assert "100.0%" in done.out
     assert "PREEMPTED" in done.out
-    assert "3.json is not a file of a ledger; it is left out" in done.err
+    for name in ("3.json", "4.json.damaged"):
+        assert f"{name} is not a file of a ledger; it is left out" in done.err
 
 
 def test_programs_get_the_same_as_json(run: Run, model: Path) -> None:
@@ -78,7 +80,7 @@ def test_programs_get_the_same_as_json(run: Run, model: Path) -> None:
     assert content["causes"]["PREEMPTED"] == 360 + HOUR + 600 + 1200
     assert content["tpus"]["t"]["ready"] == 2 * HOUR
     assert content["cost"] is None
-    assert len(content["problems"]) == 1
+    assert len(content["problems"]) == 2
 
 
 def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
@@ -161,6 +163,7 @@ def test_a_ledger_is_read_from_a_bucket_whose_clock_counts(run: Run, bucket: Cli
     assert content["goodput"] == pytest.approx((3600 - 360) / (3 * HOUR), abs=0.001)
     assert content["problems"] == [
         "gs://a-bucket/jobs/a-job/ledger/3.json is not a file of a ledger; it is left out",
+        "gs://a-bucket/jobs/a-job/ledger/4.json.damaged is not a file of a ledger; it is left out",
         "the clock of vm was 3600 s slow by the bucket's; its times are corrected",
     ]
 

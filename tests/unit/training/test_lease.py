@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -422,6 +423,19 @@ def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
     assert (tmp_path / "lease.json").exists()
     with hold(str(tmp_path)):
         pass
+
+
+def test_a_file_system_without_locks_is_told_and_the_holder_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for _ in range(2):
+        with hold(str(tmp_path)):
+            assert json.loads((tmp_path / "lease.json").read_text())["process"] == os.getpid()
+    assert caplog.text.count("has no locks") == 2
 
 
 def test_evaluating_next_to_a_training_is_allowed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tpu_training.goodput.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.monitoring.measurements import LedgerWriter, StepTimes, read_ledger
+from tpu_training.monitoring.measurements import LedgerWriter, StepTimes, read_ledger, set_aside
 
 pytestmark = pytest.mark.training
 
@@ -121,7 +121,9 @@ def test_an_evaluation_between_loops_is_not_idle(tmp_path: Path) -> None:
     assert trainer.times.seconds["idle"] == 0.5
 
 
-def test_garbage_is_named_and_left_where_it_is(tmp_path: Path) -> None:
+def test_garbage_is_named_kept_aside_and_never_fatal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "ledger"
     folder.mkdir()
     garbage = {"1.json": b"{", "2.json": b"\xff\xfe\x00", "tpus-1.json": b'{"events": 1}'}
@@ -129,12 +131,26 @@ def test_garbage_is_named_and_left_where_it_is(tmp_path: Path) -> None:
         (folder / name).write_bytes(content)
     sound = Entry(0.0, 100.0, 0, 40, dict.fromkeys(PARTS, 0.0)).to_json()
     (folder / "3.json").write_text(sound)
-    found = read_ledger(str(tmp_path))
-    assert found.broken == [*garbage]
-    assert found.problems == [f"{n} is not a file of a ledger; it is left out" for n in garbage]
+
+    def denied(*_: str) -> None:
+        raise OSError("denied")
+
+    with monkeypatch.context() as context:
+        context.setattr("tpu_training.data.files.rename", denied)
+        set_aside(str(tmp_path), read_ledger(str(tmp_path)))
+    assert caplog.text.count("is damaged, and can't be renamed (denied)") == len(garbage)
+    for told in (len(garbage), 0):
+        caplog.clear()
+        found = read_ledger(str(tmp_path))
+        set_aside(str(tmp_path), found)
+        assert caplog.text.count(" is damaged; it is kept as ") == told
+        ending = "" if told else ".damaged"
+        assert found.problems == [
+            f"{name}{ending} is not a file of a ledger; it is left out" for name in garbage
+        ]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "3.json": sound.encode(),
-        **garbage,
+        **{f"{name}.damaged": content for name, content in garbage.items()},
     }
 
 

@@ -286,7 +286,6 @@ class LocalLease:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = parse(os.read(file, 4096).decode(errors="replace"))
             if error.errno in _NO_LOCKS:
                 logger.warning(
                     "lease: the file system of %s has no locks: take care that no other job "
@@ -294,8 +293,8 @@ class LocalLease:
                     self._directory,
                 )
                 return file
+            who = parse(os.read(file, 4096).decode(errors="replace")) or "another process"
             os.close(file)
-            who = holder or "another process"
             raise LeaseError(
                 f"--model-dir={self._directory}: {who} trains there; let it finish or stop it "
                 "first, or give another --model-dir"

@@ -91,6 +91,11 @@ def write_bytes(path: str, content: bytes) -> None:
         file.write(content)
 
 
+def rename(path: str, to: str) -> None:
+    """Rename `path`; what is at `to` already is replaced."""
+    tf.io.gfile.rename(path, to, overwrite=True)
+
+
 def size(path: str) -> int | None:
     """Return the size of `path` in bytes; None if there is no such file."""
     try:

@@ -16,6 +16,7 @@ from itertools import pairwise, zip_longest
 from tpu_core import records
 
 FOLDER = "ledger"
+ASIDE = ".damaged"
 """What a trainer adds to the name of a damaged file of the ledger."""
 # Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
 BEFORE = ("load", "wait", "connect", "restore")

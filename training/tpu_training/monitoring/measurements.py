@@ -19,6 +19,7 @@ from tpu_training.data import files
 from tpu_training.data.data_set import DataSet
 from tpu_training.goodput.account import account
 from tpu_training.goodput.ledger import (
+    ASIDE,
     FINISHED,
     FOLDER,
     PARTS,
@@ -207,8 +208,21 @@ def read_ledger(model_dir: str) -> Ledger:
     return read(
         File(name, files.read_bytes(f"{folder}/{name}").decode("utf-8", errors="replace"))
         for name in files.names(folder)
-        if name.endswith(".json")
+        if name.endswith((".json", ASIDE))
     )
+
+
+def set_aside(model_dir: str, ledger: Ledger) -> None:
+    """Rename the damaged files of `ledger`, so that a person sees which they are; never fatal."""
+    for name in ledger.broken:
+        path = f"{model_dir.rstrip('/')}/{FOLDER}/{name}"
+        if name.endswith(ASIDE):
+            continue
+        try:
+            files.rename(path, path + ASIDE)
+            logger.warning("ledger: %s is damaged; it is kept as %s%s", path, path, ASIDE)
+        except Exception as error:
+            logger.warning("ledger: %s is damaged, and can't be renamed (%s)", path, error)
 
 
 class LedgerWriter(Callback):
@@ -288,6 +302,7 @@ def write_report(model_dir: str) -> str:
     """
     base = model_dir.rstrip("/")
     series, ledger = read_series(f"{base}/tensorboard"), read_ledger(base)
+    set_aside(base, ledger)
     report = {
         "format": REPORT_FORMAT,
         "model_dir": model_dir,

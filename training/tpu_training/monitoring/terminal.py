@@ -12,19 +12,23 @@ from typing import TextIO
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 _WIDTH = 28
-# Return to the beginning of the line and clear it.
+# Return to the beginning of the line and clear it. A notebook's cell has no code for that, and
+# lines that are longer.
 _CLEAR = "\r\x1b[K"
+_OVERWRITE = "\r" + " " * 120 + "\r"
 # TensorFlow's own variable: 2 shows errors only.
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 logger = logging.getLogger(__name__)
 
 
-def redraws(stream: TextIO) -> bool:
-    """Return whether `stream` can redraw a line: it is a terminal or a notebook's cell."""
+def clearing(stream: TextIO) -> str:
+    """Return what clears a line of `stream`, a terminal or a notebook's cell; "" for others."""
+    if stream.isatty():
+        return _CLEAR
     # What a kernel has, without importing IPython.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return stream.isatty() or getattr(shell, "kernel", None) is not None
+    return _OVERWRITE if getattr(shell, "kernel", None) is not None else ""
 
 
 # Python 3.10 has no StreamHandler[TextIO].
@@ -33,12 +37,11 @@ class TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._redraws = redraws(stream)
+        self._clearing = clearing(stream)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        if self._redraws:
-            self.stream.write(_CLEAR)
+        self.stream.write(self._clearing)
         super().emit(record)
 
 
@@ -46,8 +49,8 @@ class ProgressBar:
     """A line that is redrawn in place; nothing where that can't be."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.works = redraws(stream)
+        self._stream, self._clearing = stream, clearing(stream)
+        self.works = bool(self._clearing)
         self._shown = False
 
     def show(self, part: float, text: str) -> None:
@@ -55,13 +58,13 @@ class ProgressBar:
         if self.works:
             done = round(_WIDTH * min(max(part, 0.0), 1.0))
             bar = "█" * done + "░" * (_WIDTH - done)
-            self._write(f"{_CLEAR}{bar} {part:4.0%} {text}")
+            self._write(f"{self._clearing}{bar} {part:4.0%} {text}")
             self._shown = True
 
-    def clear(self, last: str = _CLEAR) -> None:
-        """Remove the bar."""
+    def clear(self, last: str = "") -> None:
+        """Remove the bar, or write `last` after it."""
         if self._shown:
-            self._write(last)
+            self._write(last or self._clearing)
             self._shown = False
 
     def close(self) -> None:
