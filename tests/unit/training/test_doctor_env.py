@@ -14,7 +14,6 @@ from tpu_training.__main__ import main
 from tpu_training.cluster.endpoint import Addresses, NamedTpu, Target, Wait
 from tpu_training.cluster.machine import Machine
 from tpu_training.errors import TpuStateError
-from tpu_training.job import start
 
 TPU_VM = Machine(tpu_chips=4, tpu_generation="v4", has_libtpu=True)
 CONFIG = json.dumps({"tpu_node_name": "n", "project": "p", "zone": "z"})
@@ -72,7 +71,7 @@ def play(monkeypatch: pytest.MonkeyPatch, machine: Machine, silent: str | None =
     """Replace what would ask the machine, Google and the workers."""
     monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: machine)
     monkeypatch.setattr(commands, "find_machine", lambda: machine)
-    monkeypatch.setattr(start.google, "resolve", resolve)
+    monkeypatch.setattr("tpu_training.cluster.google.resolve", resolve)
     monkeypatch.setattr("tpu_training.cluster.endpoint.why_silent", lambda _: silent)
 
 
