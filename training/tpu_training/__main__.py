@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 import tpu_training.job.start as start
 from tpu_training import __version__, commands, compile_command
-from tpu_training.cluster.endpoint import Addresses, find_target
-from tpu_training.commands import Command, add_command, add_job_arguments, build_job
+from tpu_training.commands import Command, add_command, add_job_arguments, build_job, number
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require_plots
+from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require
 from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params
@@ -37,7 +36,7 @@ _MODES = {
 # Commands, other than the modes, that load TensorFlow: the first one trains, the others leave the
 # TPU to a training.
 _TRAINING = "lr-range-test"
-_NO_TRAINING = ("compile", "data", "export", "predict", "profile")
+_NO_TRAINING = ("compile", "data", "export", "predict")
 # They take the parameters of train.
 _LIKE_JOBS = ("lr-range-test", "compile")
 _HELP_WIDTH = 80
@@ -47,6 +46,7 @@ _EXIT_CODES = (
 )
 # The shell's code for a program that SIGINT ended: 128 + 2.
 _EXIT_CTRL_C = 130
+_FRACTION = number(float, 0.0001, 0.9999)
 # Of a sweep or a trial: fewer tell nothing about a loss that is as noisy as a batch's.
 _FEWEST_STEPS = 20
 # The trust ratio of lars divides its rates by about 1000.
@@ -80,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        known = error if isinstance(error, TrainingError) else _translate(error)
+        from tpu_training.errors.catalog import translate
+
+        known = error if isinstance(error, TrainingError) else translate(error)
         ending = "interrupted" if isinstance(known, Interrupted) else "failed"
         # One line even when a library's message has several: people grep for it.
         message = " ".join(str(known).split())
@@ -91,17 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _translate(error: Exception) -> TrainingError:
-    from tpu_training.errors.catalog import translate
-
-    return translate(error)
-
-
 def _set_up_logging(debug: bool) -> None:
     """Log to standard output; show TensorFlow's log only with --debug, its errors always."""
-    terminal = sys.stdout.isatty()
-    handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
-    logging.basicConfig(format="%(message)s", handlers=[handler])
+    logging.basicConfig(format="%(message)s", handlers=[TerminalHandler(sys.stdout)])
     logging.getLogger("tpu_training").setLevel(logging.INFO)
     if not debug:
         quiet_libraries()
@@ -175,8 +169,6 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     _add_data(modes)
     compile_command.add(modes)
     _add_lr_range_test(modes)
-    _add_profile(modes)
-    _add_report(modes)
     commands.add_export(modes)
     commands.add_predict(modes)
     commands.add_doctor(modes)
@@ -219,25 +211,30 @@ def _add_data(modes: Any) -> None:
     option(
         "--test-fraction",
         metavar="PART",
-        default="0.1",
+        type=_FRACTION,
+        default=0.1,
         help="part for testing if the source has no test split (default: 0.1)",
     )
     option(
         "--validation-fraction",
         metavar="PART",
-        help="part of the training examples for a split validation (default: the source's own)",
+        type=_FRACTION,
+        default=0.0,
+        help="part of the training examples for a split validation (default: none, or the "
+        "source's own)",
     )
-    option("--seed", default="0", help="seed of these splits and of the order (default: 0)")
+    option("--seed", type=number(int, 0), default=0, help="seed of splits and order (0)")
     option(
         "--encoding",
         choices=("raw", "encoded"),
         help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
     )
-    option("--text-length", default="128", help="token ids per text (default: 128)")
+    option("--text-length", type=number(int, 2), default=128, help="token ids per text (128)")
     option("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
     option(
         "--vocabulary-size",
-        default="8192",
+        type=number(int, 8),
+        default=8192,
         help="size of a vocabulary made from the texts (default: 8192)",
     )
     inspect = add_command(
@@ -261,24 +258,20 @@ def _build_convert(known: argparse.Namespace) -> Command:
             f"--output={known.output}: data sets are written locally; give a directory, then copy "
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
-    fraction = _fraction("--test-fraction", known.test_fraction)
-    held_out = known.validation_fraction
-    length = _whole("--text-length", known.text_length, 2)
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise InputError("--label, --target and --labels exclude each other; give one of them")
     options = Options(
         known.name,
         known.feature,
         known.label,
-        fraction,
-        _whole("--seed", known.seed, 0),
+        known.test_fraction,
+        known.seed,
         target=_names(known.target),
         labels=_names(known.labels),
-        length=length,
-        validation_fraction=_fraction("--validation-fraction", held_out) if held_out else 0.0,
+        length=known.text_length,
+        validation_fraction=known.validation_fraction,
     )
-    size = _whole("--vocabulary-size", known.vocabulary_size, 8)
-    storage = Storage(known.encoding, length, known.vocabulary, size)
+    storage = Storage(known.encoding, known.text_length, known.vocabulary, known.vocabulary_size)
 
     def run() -> int:
         from tpu_training.data.conversion import convert
@@ -303,22 +296,6 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def _fraction(flag: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not 0.0 < number < 1.0:
-        raise InputError(f"{flag}={text}: expected a number between 0 and 1")
-    return number
-
-
-def _whole(flag: str, text: str, low: int) -> int:
-    if not text.isdecimal() or int(text) < low:
-        raise InputError(f"{flag}={text}: expected a whole number, at least {low}")
-    return int(text)
-
-
 def _add_lr_range_test(modes: Any) -> None:
     parser = add_command(
         modes,
@@ -334,28 +311,21 @@ def _add_lr_range_test(modes: Any) -> None:
     option = parser.add_argument
     option("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
     option("--max-rate", type=float, help="last rate (10, with lars 100)")
-    option("--sweep-steps", type=int, default=150, help="number of steps (150)")
-    option("--trial-steps", type=int, default=100, help="steps of each training after that (100)")
-    option("--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)")
+    steps = number(int, _FEWEST_STEPS)
+    option("--sweep-steps", type=steps, default=150, help="number of steps (150)")
+    option("--trial-steps", type=steps, default=100, help="steps of each training after that (100)")
+    option("--smoothing", type=number(float, 0, 0.999), default=0.9, help="of the loss (0.9)")
     option("--no-plot", action="store_true", help="don't draw the PNG")
 
 
 def _build_lr_range_test(known: argparse.Namespace) -> Command:
     """Check the sweep's own flags first: building the job may run a user's model file."""
-    problems = []
     highest = _HIGHEST if known.max_rate is None else known.max_rate
     if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
-        problems.append(
+        raise InputError(
             f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
             f"the first one lower, the second at most {_LARS_HIGHEST:g}"
         )
-    for flag, steps in (("sweep", known.sweep_steps), ("trial", known.trial_steps)):
-        if steps < _FEWEST_STEPS:
-            problems.append(f"--{flag}-steps={steps}: must be at least {_FEWEST_STEPS}")
-    if not 0 <= known.smoothing < 1:
-        problems.append(f"--smoothing={known.smoothing:g}: must be at least 0 and below 1")
-    if problems:
-        raise InputError("; ".join(problems))
     job = build_job("lr-range-test", known, known.rest)
     return partial(_run_lr_range_test, job, known)
 
@@ -363,7 +333,8 @@ def _build_lr_range_test(known: argparse.Namespace) -> Command:
 def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
-        require_plots("the plot", ", or leave the plot out with --no-plot")
+        otherwise = ", or leave the plot out with --no-plot"
+        require("matplotlib", "matplotlib", "plots", "the plot", otherwise)
     job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
@@ -372,62 +343,6 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)
     verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
     return EXIT_FAILURE if verdict.suggestion is None else 0
-
-
-def _add_profile(modes: Any) -> None:
-    parser = add_command(
-        modes,
-        "profile",
-        _build_profile,
-        help="capture a profile of TPU workers or other gRPC workers while they compute",
-        description="Have workers profile themselves for some seconds while a training runs on "
-        "them, and write the profile for TensorBoard.",
-    )
-    option = parser.add_argument
-    option("--worker", required=True, help="grpc://HOST:PORT, several separated by commas")
-    option("--output", required=True, help="gs:// URL, or a directory on the worker's own machine")
-    option("--seconds", type=float, default=2.0, help="duration of the profile (2)")
-
-
-def _build_profile(known: argparse.Namespace) -> Command:
-    target = find_target(known.worker, None, None, {})
-    problems = []
-    if not isinstance(target, Addresses):
-        problems.append(f"--worker={known.worker}: expected grpc://HOST:PORT")
-    if not 0 < known.seconds <= 600:
-        problems.append(f"--seconds={known.seconds:g}: must be above 0 and at most 600")
-    if problems or not isinstance(target, Addresses):
-        raise InputError("; ".join(problems))
-    return partial(_capture, target.addresses, known.output, known.seconds)
-
-
-def _capture(workers: Sequence[str], output: str, seconds: float) -> int:
-    from tpu_training.monitoring.profiler import trace_workers
-
-    trace_workers(workers, output, seconds)
-    print(f"profile finished logdir={output}", flush=True)
-    return 0
-
-
-def _add_report(modes: Any) -> None:
-    parser = add_command(
-        modes,
-        "report",
-        lambda known: partial(_report, known.model_dir),
-        help="write a training's report as JSON",
-        description="Write report.json to the model directory from what the "
-        "training has written so far. Every training does so at its end.",
-    )
-    parser.add_argument(
-        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
-    )
-
-
-def _report(model_dir: str) -> int:
-    from tpu_training.monitoring.measurements import write_report
-
-    print(f"report finished report={write_report(model_dir)}", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
 from tpu_training.models.task import Task
-from tpu_training.monitoring.terminal import quiet_libraries
+from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 from tpu_training.tasks import with_task
 
 # features and targets of a split
@@ -257,7 +257,7 @@ def _log_to_standard_output() -> None:
     logger = logging.getLogger("tpu_training")
     if logger.handlers or logging.getLogger().handlers:
         return
-    handler = logging.StreamHandler(sys.stdout)
+    handler = TerminalHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -6,23 +6,30 @@ runs. argparse, since the wheel runs on machines whose locks have nothing else.
 """
 
 import argparse
-import dataclasses
-import json
+import importlib.metadata
 import logging
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import tpu_training.cluster.cloud_tpu as cloud_tpu
 import tpu_training.cluster.endpoint as endpoint
-from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, Workers
-from tpu_training.cluster.machine import Machine, check_library, find_machine
+from tpu_training.cluster.endpoint import Addresses, LocalTpu
+from tpu_training.cluster.machine import find_machine
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
 from tpu_training.job.job import Job
-from tpu_training.models.params import Params, build_params, read_config, split_overrides
+from tpu_training.job.start import choose_workers
+from tpu_training.models.params import (
+    Params,
+    build_params,
+    check,
+    convert,
+    read_config,
+    split_overrides,
+)
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
 from tpu_training.tasks import built_in_tasks, with_task
 
@@ -45,6 +52,20 @@ def add_command(
     parser.set_defaults(build=build, prog=parser.prog)
     add_debug(parser)
     return parser
+
+
+def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:
+    """Return what reads a flag's number, of the `kind` int or float, from `low` to `high`."""
+
+    def read(text: str) -> Any:
+        try:
+            value = convert(text, kind)
+            check(value, {"choices": (), "low": low, "high": high})
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+        return value
+
+    return read
 
 
 def add_debug(parser: argparse.ArgumentParser) -> None:
@@ -138,163 +159,57 @@ def build_model(
     return model, params, {**config, **dict(overrides)}
 
 
-# --- `doctor env`: what a job would train on here, and why. It connects only to the TPU's port and
-# the Cloud TPU API, asks once, and loads no TensorFlow.
-
-_ASK_ONCE = endpoint.Wait(tries=1, interval=0.0)
-_NO_SETTING = "no setting names a TPU"
+# --- `doctor env`.
 
 
 def add_doctor(modes: Any) -> None:
     """Add the parser."""
     doctor = modes.add_parser("doctor", help="examine the environment", allow_abbrev=False)
-    subjects = doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     env = add_command(
-        subjects,
+        doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT"),
         "env",
         lambda known: partial(_examine, known),
         help="what a job would train on here, and why",
-        description="Report what a job would train on here, and why. Exit code 1: a job could not "
-        "start.",
+        description="Say what a job would train on here, and why. Exit code 1: it could not start.",
     )
     for flag in ("--tpu", "--tpu-project", "--tpu-zone"):
         env.add_argument(flag, help="as for train")
-    env.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
 def _examine(known: argparse.Namespace) -> int:
-    # The one report says it all, and with --json it has to stand alone.
+    """Ask as the start of a job does, but once, and load no TensorFlow; 1 if no job could start."""
     logging.getLogger("tpu_training").setLevel(logging.ERROR)
-    found = examine(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
-    print(json.dumps(found.as_json(), indent=2) if known.json else found, flush=True)
-    return EXIT_FAILURE if found.problems else 0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that can name a TPU. `state` is `taken`, `passed over for …` or `not set`."""
-
-    name: str
-    value: str
-    state: str
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The findings. `workers` maps an address to why the worker is silent, None if it answers."""
-
-    machine: Machine
-    settings: tuple[Setting, ...]
-    choice: str
-    reason: str
-    workers: Mapping[str, str | None]
-    problems: tuple[str, ...]
-    hints: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the findings for programs."""
-        return dataclasses.asdict(self) | {"ok": not self.problems}
-
-    def __str__(self) -> str:
-        installed = " ".join(f"{name} {v}" for name, v in self.machine.libraries.items())
-        return "\n".join([
-            f"this machine: {self.machine}",
-            f"tensorflow: {installed or 'not installed'}",
-            "settings that can name a TPU, the first one wins:",
-            *(
-                f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}"
-                for s in self.settings
-            ),
-            f"a job would train on: {self.choice}",
-            f"because: {self.reason}",
-            *(f"worker grpc://{w}: {why or 'answers'}" for w, why in self.workers.items()),
-            *(f"hint: {hint}" for hint in self.hints),
-            *(f"problem: {problem}" for problem in self.problems),
-        ])  # fmt: skip
-
-
-def examine(
-    tpu: str | None,
-    project: str | None,
-    zone: str | None,
-    environ: Mapping[str, str],
-    machine: Machine | None = None,
-    probe: Callable[[str], str | None] = endpoint.why_silent,
-    look_up: Callable[[Target, endpoint.Wait], Workers] = cloud_tpu.resolve,
-) -> Environment:
-    """Find out what a job started here with these arguments would train on.
-
-    Wrong values, a missing TPU and silent workers become `problems` of the result. Tests replace
-    `machine`, `probe` and `look_up`.
-    """
-    machine = machine or find_machine()
-    problems: list[str] = []
-    target: Target = NoTpu()
-    workers: Workers | None = None
+    found, problems = find_machine(), list[str]()
+    gpus = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+    chips = f"{found.tpu_chips} TPU chips {found.tpu_generation}".strip()
+    libtpu = "libtpu" if found.has_libtpu else "no libtpu"
+    print(f"this machine: {os.cpu_count()} CPUs, {gpus} GPUs, {chips}, {libtpu}")
+    distributions = sorted(set(importlib.metadata.packages_distributions().get("tensorflow", ())))
+    installed = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
+    print("tensorflow:", ", ".join(installed) or "not installed")
+    if not installed and (error := find_known_error(NO_TENSORFLOW)):
+        problems.append(f"TensorFlow is not installed: {error.cure}")
+    print("settings that can name a TPU, the first one that is set counts:")
+    for name, value in endpoint.settings(known.tpu, os.environ).items():
+        print(f"  {name:<33}{value or 'not set'}")
     try:
-        target = endpoint.find_target(tpu, project, zone, environ)
-        workers = cloud_tpu.choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
-        if isinstance(workers, LocalTpu):
-            check_library(environ)
+        target = endpoint.find_target(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
+        workers = choose_workers(target, endpoint.Wait(tries=1, interval=0.0))
     except TrainingError as error:
         problems.append(str(error))
-    # A worker that is silent now would keep a job waiting, perhaps in vain.
-    answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
-    problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
-    if machine.tensorflow is None:
-        known = find_known_error(NO_TENSORFLOW)
-        problems.append(f"TensorFlow is not installed: {known.cure if known else ''}")
-    choice, reason = _choice(workers, target, machine)
-    hints = tuple(_hints(target, machine, environ))
-    settings = tuple(_settings(tpu, environ))
-    return Environment(machine, settings, choice, reason, answers, tuple(problems), hints)
-
-
-def _settings(tpu: str | None, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield all settings that can name a TPU, in the order in which they are asked."""
-    given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in endpoint.VARIABLES}}
-    first = next((name for name, value in given.items() if value), None)
-    for name, value in given.items():
-        state = "taken" if name == first else f"passed over for {first}" if value else "not set"
-        yield Setting(name, value, state)
-
-
-def _choice(workers: Workers | None, target: Target, machine: Machine) -> tuple[str, str]:
-    """Describe the expected strategy and the reason for it, without connecting."""
-    if workers is None:
-        return "nothing: see the problem", "the setting that names the TPU can't be used as it is"
-    if isinstance(workers, Addresses):
-        looked_up = (
-            " and the Cloud TPU API gave its address" if isinstance(target, NamedTpu) else ""
-        )
-        count = len(workers.addresses)
-        return (
-            f"the TPU at {workers.url} ({count} worker{'s' if count > 1 else ''}) by TPUStrategy; "
-            "by MirroredStrategy if the worker turns out to have no TPU",
-            f"{workers.source} names it{looked_up}",
-        )
-    if isinstance(workers, LocalTpu):
-        return "this machine's TPU by TPUStrategy", workers.reason
-    if machine.gpus:
-        plural = "s" if machine.gpus > 1 else ""
-        return f"{machine.gpus} GPU{plural} by MirroredStrategy", _NO_SETTING
-    return "this machine's CPU by MirroredStrategy", f"{_NO_SETTING} and there is no GPU"
-
-
-def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a job would do without complaint, though it is hardly what is wanted."""
-    if not isinstance(target, NoTpu):
-        return
-    if machine.tpu_chips and not machine.has_libtpu:
-        yield (
-            "this machine has TPU chips, but no libtpu that drives them: pip install "
-            "tensorflow-tpu of the version that you train with, or take a TensorFlow runtime"
-        )
-    if len(environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1:
-        yield (
-            "this is one host of a slice (TPU_WORKER_HOSTNAMES): name all workers with "
-            "--tpu=grpc://HOST:8470,… in their order, or the slice with --tpu=NAME"
-        )
+    else:
+        place, reason = "this machine's CPU", "no setting names a TPU and there is no GPU"
+        if isinstance(workers, Addresses):
+            place, reason = f"the TPU at {workers.url}", f"{workers.source} names it"
+            silent = {worker: endpoint.why_silent(worker) for worker in workers.addresses}
+            problems += [f"grpc://{worker}: {why}" for worker, why in silent.items() if why]
+        elif isinstance(workers, LocalTpu):
+            place, reason = "this machine's TPU", workers.reason
+        elif gpus:
+            place, reason = "this machine's GPUs", "no setting names a TPU"
+        print(f"a job would train on: {place}\nbecause: {reason}")
+    print("".join(f"problem: {problem}\n" for problem in problems), end="", flush=True)
+    return EXIT_FAILURE if problems else 0
 
 
 # --- The commands for trained models.
@@ -323,11 +238,15 @@ def add_export(modes: Any) -> None:
         action="store_true",
         help="export the best evaluation's checkpoint instead of the newest one",
     )
-    option("--batch-size", type=int, help="fixed batch size of the input (default: any number)")
+    option(
+        "--batch-size",
+        type=number(int, 1),
+        help="fixed batch size (default: any)",
+    )
     option("--data", help="data set for tflite (default: the one of the training)")
     option(
         "--test-examples",
-        type=int,
+        type=number(int, 1),
         default=_TEST_LIMIT,
         help=f"test examples for measuring tflite's accuracy ({_TEST_LIMIT})",
     )
@@ -336,15 +255,8 @@ def add_export(modes: Any) -> None:
 
 def _build_export(known: argparse.Namespace) -> Command:
     """Check the flags; the checkpoint and the model are read when the command runs."""
-    size = known.batch_size
-    problems = []
-    if size is not None and known.format == "tflite":
-        problems.append(f"--batch-size={size}: a tflite model takes one image at a time")
-    for flag, value in (("batch-size", size), ("test-examples", known.test_examples)):
-        if value is not None and value < 1:
-            problems.append(f"--{flag}={value}: must be at least 1")
-    if problems:
-        raise InputError("; ".join(problems))
+    if known.batch_size is not None and known.format == "tflite":
+        raise InputError(f"--batch-size={known.batch_size}: a tflite model takes one image a time")
     return partial(_export, known)
 
 

@@ -6,7 +6,6 @@ Wrong arguments, data that does not fit the model and what the machine lacks are
 
 import argparse
 import dataclasses
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -249,8 +248,7 @@ def _answer(
 
     Of types side by side, which need not all fit, only the quick answers are compiled.
     """
-    # It has no place in a file or a pipe.
-    bar = terminal.ProgressBar(sys.stderr if sys.stderr.isatty() else io.StringIO())
+    bar = terminal.ProgressBar(sys.stderr)
     session = Session(request, bar.show)
     quick = known.quick or bool(known.compare)
     # A type that does not fit is an answer, too; only what is wrong with the program ends all.

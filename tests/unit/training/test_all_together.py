@@ -33,7 +33,6 @@ COMMON = {
     "clip_norm": 1.0,
     "label_smoothing": 0.1,
     "ema_decay": 0.9,
-    "layer_decay": 0.8,
     "rate_factors": "head=2",
     "mixup": 0.2,
     "cutmix": 1.0,
@@ -71,7 +70,7 @@ def two_replicas(cluster: Cluster) -> Cluster:
 @pytest.mark.parametrize(
     "given",
     [
-        {"optimizer": "lion", "gradient_accumulation": 2},
+        {"optimizer": "adam", "gradient_accumulation": 2},
         {"optimizer": "nesterov"},
     ],
     ids=["in parts", "synchronised"],

@@ -29,6 +29,7 @@ addresses = st.builds(lambda host, port: f"{host}:{port}", hosts, st.integers(1,
         ({"TPU_NAME": "local"}, LocalTpu("TPU_NAME", "TPU_NAME says local")),
         ({"TPU_CONFIG": CONFIG}, NamedTpu("conf", "p", "z", "TPU_CONFIG")),
         ({"COLAB_TPU_ADDR": "10.1.1.1:8470"}, Addresses(("10.1.1.1:8470",), "COLAB_TPU_ADDR")),
+        ({"COLAB_TPU_ADDR": "tpu-host"}, Addresses(("tpu-host:8470",), "COLAB_TPU_ADDR")),
         (
             {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"},
             Addresses(("10.0.0.2:8470", "10.0.0.3:8470"), "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"),
@@ -92,8 +93,9 @@ def test_any_text_is_a_target_or_a_clear_error(text: str) -> None:
         ({"TPU_NAME": "My_TPU"}, ["TPU_NAME", "My_TPU", "grpc://HOST:PORT"]),
         ({"COLAB_TPU_ADDR": "10.0.0.2:1,"}, ["COLAB_TPU_ADDR"]),
         ({"TPU_GRPC_URL": "10.0.0.2:1,10.0.0.2:1"}, ["more than once", "10.0.0.2:1"]),
-        ({"TPU_CONFIG": "{"}, ["TPU_CONFIG", "not JSON", "tpu_node_name"]),
+        ({"TPU_CONFIG": "{"}, ["TPU_CONFIG", "expected JSON", "tpu_node_name"]),
         ({"TPU_CONFIG": "[]"}, ["TPU_CONFIG", "tpu_node_name"]),
+        ({"TPU_CONFIG": '{"tpu_node_name": null}'}, ["TPU_CONFIG", "tpu_node_name"]),
         ({"TPU_CONFIG": '{"zone": "z"}'}, ["TPU_CONFIG", "tpu_node_name"]),
     ],
 )

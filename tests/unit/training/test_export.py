@@ -155,16 +155,13 @@ def test_invalid_options_are_refused_before_loading(
     export = ("export", f"--output={tmp_path}/o")
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
     assert (code, "there is no model.json in it" in err) == (2, True)
-    code, _, err = run(
-        capsys, *export, "--model-dir=m", "--batch-size=0", "--format=tflite", "--test-examples=0"
-    )
-    assert code == 2
-    for words in (
-        "--batch-size=0: a tflite model takes one",
-        "--batch-size=0: must",
-        "--test-examples=0",
+    for flags, words in (
+        (("--batch-size=2", "--format=tflite"), "--batch-size=2: a tflite model takes one"),
+        (("--batch-size=0",), "--batch-size: 0: must be at least 1"),
+        (("--test-examples=x",), "--test-examples: x: expected a whole number"),
     ):
-        assert words in err
+        code, _, err = run(capsys, *export, "--model-dir=m", *flags)
+        assert (code, words in err) == (2, True)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(InputError, match=r"is broken .*its format is None"):
         read_description(str(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from tpu_training.checkpoints.initial_weights import load_initial_weights, map_n
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError
-from tpu_training.loop.optimizers import choose_variables, creations
+from tpu_training.loop.optimizers import choose_variables
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.layers import Conv2D, Dense
@@ -216,18 +215,12 @@ def test_names_are_mapped_by_the_first_rule_that_matches() -> None:
     }
 
 
-def test_a_map_may_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "map.json").write_text(json.dumps({"a/*": "b/*", "drop": None}))
-    assert map_names(str(tmp_path / "map.json"), ["a/w", "drop"]) == {"a/w": "b/w"}
-
-
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
         ("bert", "'bert' is not THEIRS=OURS"),
         ("a=*", r"\* has more \* than a"),
         ("pooler=head", r"pooler matches no weight of the file .*; it has a, b"),
-        ("no.yaml", "--init_map=no.yaml: can't be read"),
     ],
 )
 def test_a_map_that_maps_nothing_is_refused(rules: str, words: str) -> None:
@@ -236,10 +229,8 @@ def test_a_map_that_maps_nothing_is_refused(rules: str, words: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def net() -> tuple[Net, list[tf.Variable]]:
-    with creations() as order:
-        model = Net()
-    return model, order
+def net() -> Net:
+    return Net()
 
 
 @pytest.mark.parametrize(
@@ -252,14 +243,13 @@ def net() -> tuple[Net, list[tf.Variable]]:
             {"freeze": "*/kernel", "rate_factors": "*=3,stem=0.5"},
             {"head/bias": 3, "stem/bias": 0.5},
         ),
-        ({"layer_decay": 0.5, "freeze": "*/bias"}, {"head/kernel": 1, "stem/kernel": 0.5}),
     ],
 )
 def test_patterns_choose_what_is_trained_and_how_fast(
-    net: tuple[Net, list[tf.Variable]], settings: dict[str, Any], factors: dict[str, float]
+    net: Net, settings: dict[str, Any], factors: dict[str, float]
 ) -> None:
-    chosen = choose_variables(Params(**settings), *net)
-    paths = {id(variable): path for path, variable in variable_paths(net[0])}
+    chosen = choose_variables(Params(**settings), net)
+    paths = {id(variable): path for path, variable in variable_paths(net)}
     trained = [paths[id(variable)] for variable in chosen.trained]
     assert dict(zip(trained, chosen.rate_factors, strict=True)) == factors
     assert len(chosen.frozen) == 4 - len(factors)
@@ -277,10 +267,10 @@ def test_patterns_choose_what_is_trained_and_how_fast(
     ],
 )
 def test_a_pattern_that_matches_nothing_is_refused(
-    net: tuple[Net, list[tf.Variable]], settings: dict[str, Any], words: str
+    net: Net, settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        choose_variables(Params(**settings), *net)
+        choose_variables(Params(**settings), net)
 
 
 def values(state: TrainState) -> dict[str, Array]:

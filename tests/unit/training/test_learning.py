@@ -30,7 +30,7 @@ from tpu_training.loop.train import (
 )
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.measurements import Scalars
+from tpu_training.monitoring.measurements import Curves
 from tpu_training.monitoring.summaries import Summaries
 from tpu_training.monitoring.terminal import Progress
 
@@ -81,7 +81,7 @@ def learn(
     summaries = Summaries(str(folder / "tensorboard"))
     request = shutdown or ShutdownRequest()
     try:
-        callbacks = [Scalars(summaries, Progress(params.global_batch_size))]
+        callbacks = [Curves(summaries, Progress(params.global_batch_size), peak=0.0)]
         return train(cluster, params, data, state, checkpoints, callbacks, request)
     finally:
         summaries.close()
@@ -127,6 +127,7 @@ def test_tensorboard_gets_the_scalars_of_every_loop(
         "train/gradient_norm",
         "train/learning_rate",
         "train/examples_per_second",
+        "train/flops_per_second",
     }
     assert list(values["train/loss"]) == [4, 6, 10]
     assert values["train/loss"][10] < values["train/loss"][4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from tpu_core import bucket as core
 from tpu_core.bucket import Conflict, Item
 from tpu_core.google import GoogleError
 from tpu_core.process import Process, parse
-from tpu_training.checkpoints.lease import BucketLease, LocalLease, hold
+from tpu_training.checkpoints.lease import BucketLease, hold
 from tpu_training.errors import AccessError, LeaseError
 
 DIRECTORY = "gs://bucket/jobs/one"
@@ -409,7 +410,6 @@ def test_a_local_directory_has_one_trainer(tmp_path: Path) -> None:
         pass
     with hold(str(tmp_path / "results")):
         assert json.loads((tmp_path / "results/lease.json").read_text())["process"] == os.getpid()
-    assert not (tmp_path / "results/lease.json").exists()
 
 
 def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
@@ -425,23 +425,17 @@ def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_on_a_removed_lease_file_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_system_without_locks_is_told_and_the_holder_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = LocalLease(str(tmp_path), holder("a"))
-    first.acquire()
-    opened = os.open
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
 
-    def open_while_it_is_removed(*arguments: object) -> int:
-        file = opened(*arguments)  # type: ignore[arg-type]
-        monkeypatch.undo()
-        first.release()
-        return file
-
-    monkeypatch.setattr(os, "open", open_while_it_is_removed)
-    second = LocalLease(str(tmp_path), holder("b"))
-    second.acquire()
-    assert parse((tmp_path / "lease.json").read_text()) == holder("b")
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for _ in range(2):
+        with hold(str(tmp_path)):
+            assert json.loads((tmp_path / "lease.json").read_text())["process"] == os.getpid()
+    assert caplog.text.count("has no locks") == 2
 
 
 def test_evaluating_next_to_a_training_is_allowed(tmp_path: Path) -> None:

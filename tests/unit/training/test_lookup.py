@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tpu_core.google import Client, Tokens, Transport
-from tpu_training.cluster import cloud_tpu, google
-from tpu_training.cluster.cloud_tpu import (
+from tpu_training.cluster import google
+from tpu_training.cluster.endpoint import NamedTpu, Wait
+from tpu_training.cluster.google import (
     DeniedForNow,
     NotThere,
     NotYet,
@@ -23,7 +24,6 @@ from tpu_training.cluster.cloud_tpu import (
     read_tpu,
     wait_until_ready,
 )
-from tpu_training.cluster.endpoint import NamedTpu, Wait
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 NAME = TpuName("p", "us-central1-b", "my-tpu")
@@ -159,7 +159,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()
-    monkeypatch.setattr(cloud_tpu, "TPU", f"http://{server.host}/")
+    monkeypatch.setattr(google, "TPU", f"http://{server.host}/")
     monkeypatch.setattr("tpu_core.google._GOOGLE", re.compile(f"http://{server.host}/"))
     monkeypatch.setenv("GCE_METADATA_HOST", server.host)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -232,12 +232,19 @@ def test_the_plot_marks_three_regions_from_edge_to_edge_and_the_suggestion(
     assert [span.x1 for span in spans] == pytest.approx(edges[1:])
 
 
-def test_wrong_borders_are_wrong_input_all_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    job = ["lr-range-test", "--data=d", "--model-dir=m"]
-    assert main([*job, "--min-rate=1", "--max-rate=0.1", "--sweep-steps=3", "--smoothing=1"]) == 2
-    message = capsys.readouterr().err
-    for words in ("--min-rate=1 --max-rate=0.1", "--sweep-steps=3", "--smoothing=1"):
-        assert words in message
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--min-rate=1", "--max-rate=0.1"), "--min-rate=1 --max-rate=0.1: expected two rates"),
+        (("--sweep-steps=3",), "--sweep-steps: 3: must be at least 20"),
+        (("--smoothing=1",), "--smoothing: 1: must be at most 0.999"),
+    ],
+)
+def test_wrong_borders_are_wrong_input(
+    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lr-range-test", "--data=d", "--model-dir=m", *flags]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_without_matplotlib_it_says_what_to_install_and_what_to_leave_out(

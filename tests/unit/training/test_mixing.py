@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.unit.training.test_train_loop import PROBE
 from tpu_training.data.data_set import open_data
 from tpu_training.errors import InputError
-from tpu_training.loop.state import Mix, beta_quantiles, create_mix, create_train_state
+from tpu_training.loop.state import Mix, _beta_quantiles, create_mix, create_train_state
 from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec
@@ -79,7 +79,7 @@ def test_floating_numbers_are_mixed_without_rounding(one_device: Cluster) -> Non
 
 @pytest.mark.parametrize(("alpha", "variance"), [(0.2, 1 / 5.6), (1.0, 1 / 12), (4.0, 1 / 36)])
 def test_shares_are_distributed_as_beta_says(alpha: float, variance: float) -> None:
-    quantiles = beta_quantiles(alpha)
+    quantiles = _beta_quantiles(alpha)
     assert np.all(np.diff(quantiles) >= 0)
     assert quantiles.mean() == pytest.approx(0.5, abs=1e-3)
     assert quantiles.var() == pytest.approx(variance, rel=0.01)
@@ -93,7 +93,7 @@ def test_shares_are_distributed_as_beta_says(alpha: float, variance: float) -> N
     ],
 )
 def test_mixup_refuses_targets_without_one_label_per_example(spec: DataSpec) -> None:
-    with pytest.raises(InputError, match=r"--mixup=0\.2 --cutmix=0: is for images that have"):
+    with pytest.raises(InputError, match=r"^--mixup: for images that have"):
         create_mix(Params(mixup=0.2), spec)
 
 

@@ -1,14 +1,13 @@
-"""Callbacks of one's own, trackers, and the speed: what watches a training."""
+"""Callbacks of one's own, and the speed: what watches a training."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,14 +15,14 @@ import tensorflow as tf
 
 from tests.unit.training.test_monitoring import read_events
 from tpu_training.__main__ import parse
-from tpu_training.errors import InputError, TrainingError
+from tpu_training.errors import InputError
 from tpu_training.job.job import Job, check_local_files
 from tpu_training.job.run import create_observers, peak_flops
-from tpu_training.loop.callbacks import Callback, LoopReport, started
+from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.graph import flops_of, repeat
-from tpu_training.models.params import Params
-from tpu_training.monitoring.measurements import Utilisation
-from tpu_training.monitoring.summaries import Summaries, Tracker
+from tpu_training.monitoring.measurements import Curves
+from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.terminal import Progress
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -104,129 +103,10 @@ def test_a_file_without_callbacks_is_refused(text: str, words: str, tmp_path: Pa
         create_observers(job(tmp_path, callback=tmp_path / "own.py"))
 
 
-def test_a_missing_file_and_a_missing_library_are_told_before_tensorflow_is_loaded(
-    bars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    wrong = dataclasses.replace(job(tmp_path, callback="no.py", tracker="wandb"), data=str(bars))
-    with pytest.raises(InputError, match=r"no\.py: there is no such file; .*training\[wandb\]'"):
+def test_a_missing_file_is_told_before_tensorflow_is_loaded(bars: Path, tmp_path: Path) -> None:
+    wrong = dataclasses.replace(job(tmp_path, callback="no.py"), data=str(bars))
+    with pytest.raises(InputError, match=r"no\.py: there is no such file"):
         check_local_files(wrong)
-
-
-class Library(ModuleType):
-    """The functions of wandb and mlflow that are used; it writes down how they were called."""
-
-    def __init__(self) -> None:
-        super().__init__("library")
-        self.calls: list[tuple[Any, ...]] = []
-        self.broken = False
-
-    def _note(self, *call: Any) -> None:
-        if self.broken:
-            raise ConnectionError("no network\nsecond line")
-        self.calls.append(call)
-
-    # Weights & Biases
-    def init(self, *, id: str | None, name: str, config: Mapping[str, Any], resume: str) -> Any:
-        self._note("init", id, name, config["seed"], resume)
-        return SimpleNamespace(
-            id=id or "run-1",
-            log=lambda values, step: self._note("log", step, values),
-            finish=lambda exit_code: self._note("finish", exit_code),
-        )
-
-    # MLflow
-    def start_run(self, *, run_id: str | None, run_name: str) -> Any:
-        self._note("start_run", run_id, run_name)
-        return SimpleNamespace(info=SimpleNamespace(run_id=run_id or "run-1"))
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        self._note("log_params", params["seed"])
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        self._note("log", step, metrics)
-
-    def end_run(self, status: str) -> None:
-        self._note("end_run", status)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    library = Library()
-    for name in ("wandb", "mlflow"):
-        monkeypatch.setitem(sys.modules, name, library)
-    return library
-
-
-class Closing(Callback):
-    """Closes another callback."""
-
-    def __init__(self, other: Callback) -> None:
-        self.close = other.close  # type: ignore[method-assign]
-
-
-CURVES = {
-    "train/loss": 0.5,
-    "train/accuracy": 0.9,
-    "train/learning_rate": 0.1,
-    "train/gradient_norm": 3.0,
-    "train/steps_per_second": 5.0,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "first", "second", "killed", "whole"),
-    [
-        (
-            "wandb",
-            lambda name: [("init", None, name, 7, "allow")],
-            lambda name: [("init", "run-1", name, 7, "allow")],
-            ("finish", 1),
-            ("finish", 0),
-        ),
-        (
-            "mlflow",
-            lambda name: [("start_run", None, name), ("log_params", 7)],
-            lambda name: [("start_run", "run-1", name)],
-            ("end_run", "KILLED"),
-            ("end_run", "FINISHED"),
-        ),
-    ],
-)
-def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_continues_its_run(
-    kind: str, first: Any, second: Any, killed: Any, whole: Any, library: Library, tmp_path: Path
-) -> None:
-    def tracker() -> Tracker:
-        (made,) = create_observers(job(tmp_path, tracker=kind, seed=7))
-        assert isinstance(made, Tracker)
-        return made
-
-    interrupted, resumed = tracker(), tracker()
-    interrupted.start(0)
-    interrupted.between_loops(10, loop_report(10))
-    with pytest.raises(KeyboardInterrupt), started([Closing(interrupted)], 10):
-        raise KeyboardInterrupt
-    assert library.calls == [*first(str(tmp_path)), ("log", 10, CURVES), killed]
-    library.calls.clear()
-    resumed.start(10)
-    resumed.between_loops(20, loop_report(20))
-    resumed.after_evaluation(20, {"test/loss": 0.25})
-    resumed.close()
-    curves = [("log", 20, CURVES), ("log", 20, {"test/loss": 0.25})]
-    assert library.calls == [*second(str(tmp_path)), *curves, whole]
-
-
-def test_only_a_tracker_that_never_answers_ends_the_training(
-    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tracker = Tracker("mlflow", str(tmp_path), {"seed": 1})
-    tracker.start(0)
-    library.broken = True
-    tracker.between_loops(10, loop_report())
-    tracker.close()
-    assert caplog.messages == ["mlflow: no network"] * 2
-    with pytest.raises(TrainingError, match="--tracker=mlflow: no run was started"):
-        tracker.start(0)
 
 
 def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
@@ -249,7 +129,8 @@ def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
 
 def test_mfu_leaves_out_the_first_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     summaries = Summaries(str(tmp_path))
-    speed = Utilisation(summaries, peak=1e11)
+    progress = Progress(64, io.StringIO())
+    speed = Curves(summaries, progress, peak=1e11)
     with caplog.at_level(logging.INFO):
         for step, seconds, norm in ((10, 60.0, 8.0), (20, 2.0, 3.0), (30, 3.0, 2.0)):
             speed.between_loops(step, loop_report(step, seconds=seconds, gradient_norm=norm))
@@ -274,9 +155,3 @@ def test_the_peak_is_that_of_the_tpu_the_job_or_the_machine_names(
     assert peak_flops(job(tmp_path), one_device) == 0
     with pytest.raises(InputError, match="--tpu_type=v2-9: no such TPU type"):
         peak_flops(job(tmp_path, tpu_type="v2-9"), tpu)
-
-
-def test_the_parameters_that_watch_are_checked() -> None:
-    assert Params().tracker == ""
-    with pytest.raises(InputError, match="expected one of"):
-        parse(["train", "--data=a", "--model-dir=b", "--tracker=comet"])

@@ -16,9 +16,7 @@ from tpu_training.loop.optimizers import (
     choose_variables,
     create_optimizer,
     create_schedule,
-    creations,
 )
-from tpu_training.models.layers import Dense, Embedding
 from tpu_training.models.model import create_model
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
@@ -38,7 +36,7 @@ BIAS = np.array([3.0, -1.0])
 def choice(**variables: tf.Variable) -> Choice:
     """All of `variables`, by their paths, where `__` stands for a part within another."""
     paths = [name.replace("__", "/") for name in variables]
-    return Choice(list(variables.values()), [1.0] * len(paths), frozenset(), paths, "")
+    return Choice(list(variables.values()), [1.0] * len(paths), frozenset(), paths)
 
 
 def slope(weights: Any) -> Any:
@@ -110,31 +108,6 @@ def nesterov(weights: Array, decay: float) -> Array:
     return weights
 
 
-def lion(weights: Array, decay: float) -> Array:
-    """Algorithm 2 of arXiv:2302.06675, with the decay rates of its section 5."""
-    mean = np.zeros_like(weights)
-    for step in range(STEPS):
-        gradient = slope(weights)
-        direction = np.sign(0.9 * mean + 0.1 * gradient)
-        mean = 0.99 * mean + 0.01 * gradient
-        weights = weights - rate_of(step) * (direction + decay * weights)
-    return weights
-
-
-def muon(weights: Array, decay: float) -> Array:
-    momentum = np.zeros_like(weights)
-    for step in range(STEPS):
-        gradient = slope(weights)
-        momentum = 0.9 * momentum + gradient
-        x = gradient + 0.9 * momentum
-        x = x / np.linalg.norm(x)
-        for _ in range(5):
-            square = x @ x.T
-            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-        weights = weights - rate_of(step) * (0.2 * 2**0.5 * x + decay * weights)
-    return weights
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("name", "kernel", "bias"),
@@ -142,8 +115,6 @@ def muon(weights: Array, decay: float) -> Array:
         ("adam", adam, adam),
         ("sgd", sgd, sgd),
         ("nesterov", nesterov, nesterov),
-        ("lion", lion, lion),
-        ("muon", muon, adam),
         ("lars", lars, lambda b, decay: lars(b, decay, trust=None)),
     ],
 )
@@ -154,25 +125,16 @@ def test_an_optimizer_follows_its_paper_and_decays_no_bias(
     bias: Callable[[Array, float], Array],
     decay: float,
 ) -> None:
-    betas: dict[str, Any] = {"squares_momentum": 0.99} if name == "lion" else {}
-    weights, offsets = optimise(cluster, optimizer=name, weight_decay=decay, **betas)
+    weights, offsets = optimise(cluster, optimizer=name, weight_decay=decay)
     assert weights == pytest.approx(kernel(START, decay), rel=1e-4, abs=1e-6)
     assert offsets == pytest.approx(bias(BIAS, 0.0), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["Adam", "Lion", "Muon", "SGD"])
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
 def test_an_optimizer_does_what_that_of_keras_does(one_device: Cluster, name: str) -> None:
     keras = pytest.importorskip("keras")
-    if not hasattr(keras.optimizers, name):
-        pytest.skip(f"this Keras has no {name}")
     variable_of_keras = getattr(keras, "Variable", tf.Variable)  # Keras 2 has TensorFlow's own.
-    every: dict[str, dict[str, Any]] = {
-        "Adam": {},
-        "Lion": {},
-        "Muon": {"weight_decay": None, "adam_weight_decay": None, "adam_beta_1": 0.95},
-        "SGD": {"momentum": 0.9, "nesterov": True},
-    }
-    settings = every[name]
+    settings: dict[str, Any] = {"momentum": 0.9, "nesterov": True} if name == "SGD" else {}
     ours = {"SGD": "nesterov"}.get(name, name.lower())
     variables = [tf.Variable(START[:, :1], dtype=tf.float32), tf.Variable(BIAS, dtype=tf.float32)]
     theirs = [variable_of_keras(variable.numpy()) for variable in variables]
@@ -187,25 +149,6 @@ def test_an_optimizer_does_what_that_of_keras_does(one_device: Cluster, name: st
         mine.apply(gradients, tf.constant(step, tf.int64))
     for variable, expected in zip(variables, theirs, strict=True):
         assert variable.numpy() == pytest.approx(expected.numpy(), rel=1e-4)
-
-
-def muons_slots(model: tf.Module, order: list[tf.Variable]) -> dict[str, int]:
-    params = Params(optimizer="muon")
-    chosen = choose_variables(params, model, order)
-    optimizer = create_optimizer(params, chosen, create_schedule(params, 3))
-    return dict(zip(chosen.paths, map(len, optimizer.slots), strict=True))
-
-
-def test_muon_leaves_embeddings_and_the_last_matrix_to_adam(one_device: Cluster) -> None:
-    with creations() as order:
-        model = tf.Module()
-        model.words = Embedding(5, 4, 0)
-        model.embedded = tf.Module()
-        model.embedded.weights = tf.Variable(tf.zeros((5, 4)))
-        model.conv = tf.Variable(tf.zeros((3, 3, 1, 4)))
-        model.hidden, model.a_head = Dense(4, 4, 0), Dense(4, 2, 0)
-    slots = muons_slots(model, order)
-    assert {path for path, count in slots.items() if count == 1} == {"hidden/kernel"}
 
 
 def keras_text_model(*_: object) -> Any:
@@ -224,11 +167,10 @@ def test_biases_and_normalisations_of_keras_do_not_decay_whatever_their_rank(
     if not hasattr(tf.keras, "Variable"):
         pytest.skip("own models need Keras 3")
     definition = ModelDefinition("k", Params, keras_text_model, own=True)
-    with creations() as order:
-        spec = DataSpec("text", (6,), "int32", 3, vocabulary=9)
-        model = create_model(definition, Params(precision="float32"), spec, 0)
+    spec = DataSpec("text", (6,), "int32", 3, vocabulary=9)
+    model = create_model(definition, Params(precision="float32"), spec, 0)
     params = Params(optimizer="sgd", weight_decay=0.5, schedule="constant", warmup_fraction=0)
-    chosen = choose_variables(params, model, order)
+    chosen = choose_variables(params, model)
     for variable in chosen.trained:
         variable.assign(tf.ones_like(variable))
     named = dict(zip(chosen.paths, chosen.trained, strict=True))
@@ -238,7 +180,6 @@ def test_biases_and_normalisations_of_keras_do_not_decay_whatever_their_rank(
     kept = {path.rpartition("/")[2] for path, v in named.items() if np.all(v.numpy() == 1.0)}
     decayed = {path.rpartition("/")[2] for path in chosen.paths} - kept
     assert (kept, decayed) == ({"bias", "gamma", "beta"}, {"kernel", "embeddings"})
-    assert {p for p, n in muons_slots(model, order).items() if n == 1} == {"dense/kernel"}
 
 
 def test_clipping_shortens_all_gradients_together_to_the_norm(cluster: Cluster) -> None:
@@ -255,7 +196,7 @@ def rates(**settings: Any) -> Array:
     return np.array([float(rate(tf.constant(step))) for step in range(100)])
 
 
-@pytest.mark.parametrize("name", ["constant", "cosine", "linear", "exponential"])
+@pytest.mark.parametrize("name", ["constant", "cosine", "linear"])
 def test_every_schedule_rises_to_its_peak_in_equal_steps(cluster: Cluster, name: str) -> None:
     rising = rates(schedule=name, warmup_fraction=0.2)[:20]
     assert rising == pytest.approx(0.5 / 20 * np.arange(1, 21))
@@ -267,23 +208,16 @@ def test_every_schedule_rises_to_its_peak_in_equal_steps(cluster: Cluster, name:
         ("constant", 0.5, 0.5, 0.5),
         ("cosine", 0.25 * (1 + np.cos(np.pi / 4)), 0.25, 0.0),
         ("linear", 0.375, 0.25, 0.0),
-        ("exponential", 0.5 * 0.1, 0.5 * 0.1**2, 0.5 * 0.1**4),
     ],
 )
 def test_a_schedule_falls_as_its_name_says(
     cluster: Cluster, name: str, quarter: float, half: float, last: float
 ) -> None:
-    values = rates(schedule=name, warmup_fraction=0, decay_interval=0.25)
+    values = rates(schedule=name, warmup_fraction=0)
     assert (values[24], values[49], values[99]) == pytest.approx(
         (quarter, half, last), rel=0.1, abs=1e-6
     )
     assert all(np.diff(values) <= 0)
-
-
-def test_the_schedule_with_steps_falls_only_where_an_interval_ends(cluster: Cluster) -> None:
-    values = rates(schedule="step", warmup_fraction=0, decay_interval=0.3, decay_factor=0.2)
-    assert np.flatnonzero(np.diff(values)).tolist() == [29, 59, 89]
-    assert values[[0, 30, 60, 90]] == pytest.approx([0.5, 0.1, 0.02, 0.004])
 
 
 def test_an_optimizer_that_is_not_the_models_own_has_its_own_defaults() -> None:
@@ -304,11 +238,7 @@ def test_an_optimizer_that_is_not_the_models_own_has_its_own_defaults() -> None:
 @pytest.mark.parametrize(
     ("model", "optimizer", "expected"),
     [
-        ("mnist_cnn", "lion", {"momentum": 0.9, "squares_momentum": 0.99}),
-        ("resnet", "lion", {"momentum": 0.9, "squares_momentum": 0.99}),
-        ("bert", "lion", {"momentum": 0.95, "squares_momentum": 0.98}),
         ("bert", "adam", {"momentum": 0.9, "squares_momentum": 0.999}),
-        ("bert", "muon", {"momentum": 0.95}),
         # With a trust of 0.001 a rate of 0.1 would train nothing.
         ("resnet", "lars", {"learning_rate": 10.0}),
         ("bert", "lars", {"learning_rate": 1.0}),

@@ -111,6 +111,7 @@ def test_a_loss_that_is_not_one_for_each_example_is_refused(
     ("made", "words"),
     [
         ("None", "create_model returned None, expected a tf.Module"),
+        ("[3]", "create_model returned a list, expected a tf.Module"),
         ("tf.Module()", "create_model returned a Module that can't be called"),
         ("Net.__new__(Net)", "has no trainable variables: keep layers and variables as attributes"),
     ],

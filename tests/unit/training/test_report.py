@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpu_training.__main__ import main
+from tpu_training.monitoring.measurements import write_report
 from tpu_training.monitoring.summaries import Summaries, read_series
 
 if TYPE_CHECKING:
@@ -43,16 +43,9 @@ def test_a_report_says_what_the_machines_keep_costing_if_the_environment_does(
     summaries.scalars(1, {"train/loss": 1.0})
     summaries.close()
     monkeypatch.setenv("TPU_TRAINING_COST_NOTE", "A TPU costs until `pulumi destroy`.")
-    assert main(["report", f"--model-dir={tmp_path}"]) == 0
+    write_report(str(tmp_path))
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["cost_note"] == "A TPU costs until `pulumi destroy`."
-
-
-def test_a_directory_without_a_training_is_wrong_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", f"--model-dir={tmp_path}"]) == 2
-    assert "no training has written its course there" in capsys.readouterr().err
 
 
 def test_a_course_over_two_starts_is_one_and_the_later_start_counts(
@@ -69,14 +62,3 @@ def test_a_course_over_two_starts_is_one_and_the_later_start_counts(
     last.write_bytes(last.read_bytes() + b"half a record")
     series = read_series(str(tmp_path))
     assert series == {"train/loss": {10: 10.0, 20: 20.5, 30: 30.0, 40: 40.5}}
-
-
-def test_the_profile_command_wants_addresses_and_a_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["profile", "--worker=my-tpu", "--output=o", "--seconds=0"]) == 2
-    message = capsys.readouterr().err
-    assert "--worker=my-tpu: expected grpc://HOST:PORT" in message
-    assert "--seconds=0: must be above 0" in message
-    assert main(["profile", "--worker=127.0.0.1:1", "--output=o", "--seconds=0.1"]) == 1
-    assert "grpc://127.0.0.1:1 gave no profile" in capsys.readouterr().err

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training import commands
 from tpu_training.__main__ import main, prepare
-from tpu_training.cluster.cloud_tpu import choose_local
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.machine import (
     Machine,
     Slice,
     check_library,
+    choose_local,
     find_machine,
     find_slice,
     installed_library,
@@ -32,7 +31,7 @@ NAMES = (PLUG_IN, PLUG_IN_LIBRARY, "TPU_LIBRARY_PATH", "TPU_LOAD_LIBRARY")
 FOUND = {PLUG_IN: "true", PLUG_IN_LIBRARY: LIBTPU, "TPU_LIBRARY_PATH": LIBTPU}
 LEFT = {"TPU_LOAD_LIBRARY": "0"}
 
-CPU = Machine(cpus=2)
+CPU = Machine()
 TPU_VM = Machine(tpu_chips=4, tpu_generation="v4", has_libtpu=True)
 HOST = replace(TPU_VM, slice=Slice(0, ("10.0.0.1", "10.0.0.2")))
 
@@ -137,8 +136,6 @@ def test_settings_that_keep_tensorflow_from_the_tpu_are_named_with_their_cure() 
         check_library({"TPU_LOAD_LIBRARY": "0"})
     with pytest.raises(InputError, match=r"^TF_PLUG.*='/lib/none.so' does not exist: unset it"):
         check_library({PLUG_IN_LIBRARY: "/lib/none.so"})
-    found = commands.examine(None, None, None, {"TPU_LOAD_LIBRARY": "0"}, TPU_VM)
-    assert "TPU_LOAD_LIBRARY=0 keeps TensorFlow" in found.problems[0]
 
 
 class Metadata:
@@ -175,8 +172,6 @@ def test_another_worker_of_a_slice_does_not_train_and_says_which_does() -> None:
 def test_local_on_a_slice_is_refused_instead_of_waiting_for_the_other_hosts() -> None:
     with pytest.raises(InputError, match=r"^--tpu=local: this is worker 0 of a slice of 2 hosts"):
         choose_local(LocalTpu("--tpu", "--tpu says local"), HOST, split_cpu=False)
-    found = commands.examine("local", None, None, {}, HOST)
-    assert "--tpu=local: this is worker 0" in found.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -220,3 +215,31 @@ def test_pauses_of_a_bucket_that_fails_are_short_unless_the_user_says_otherwise(
     monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: CPU)
     start.prepare_tensorflow(None, trains=False)
     assert (os.environ[delay], os.environ[retries]) == ("5", "20")
+
+
+def test_tpu_chips_are_counted_and_gvnic_is_not(tmp_path: Path) -> None:
+    def plug_in(slot: str, vendor: str, device: str) -> None:
+        folder = tmp_path / "sys/bus/pci/devices" / slot
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "device").write_text(device + "\n")
+
+    plug_in("0000:00:04.0", "0x1ae0", "0x005e")
+    plug_in("0000:00:05.0", "0x1ae0", "0x005e")
+    plug_in("0000:00:06.0", "0x1ae0", "0x0042")
+    plug_in("0000:00:07.0", "0x10de", "0x0063")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libtpu.so").touch()
+    machine = find_machine(tmp_path, {}, Metadata(0, 0))
+    assert (machine.tpu_chips, machine.tpu_generation) == (2, "v4")
+    assert machine.has_usable_tpu
+    elsewhere = {"TPU_LIBRARY_PATH": "/nowhere"}
+    assert not find_machine(tmp_path, elsewhere, Metadata(0, 0)).has_usable_tpu
+
+
+def test_the_local_tpu_is_used_only_when_no_other_is_named() -> None:
+    named = Addresses(("a.b:1",), "--tpu")
+    assert choose_local(named, TPU_VM, split_cpu=False) == named
+    assert choose_local(NoTpu(), TPU_VM, split_cpu=True) == NoTpu()
+    assert choose_local(NoTpu(), CPU, split_cpu=False) == NoTpu()
+    assert isinstance(choose_local(NoTpu(), TPU_VM, split_cpu=False), LocalTpu)

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from tpu_training.cluster.cloud_tpu import NotYet, Tpu, TpuName, addresses_of
 from tpu_training.cluster.endpoint import Addresses, Wait, wait_for_workers, why_silent
+from tpu_training.cluster.google import NotYet, Tpu, TpuName, addresses_of
 from tpu_training.errors import EndpointError
 
 

@@ -32,7 +32,7 @@ def test_the_wheel_runs_where_nothing_else_is_installed(tmp_path: Path) -> None:
         archive.extractall(target)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import tpu_core.lease, tpu_training.cluster.cloud_tpu, tpu_training.job.supervision\n"
+        "import tpu_core.lease, tpu_training.cluster.google, tpu_training.job.supervision\n"
         "print(tpu_core.__file__, tpu_training.__file__)"
     )
     # -I and -S: neither this folder nor the packages of this environment.

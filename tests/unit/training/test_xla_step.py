@@ -14,7 +14,6 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import RAW, TOKENS, Manifest
 from tpu_training.loop.evaluation import create_replica_evaluation
-from tpu_training.loop.optimizers import creations
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
 from tpu_training.models.layers import Conv2D, normalise
@@ -36,12 +35,12 @@ ELSEWHERE = {
     *("checkpoint_interval", "evaluation_interval", "validation_fraction", "patience", "seed"),
     *("snapshot_interval", "profile_steps", "keep_checkpoints", "image_size", "augmentation"),
     *("cache", "order", "local_devices", "hang_timeout"),
-    *("connect_tries", "connect_interval", "init_from", "init_map", "tracker", "callback"),
+    *("connect_tries", "connect_interval", "init_from", "init_map", "callback"),
     "tpu_type",
 }
 # Numbers that make no other program.
 NUMBERS = {
-    *("learning_rate", "decay_factor", "decay_interval", "momentum", "squares_momentum"),
+    *("learning_rate", "momentum", "squares_momentum"),
     *("layers", "hidden_size", "heads"),
 }
 
@@ -93,11 +92,11 @@ class Case:
 
 CASES = [
     Case("mnist_cnn", {"optimizer": "adam", "weight_decay": 0.1, "clip_norm": 0.1}),
-    Case("mnist_cnn", {"optimizer": "lion", "gradient_accumulation": 2, "label_smoothing": 0.1}),
-    Case("mnist_cnn", {"optimizer": "muon", "ema_decay": 0.9, "freeze": "conv_1"}),
-    Case("mnist_cnn", {"optimizer": "sgd", "schedule": "step", "rate_factors": "dense_2=3"}),
-    Case("mnist_cnn", {"optimizer": "nesterov", "schedule": "linear", "layer_decay": 0.5}),
-    Case("mnist_cnn", {"optimizer": "lars", "schedule": "exponential", "precision": "bfloat16"}),
+    Case("mnist_cnn", {"optimizer": "lars", "gradient_accumulation": 2, "label_smoothing": 0.1}),
+    Case("mnist_cnn", {"optimizer": "adam", "ema_decay": 0.9, "freeze": "conv_1"}),
+    Case("mnist_cnn", {"optimizer": "sgd", "rate_factors": "dense_2=3"}),
+    Case("mnist_cnn", {"optimizer": "nesterov", "schedule": "linear"}),
+    Case("mnist_cnn", {"optimizer": "lars", "precision": "bfloat16"}),
     Case("mnist_cnn", {"mixup": 0.2, "cutmix": 1.0, "schedule": "constant"}),
     Case("mnist_cnn", {}, replace(IMAGES, targets="labels"), "multi_label"),
     Case("mnist_cnn", {}, replace(IMAGES, targets="numbers"), "regression"),
@@ -105,7 +104,7 @@ CASES = [
     Case("resnet", {"depth": 8, "batch_norm": "all_replicas", "mixup": 0.2, "width": 2}),
     Case("resnet", {"depth": 18, "precision": "bfloat16"}),
     Case("bert", {"gradient_accumulation": 2, "remat": "blocks", "dropout": 0.5}, TEXTS),
-    Case("bert", {"optimizer": "muon"}, TEXTS, "causal_lm"),
+    Case("bert", {"optimizer": "nesterov"}, TEXTS, "causal_lm"),
     Case("bert", {"precision": "bfloat16", "dropout": 0.5}, TEXTS, "masked_lm"),
     Case("bert", {}, replace(TEXTS, targets="token_classes"), "token_classification"),
     Case("per_pixel", {}, replace(IMAGES, targets="mask"), "segmentation"),
@@ -139,7 +138,13 @@ def batch(spec: DataSpec) -> tuple[tf.Tensor, tf.Tensor]:
 
 def take_steps(case: Case) -> Iterator[list[npt.NDArray[Any]]]:
     """The weights; then what a step and an evaluation make of them, with XLA and without."""
-    with creations() as variables:
+    variables: list[tf.Variable] = []
+
+    def create(next_creator: Any, **options: Any) -> tf.Variable:
+        variables.append(next_creator(**options))
+        return variables[-1]
+
+    with tf.variable_creator_scope(create):
         state, params = created(case)
         sums = create_step_sums(state)
     replica = Replica(tf.constant(0), 1, lambda values: values)
@@ -158,7 +163,7 @@ def take_steps(case: Case) -> Iterator[list[npt.NDArray[Any]]]:
     for run in (tf.function(lambda *rows: traced(*rows), jit_compile=True), traced):
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-        numbers, counts, _ = run(*batch(case.spec))
+        numbers, counts = run(*batch(case.spec))
         assert counts[0] == BATCH
         assert state.step.numpy() == 1
         yield [*(v.numpy() for v in state.variables), sums.numbers.numpy(), numbers.numpy()]

@@ -28,13 +28,12 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.errors import InputError, require
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.model import some, split_patterns, variable_names, variable_paths
-from tpu_training.models.params import Params, read_mapping
+from tpu_training.models.model import some, split_patterns, variable_paths
+from tpu_training.models.params import Params
 
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
 _FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
 
-_FILES = (".yaml", ".yml", ".json")
 # A replacement for names of the file that match a pattern.
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]
@@ -73,13 +72,20 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
     """
     if not params.init_from:
         return None
-    keras = isinstance(model, KerasModule) and params.init_from.endswith(_ENDINGS)
-    if keras and not params.init_map:
-        return _loaded_by_keras(cluster, params.init_from, model)
+    by_keras = params.init_from.endswith(_ENDINGS) and not params.init_map
+    if isinstance(model, KerasModule) and by_keras:
+        loaded = _loaded_by_keras(cluster, params.init_from, model)
+    else:
+        loaded = _loaded_by_name(cluster, params, model)
+    _log(params.init_from, loaded)
+    return loaded
+
+
+def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loaded:
     stored = read_weights(params.init_from)
     mapped = map_names(params.init_map, stored)
     weights = {name: stored[theirs] for theirs, name in mapped.items()}
-    variables = dict(_named(model))
+    variables = dict(variable_paths(model))
     misfits = {name: _misfit(name, variable, weights) for name, variable in variables.items()}
     fresh = {name: reason for name, reason in misfits.items() if reason}
     matched = [name for name in variables if name not in fresh]
@@ -95,23 +101,7 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
             value = np.transpose(value, order) if order else value
             variables[name].assign(value.astype(variables[name].dtype.as_numpy_dtype))
     unused = sorted(theirs for theirs in stored if mapped.get(theirs) not in variables)
-    loaded = Loaded(matched, fresh, unused)
-    _log(params.init_from, loaded)
-    return loaded
-
-
-def _loaded_by_keras(cluster: Cluster, path: str, model: tf.Module) -> Loaded:
-    names = [name for name, _ in variable_paths(model)]
-    found = load_by_keras(cluster, path, model)
-    if not found:
-        raise InputError(
-            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
-            f"{some(names)}"
-        )
-    fresh = {name: "not there, or of another shape" for name in names if name not in found}
-    loaded = Loaded([name for name in names if name in found], fresh, [])
-    _log(path, loaded)
-    return loaded
+    return Loaded(matched, fresh, unused)
 
 
 def _log(path: str, loaded: Loaded) -> None:
@@ -123,12 +113,6 @@ def _log(path: str, loaded: Loaded) -> None:
         logger.warning("init: left fresh: %s", some(reasons))
     if loaded.unused:
         logger.info("init: not used of the file: %s", some(loaded.unused))
-
-
-def _named(model: tf.Module) -> list[tuple[str, tf.Variable]]:
-    if isinstance(model, tf.Module):
-        return list(variable_paths(model))
-    return list(zip(variable_names(model), model.trainable_variables, strict=True))
 
 
 def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> str:
@@ -174,17 +158,13 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Return (theirs, ours) of each rule of --init_map, or of the file that it names."""
-    if text.endswith(_FILES):
-        content: Mapping[str, object] = read_mapping(text, "--init_map")
-        return [(str(theirs), str(ours or "")) for theirs, ours in content.items()]
+    """Return (theirs, ours) of each rule of --init_map."""
     pairs = []
     for part in split_patterns(text):
         theirs, equals, ours = part.partition("=")
         if not (theirs and equals):
             raise InputError(
-                f"--init_map={text}: {part!r} is not THEIRS=OURS, such as 'encoder/*=*', nor a "
-                "file .yaml or .json with `THEIRS: OURS` lines"
+                f"--init_map={text}: {part!r} is not THEIRS=OURS, such as 'encoder/*=*'"
             )
         pairs.append((theirs, ours))
     return pairs
@@ -308,26 +288,33 @@ def _in_memory(value: Array, torch: bool = False) -> Stored:
     return Stored(value.shape, lambda: value, torch)
 
 
-def load_by_keras(cluster: Cluster, path: str, model: KerasModule) -> set[str]:
-    """Load `path` and return the names of the variables that got a value from it.
+def _loaded_by_keras(cluster: Cluster, path: str, model: KerasModule) -> Loaded:
+    """Load `path` as Keras does, layer by layer.
 
     Raises:
-        InputError: It is missing, or Keras can't read it.
+        InputError: It is missing, Keras can't read it, or it has none of the model's layers.
     """
+    names = [name for name, _ in variable_paths(model)]
     variables = {name: each for name, each in variable_paths(model) if each.dtype.is_floating}
     first = {name: variable.numpy() for name, variable in variables.items()}
     # Keras does not say what it left alone: that is still NaN afterwards.
     for variable in variables.values():
         variable.assign(tf.fill(variable.shape, tf.constant(np.nan, variable.dtype)))
-    loaded: set[str] = set()
+    found: set[str] = set()
     try:
         with cluster.strategy.scope():
             _load(path, model.keras())
-        loaded = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
+        found = {name for name, each in variables.items() if not np.isnan(each.numpy()).any()}
     finally:
-        for name in variables.keys() - loaded:
+        for name in variables.keys() - found:
             variables[name].assign(first[name])
-    return loaded
+    if not found:
+        raise InputError(
+            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
+            f"{some(names)}"
+        )
+    fresh = {name: "not there, or of another shape" for name in names if name not in found}
+    return Loaded([name for name in names if name in found], fresh, [])
 
 
 def _load(path: str, model: Any) -> None:

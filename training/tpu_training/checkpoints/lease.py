@@ -264,8 +264,7 @@ class LocalLease:
             LeaseError: Another process trains there.
         """
         os.makedirs(self._directory, exist_ok=True)
-        while self._file < 0:
-            self._file = self._lock()
+        self._file = self._lock()
         os.truncate(self._file, 0)
         os.write(self._file, records.dump(self._me))
 
@@ -277,19 +276,16 @@ class LocalLease:
     check = confirm
 
     def release(self) -> None:
-        """Remove the file while it is locked, then the lock."""
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
+        """End the lock. The file stays: a process that has it open would lock a removed one."""
         os.close(self._file)
         self._file = -1
 
     def _lock(self) -> int:
-        """Return the locked file; -1 if its last holder removed it in the meantime."""
+        """Return the locked file."""
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = parse(os.read(file, 4096).decode(errors="replace"))
             if error.errno in _NO_LOCKS:
                 logger.warning(
                     "lease: the file system of %s has no locks: take care that no other job "
@@ -297,23 +293,13 @@ class LocalLease:
                     self._directory,
                 )
                 return file
+            who = parse(os.read(file, 4096).decode(errors="replace")) or "another process"
             os.close(file)
-            who = holder or "another process"
             raise LeaseError(
                 f"--model-dir={self._directory}: {who} trains there; let it finish or stop it "
                 "first, or give another --model-dir"
             ) from error
-        if _is_same(file, self._path):
-            return file
-        os.close(file)
-        return -1
-
-
-def _is_same(file: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except FileNotFoundError:
-        return False
+        return file
 
 
 def given_back(directory: str) -> str:

@@ -99,7 +99,8 @@ def connect(target: Workers, wait: Wait, local_devices: int) -> Cluster:
 
 def _warn_of_other_version(target: Addresses) -> None:
     ours, theirs = tf.__version__, target.tensorflow
-    if theirs and not _same_version(theirs, ours):
+    # Patch releases have the same operations.
+    if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         logger.warning(
             "cluster: this is TensorFlow %s and the TPU of %s runs %s; unless they are the same, "
             "operations are missing: pip install tensorflow==%s here, or give the TPU %s",
@@ -109,11 +110,6 @@ def _warn_of_other_version(target: Addresses) -> None:
             theirs,
             ours,
         )
-
-
-def _same_version(theirs: str, ours: str) -> bool:
-    """Compare major and minor versions: patch releases have the same operations."""
-    return theirs.split(".")[:2] == ours.split(".")[:2]
 
 
 def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:

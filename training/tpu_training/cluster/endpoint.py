@@ -31,9 +31,11 @@ SCHEME = "grpc://"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
-_ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 # In order of precedence.
-VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
+_VARIABLES = (
+    *("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG"),
+    *("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"),
+)
 _FIRST_PAUSE = 0.5
 # RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
 # own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
@@ -104,18 +106,19 @@ def find_target(
     """
     project = project or environ.get("TPU_PROJECT") or None
     zone = zone or environ.get("TPU_ZONE") or None
-    if tpu:
-        return _parse(tpu, project, zone, "--tpu")
-    if url := environ.get("TPU_GRPC_URL"):
-        return Addresses(_parse_addresses(url, "TPU_GRPC_URL"), "TPU_GRPC_URL")
-    if name := environ.get("TPU_NAME"):
-        return _parse(name, project, zone, "TPU_NAME")
-    if config := environ.get("TPU_CONFIG"):
-        return _parse_tpu_config(config, project, zone)
-    for variable in _ADDRESS_VARIABLES:
-        if value := environ.get(variable):
-            return Addresses(_parse_addresses(value, variable), variable)
+    for source, value in settings(tpu, environ).items():
+        if value and source == "TPU_CONFIG":
+            return _parse_tpu_config(value, project, zone)
+        if value and source in ("--tpu", "TPU_NAME"):
+            return _parse(value, project, zone, source)
+        if value:  # The others name no TPU: a word without a dot is a host.
+            return Addresses(_parse_addresses(value, source), source)
     return NoTpu()
+
+
+def settings(tpu: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what can name a TPU, in the order in which it counts; "" where it is not set."""
+    return {"--tpu": tpu or "", **{name: environ.get(name, "") for name in _VARIABLES}}
 
 
 def _parse(value: str, project: str | None, zone: str | None, source: str) -> Target:
@@ -149,14 +152,14 @@ def _parse_address(value: str, source: str) -> str:
 
 
 def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Target:
-    expected = '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
     try:
-        config = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise InputError(f"TPU_CONFIG is not JSON ({error}); expected {expected}") from error
-    name = config.get("tpu_node_name") if isinstance(config, dict) else None
-    if not isinstance(name, str) or not name:
-        raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")
+        config = dict(json.loads(value))
+        name = config["tpu_node_name"].strip()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"TPU_CONFIG={value!r}: expected JSON such as "
+            '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
+        ) from error
     return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
 
 

@@ -1,4 +1,4 @@
-"""What this machine has: CPUs, GPUs, TPU chips, its slice, libtpu, TensorFlow.
+"""What this machine has of a TPU: chips, its slice, libtpu.
 
 Reads files, and where there are TPU chips the metadata server. This is fast and claims no device:
 a TPU's chips belong to the first process that opens them.
@@ -10,10 +10,10 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu
+from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, LocalTpu, NoTpu, Workers
 from tpu_training.cluster.google import metadata as read_metadata
 from tpu_training.errors import InputError
 
@@ -27,7 +27,6 @@ _TPU_DEVICES = {
     "0x006f": "v6e",
     "0x0076": "tpu7x",
 }
-_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
 # Setting one of these cuts this host's chips out of the slice on purpose.
 _BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 # Google's example for tensorflow-tpu 2.19.1 sets these two:
@@ -44,38 +43,20 @@ Metadata = Callable[[str], "str | None"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Device counts, and in `libraries` the installed TensorFlow distributions' versions.
+    """TPU chips, and whether there is a libtpu for TensorFlow.
 
     `slice` is the slice of several hosts that this is one of.
     """
 
-    cpus: int = 1
-    gpus: int = 0
     tpu_chips: int = 0
     tpu_generation: str = ""
     has_libtpu: bool = False
     slice: Slice | None = None
-    libraries: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_usable_tpu(self) -> bool:
         """Whether there are chips and the library to drive them."""
         return self.tpu_chips > 0 and self.has_libtpu
-
-    @property
-    def tensorflow(self) -> str | None:
-        """TensorFlow's version; None if it is not installed."""
-        return next((self.libraries[name] for name in _TENSORFLOWS if name in self.libraries), None)
-
-    def __str__(self) -> str:
-        """Format as `4 CPUs, no GPU, 4 TPU chips (v4)`."""
-        generation = f" ({self.tpu_generation})" if self.tpu_generation else ""
-        counts = [
-            _count(self.cpus, "CPU"),
-            _count(self.gpus, "GPU"),
-            _count(self.tpu_chips, "TPU chip") + generation,
-        ]
-        return ", ".join(counts)
 
 
 def find_machine(
@@ -83,32 +64,17 @@ def find_machine(
     environ: Mapping[str, str] = os.environ,
     metadata: Metadata = read_metadata,
 ) -> Machine:
-    """Detect this machine's devices.
+    """Detect this machine's TPU.
 
     `root` replaces the file system's root in tests, `metadata` the metadata server.
     """
     generations = _tpu_generations(root)
     return Machine(
-        cpus=_usable_cpus(),
-        gpus=_gpus(root),
         tpu_chips=len(generations),
         tpu_generation=generations[0] if generations else "",
         has_libtpu=_has_libtpu(root, environ),
         slice=find_slice(metadata, environ) if generations else None,
-        libraries=_versions(_TENSORFLOWS),
     )
-
-
-def _usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _gpus(root: Path) -> int:
-    """Count NVIDIA's devices; /dev/dxg stands for one under WSL."""
-    cards = [path for path in (root / "dev").glob("nvidia*") if path.name[6:].isdigit()]
-    return len(cards) or int((root / "dev/dxg").exists())
 
 
 def _tpu_generations(root: Path) -> list[str]:
@@ -122,20 +88,10 @@ def _tpu_generations(root: Path) -> list[str]:
 
 def _has_libtpu(root: Path, environ: Mapping[str, str]) -> bool:
     """Return whether there is a libtpu for TensorFlow; the one for `compile` does not count."""
-    if named := environ.get("TPU_LIBRARY_PATH"):
+    if named := environ.get(_LIBRARY):
         return Path(named).exists()
     in_image = (root / "lib/libtpu.so", root / "usr/lib/libtpu.so")
     return any(path.exists() for path in in_image) or installed_library() is not None
-
-
-def _versions(distributions: tuple[str, ...]) -> dict[str, str]:
-    versions = {}
-    for name in distributions:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _read(path: Path) -> str:
@@ -145,10 +101,21 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _count(number: int, what: str) -> str:
-    if number == 0:
-        return f"no {what}"
-    return f"{number} {what}{'s' if number > 1 else ''}"
+def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers:
+    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
+
+    That of one host of a slice is the slice. Raises InputError if this host can't drive it.
+    """
+    if isinstance(workers, Addresses) or split_cpu:
+        return workers
+    if machine.slice:
+        return drive_slice(machine.slice, workers)
+    if isinstance(workers, LocalTpu) or not machine.has_usable_tpu:
+        return workers
+    chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
+    return LocalTpu(
+        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+    )
 
 
 @dataclass(frozen=True)
@@ -162,11 +129,6 @@ class Slice:
 
     worker: int
     hosts: tuple[str, ...]
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """The `host:port` at which each host's runtime serves gRPC."""
-        return tuple(f"{host}:{DEFAULT_PORT}" for host in self.hosts)
 
 
 def find_slice(metadata: Metadata, environ: Mapping[str, str]) -> Slice | None:
@@ -204,7 +166,9 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
             f"{this}: start the job on worker 0, which drives all of them; here it would take "
             "chips that worker 0 needs"
         )
-    return Addresses(slice_.workers, "the metadata of this slice")
+    # Each host's runtime serves gRPC.
+    workers = tuple(f"{host}:{DEFAULT_PORT}" for host in slice_.hosts)
+    return Addresses(workers, "the metadata of this slice")
 
 
 def installed_library() -> str | None:

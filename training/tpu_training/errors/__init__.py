@@ -101,9 +101,3 @@ def require(module: str, package: str, extra: str, purpose: str, otherwise: str 
             f"{purpose} needs {package}: pip install 'tpu-stack-training[{extra}]'{otherwise} "
             f"({error})"
         ) from error
-
-
-def require_plots(purpose: str, otherwise: str = "") -> None:
-    """Raise InputError where matplotlib or Pillow, which it draws with, is not installed."""
-    for module, package in (("PIL", "pillow"), ("matplotlib", "matplotlib")):
-        require(module, package, "plots", purpose, otherwise)

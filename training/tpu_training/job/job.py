@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,8 +82,9 @@ def check_local_files(job: Job) -> None:
         *_data_problems(job),
         *_directory_problems(job.model_dir),
         *_weights_problems(job),
-        *_observer_problems(job.params),
     ]
+    if job.params.callback and not Path(job.params.callback).is_file():
+        problems.append(f"--callback={job.params.callback}: there is no such file")
     if problems:
         raise ParamsError(problems)
 
@@ -136,13 +136,3 @@ def _weights_problems(job: Job) -> Iterator[str]:
         return
     if not (Path(path).exists() or Path(f"{path}.index").exists()):
         yield f"--init_from={path}: there is no such file, folder or checkpoint"
-
-
-def _observer_problems(params: Params) -> Iterator[str]:
-    if params.callback and not Path(params.callback).is_file():
-        yield f"--callback={params.callback}: there is no such file"
-    if params.tracker and importlib.util.find_spec(params.tracker) is None:
-        yield (
-            f"--tracker={params.tracker}: the library is not installed: pip install "
-            f"'tpu-stack-training[{params.tracker}]'"
-        )

@@ -12,7 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.checkpoints import initial_weights, model_description, reader
+import tpu_training.checkpoints.initial_weights as initial_weights
+import tpu_training.checkpoints.model_description as model_description
+import tpu_training.checkpoints.reader as reader
+import tpu_training.monitoring.measurements as measurements
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
@@ -33,7 +36,8 @@ from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
 from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring import measurements, profiler, summaries, terminal
+from tpu_training.monitoring.profiler import parse_steps
+from tpu_training.monitoring.terminal import Progress
 from tpu_training.tasks import check_targets
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
@@ -57,7 +61,7 @@ def run_on(
 ) -> Result:
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
-    profiler.parse_steps(job.params.profile_steps)
+    parse_steps(job.params.profile_steps)
     files.check_bucket(job.model_dir, "--model-dir")
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
@@ -116,7 +120,7 @@ class Trainer:
         self._monitor = measurements.Monitor(
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
-        self._checkpoints.copied = self._monitor.pictures.copied
+        self._checkpoints.copied = self._monitor.model.copied
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
@@ -181,7 +185,7 @@ class Trainer:
                 self._observers,
             )
         self._metrics.add_training(result, monitor.progress)
-        self._metrics.values.update(monitor.speed.figures)
+        self._metrics.values.update(monitor.curves.figures)
 
     def _validate(self, step: int) -> None:
         """Evaluate the validation set if there is one; keep the checkpoint if it is the best."""
@@ -200,7 +204,8 @@ class Trainer:
     def _evaluation(self, split: str, step: int) -> Evaluation:
         evaluation = self._evaluate[split]()
         self._metrics.add_evaluation(evaluation)
-        self._monitor.evaluated(step, evaluation)
+        self._monitor.summaries.scalars(step, evaluation.scalars)
+        self._monitor.model.evaluated(step, split)
         for observer in self._observers:
             observer.after_evaluation(step, evaluation.scalars)
         return evaluation
@@ -256,7 +261,7 @@ class Metrics:
         self._metrics: tuple[str, ...] = ()
         self._confusion: list[list[int]] = []
 
-    def add_training(self, result: TrainResult, progress: terminal.Progress) -> None:
+    def add_training(self, result: TrainResult, progress: Progress) -> None:
         """Add the results of the training."""
         self.values["steps"] = result.steps
         if progress.steps_per_second:
@@ -333,20 +338,14 @@ def _cure(params: Params, examples: int) -> str:
 
 
 def create_observers(job: Job) -> list[Callback]:
-    """Return the job's tracker and its user's callbacks, from a file and from Python.
+    """Return the callbacks of the job's user, from a file and from Python.
 
     Raises:
         InputError: A file has no `create_callbacks`, or that gives something else.
     """
-    params = job.params
-    tracked = [summaries.Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
-    return [*(tracked if params.tracker else ()), *_own(job), *job.callbacks]
-
-
-def _own(job: Job) -> Sequence[Callback]:
     path = job.params.callback
     if not path:
-        return ()
+        return [*job.callbacks]
     create = getattr(load_file(path, "callback"), "create_callbacks", None)
     if not callable(create):
         raise InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
@@ -356,7 +355,7 @@ def _own(job: Job) -> Sequence[Callback]:
             f"--callback={path}: create_callbacks returned {made!r}, expected a list of "
             "tpu_training.loop.callbacks.Callback"
         )
-    return made
+    return [*made, *job.callbacks]
 
 
 def peak_flops(job: Job, cluster: Cluster) -> float:

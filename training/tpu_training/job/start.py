@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tpu_training.cluster import cloud_tpu, endpoint, machine
+from tpu_training.cluster import endpoint, google, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.manifest import BY_NAME, FILE_NAME, is_function
@@ -81,13 +81,22 @@ def find_workers(
     wait = endpoint.Wait(params.connect_tries, params.connect_interval)
     target = endpoint.find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
-    split_cpu = params.local_devices > 0
-    workers = cloud_tpu.choose_local(
-        cloud_tpu.resolve(target, wait, waiting), machine.find_machine(), split_cpu
+    return choose_workers(target, wait, params.local_devices > 0, waiting), wait
+
+
+def choose_workers(
+    target: endpoint.Target,
+    wait: endpoint.Wait,
+    split_cpu: bool = False,
+    waiting: Callable[[], None] = lambda: None,
+) -> endpoint.Workers:
+    """Return the workers of `target`: those of a name that is looked up, or this machine's."""
+    workers = machine.choose_local(
+        google.resolve(target, wait, waiting), machine.find_machine(), split_cpu
     )
     if isinstance(workers, endpoint.LocalTpu):
         machine.check_library(os.environ)
-    return workers, wait
+    return workers
 
 
 def prepare_tensorflow(tpu: str | None, trains: bool) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,11 @@ _TOO_FEW = "was expected to contain"
 # This many sums in float32 lose no digit that is shown; the host adds in double precision.
 _MOST_STEPS = 1000
 
-# features, labels, weights -> the sums of the losses and of the metrics' numbers, the number of
-# examples and the metrics' counts, and each example's class where there is one
-ReplicaEvaluation = Callable[
-    [tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-]
-# number of steps -> the sums over all of them, and the classes of the last batch's first replica
-_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+# features, labels, weights -> the sums of the losses and of the metrics' numbers; the number of
+# examples and the metrics' counts
+ReplicaEvaluation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# number of steps -> the sums over all of them
+_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # features (examples, …) -> arrays by name
 Predict = Callable[[Any], dict[str, Any]]
 
@@ -44,8 +42,7 @@ class Evaluation:
     """Mean loss and metrics over the `examples` examples of `split`.
 
     `tables` are metrics that are not single numbers, such as `confusion`: examples by true and by
-    predicted class. `first` are the predicted classes of the split's first examples: those that
-    the first replica gets.
+    predicted class.
     """
 
     loss: float
@@ -53,7 +50,6 @@ class Evaluation:
     examples: int
     tables: Tables
     split: str = TEST
-    first: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def figures(self) -> dict[str, float]:
@@ -91,7 +87,7 @@ def create_evaluation(
         held: int | str
         try:
             with averaged(cluster, state.average):
-                numbers, counts, first = _sum_up(cluster, *compiled(), check)
+                numbers, counts = _sum_up(cluster, *compiled(), check)
             held = int(counts[0])
         except tf.errors.FailedPreconditionError as error:
             if _TOO_FEW not in str(error):
@@ -103,17 +99,17 @@ def create_evaluation(
                 f"{expected}; copy the data set there again"
             )
         metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
-        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split, first)
+        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split)
 
     return evaluate
 
 
 def _sum_up(
     cluster: Cluster, loop: _Loop, steps: int, check: Callable[[], None]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Return the sums of the numbers of `steps` batches, of their counts, and the first classes."""
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the sums of the numbers of `steps` batches, and of their counts."""
     with cluster.on_loop_device():
-        numbers, counts, first = (each.numpy() for each in loop(tf.constant(1)))
+        numbers, counts = (each.numpy() for each in loop(tf.constant(1)))
         numbers = numbers.astype(np.float64)
         done, pace = 1, Pace()
         while done < steps:
@@ -123,7 +119,7 @@ def _sum_up(
             numbers, counts = numbers + more[0].numpy(), counts + more[1].numpy()
             pace.add(count, time.monotonic() - begun)
             done += count
-    return numbers, counts, first
+    return numbers, counts
 
 
 def _create_loop(
@@ -140,30 +136,21 @@ def _create_loop(
     with strategy.scope():
         numbers = create_sums((1 + tally.numbers,), tally.dtype)
         counts = create_sums((1 + tally.counts,), tf.int64)
-        share = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-        classes = tf.Variable(
-            tf.zeros((share,), tf.int32),
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            name="classes",
-        )
 
     def replica_step(*batch: tf.Tensor) -> None:
-        number, count, found = replica_evaluation(*batch)
+        number, count = replica_evaluation(*batch)
         numbers.assign_add(number)
         counts.assign_add(count)
-        classes.assign(found)
 
     def step(_: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
         strategy.run(replica_step, next_batch())
         return nothing
 
-    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         for sums in (numbers, counts):
             sums.assign(tf.zeros(sums.shape, sums.dtype), read_value=False)
         repeat(count, (), step)
-        return numbers.read_value(), counts.read_value(), classes.read_value()
+        return numbers.read_value(), counts.read_value()
 
     compiled: _Loop = tf.function(loop, autograph=False)
     return compiled
@@ -179,18 +166,14 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
 
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         inputs, targets = state.prepare(features, labels, False)
         outputs = state.forward(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
         loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
         examples = tf.reduce_sum(tf.cast(weights, tf.int64))
         numbers, counts = state.evaluated.count(outputs, targets, weights)
-        classes = tf.zeros_like(weights, tf.int32)
-        if state.task.gives_classes:
-            classes = tf.argmax(outputs, axis=-1, output_type=tf.int32)
-        sums = tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
-        return *sums, classes
+        return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
 
     return replica_step
 

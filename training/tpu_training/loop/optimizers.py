@@ -9,8 +9,7 @@ of one replica's part) and can't leave the sum to the caller, which gradient acc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -29,15 +28,10 @@ _OFFSETS_AND_SCALES = ("bias", "offset", "scale", "beta", "gamma")
 _EPSILON = 1e-7
 # LARS' trust coefficient.
 _TRUST = 0.001
-# Muon's polynomial and number of iterations (https://kellerjordan.github.io/posts/muon), and the
-# factor that makes its steps as long as Adam's (arXiv:2502.16982), as in Keras.
-_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
-_LENGTH = 0.2
 # Parameters that a Keras model's `compile` settles instead.
 _UNUSED = (
-    *("learning_rate", "warmup_fraction", "schedule", "decay_factor", "decay_interval"),
-    *("momentum", "squares_momentum", "weight_decay", "clip_norm", "rate_factors", "layer_decay"),
+    *("learning_rate", "warmup_fraction", "schedule"),
+    *("momentum", "squares_momentum", "weight_decay", "clip_norm", "rate_factors"),
 )
 
 
@@ -45,68 +39,44 @@ def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Opti
     """Create the optimizer that `params` names; call in the strategy's scope."""
     common: dict[str, Any] = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
     common |= {"rate_factors": chosen.rate_factors, "paths": chosen.paths}
-    if params.optimizer == "muon":
-        common["head"] = chosen.head
-    if kind := {KERAS_AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
+    if params.optimizer in (KERAS_AUTO, "adam"):
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
-        return kind(chosen.trained, schedule, **common, **betas)
+        return Adam(chosen.trained, schedule, **common, **betas)
     plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
     return plain(chosen.trained, schedule, **common, momentum=params.momentum)
 
 
 class Choice(NamedTuple):
-    """The variables that are trained, each with its factor of the rate; the ids of all frozen.
+    """The variables that are trained, each with its path and its factor of the rate.
 
-    `paths` are those of the trained variables, and `head` that of the matrix created last.
+    `frozen` has the ids of all others that must keep their values.
     """
 
     trained: list[tf.Variable]
     rate_factors: list[float]
     frozen: frozenset[int]
     paths: list[str]
-    head: str
 
 
-@contextmanager
-def creations() -> Iterator[list[tf.Variable]]:
-    """Provide the list of the variables that are created within, in that order."""
-    order: list[tf.Variable] = []
-
-    def create(next_creator: Any, **options: Any) -> tf.Variable:
-        order.append(next_creator(**options))
-        return order[-1]
-
-    with tf.variable_creator_scope(create):
-        yield order
-
-
-def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variable]) -> Choice:
-    """Return what of `model`, whose variables were created in `order`, `params` lets train.
+def choose_variables(params: Params, model: tf.Module) -> Choice:
+    """Return what of `model` `params` lets train.
 
     Raises:
         InputError: A pattern matches nothing, a factor is no number, or nothing is left to train.
     """
     trainable = list(zip(models.variable_names(model), model.trainable_variables, strict=True))
-    every = list(models.variable_paths(model)) if isinstance(model, tf.Module) else trainable
+    every = list(models.variable_paths(model))
     frozen = _frozen(params.freeze, [path for path, _ in every])
     trained = [(path, variable) for path, variable in trainable if path not in frozen]
     if not trained:
         raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
     paths = [path for path, _ in trained]
     factors = _rate_factors(params.rate_factors, paths)
-    places = {id(variable): place for place, variable in enumerate(order)}
-    depths = _depths(trainable, places)
-    matrices = [
-        (places.get(id(variable), -1), path)
-        for path, variable in trainable
-        if len(variable.shape) == 2 and not is_embedding(path)
-    ]
     return Choice(
         [variable for _, variable in trained],
-        [factors[path] * params.layer_decay ** depths[models.layer_of(path)] for path in paths],
+        [factors[path] for path in paths],
         frozenset(id(variable) for path, variable in every if path in frozen),
         paths,
-        max(matrices, default=(0, ""))[1],
     )
 
 
@@ -139,47 +109,26 @@ def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
     return factors
 
 
-def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int]) -> dict[str, int]:
-    """Return how many layers are above each layer, by the order in which they were created."""
-    first: dict[str, int] = {}
-    for path, variable in named:
-        layer, place = models.layer_of(path), places.get(id(variable), len(places))
-        first[layer] = min(first.get(layer, place), place)
-    layers = sorted(first, key=first.__getitem__)
-    return {layer: len(layers) - 1 - place for place, layer in enumerate(layers)}
-
-
 def create_schedule(params: Params, steps: int) -> Schedule:
     """Return the schedule that `params` describes, for a run of `steps` steps.
 
-    The warm-up reaches the peak with its last step. After it, `constant` keeps the peak, `cosine`
-    and `linear` fall to 0, and two schedules multiply by `decay_factor` per `decay_interval`:
-    `step` after each whole interval since the first step, `exponential` smoothly since the warm-up.
+    The warm-up reaches the peak with its last step. After it, `constant` keeps the peak; `cosine`
+    and `linear` fall to 0.
     """
     warmup = max(1.0, params.warmup_fraction * steps)
     rest = max(1.0, steps - warmup)
-    shares: dict[str, Schedule] = {
-        "constant": lambda position: tf.ones_like(position),
-        "cosine": lambda position: 0.5 * (1.0 + tf.cos(math.pi * _part(position, warmup, rest))),
-        "linear": lambda position: 1.0 - _part(position, warmup, rest),
-        "step": lambda position: params.decay_factor ** tf.floor(intervals(position - 1.0)),
-        "exponential": lambda position: params.decay_factor ** intervals(position - warmup),
-    }
-    share = shares[params.schedule]
-
-    def intervals(done: tf.Tensor) -> tf.Tensor:
-        return tf.maximum(done, 0.0) / (params.decay_interval * steps)
+    share = {
+        "constant": tf.ones_like,
+        "cosine": lambda done: 0.5 * (1.0 + tf.cos(math.pi * done)),
+        "linear": lambda done: 1.0 - done,
+    }[params.schedule]
 
     def rate(step: tf.Tensor) -> tf.Tensor:
         position = tf.cast(step, tf.float32) + 1.0
-        rising = position / warmup
-        return params.learning_rate * tf.where(position < warmup, rising, share(position))
+        done = tf.clip_by_value((position - warmup) / rest, 0.0, 1.0)
+        return params.learning_rate * tf.where(position < warmup, position / warmup, share(done))
 
     return rate
-
-
-def _part(position: tf.Tensor, warmup: float, rest: float) -> tf.Tensor:
-    return tf.clip_by_value((position - warmup) / rest, 0.0, 1.0)
 
 
 class Change(NamedTuple):
@@ -225,14 +174,10 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         self.slots = [
             [
                 tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
-                for name in self.names_of(path, variable)
+                for name in self.slot_names
             ]
-            for path, variable in zip(paths, variables, strict=True)
+            for variable in variables
         ]
-
-    def names_of(self, path: str, variable: tf.Variable) -> tuple[str, ...]:
-        """Return the names of the slots of the `variable` at `path`."""
-        return self.slot_names
 
     def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
         """Update the variables; call in replica context.
@@ -307,7 +252,7 @@ class Nesterov(Sgd):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, arXiv:1412.6980; the decay: Loshchilov and Hutter, arXiv:1711.05101)."""
 
-    slot_names: ClassVar[tuple[str, ...]] = ("first", "second")
+    slot_names = ("first", "second")
 
     def __init__(self, *arguments: Any, beta_1: float, beta_2: float, **others: Any) -> None:
         """Set the decay rates of the gradients' mean (`beta_1`) and of their squares (`beta_2`)."""
@@ -344,73 +289,6 @@ class Lars(Sgd):
             gradient += decay * variable
         moved = velocity.assign(self._momentum * velocity + rate * gradient)
         variable.assign_sub(moved)
-
-
-class Lion(Adam):
-    """Evolved sign momentum (Chen et al., arXiv:2302.06675), with its two rates of decay.
-
-    Its rates are 3 to 10 times lower than Adam's, its weight decay as much higher (its section 5).
-    """
-
-    slot_names = ("first",)
-
-    def update(self, variable: tf.Variable, change: Change) -> None:
-        """Step by the sign of the mean with `beta_1`, then move the mean with `beta_2`."""
-        (first,), gradient, rate, _, decay, _ = change
-        direction = tf.sign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
-        first.assign(self._beta_2 * first + (1.0 - self._beta_2) * gradient)
-        if decay:
-            direction += decay * variable
-        variable.assign_sub(rate * direction)
-
-
-class Muon(Adam):
-    """Momentum orthogonalised by Newton-Schulz, for matrices; Adam for all else.
-
-    As Keras does, embeddings, convolutions, biases and normalisations are Adam's; and so is the
-    output layer, as its author writes (https://kellerjordan.github.io/posts/muon).
-    """
-
-    def __init__(self, *arguments: Any, head: str = "", **others: Any) -> None:
-        """Let Adam have the matrix at the path `head`."""
-        self._head = head
-        super().__init__(*arguments, **others)
-
-    def names_of(self, path: str, variable: tf.Variable) -> tuple[str, ...]:
-        """Return the slots of the `variable` at `path`: what is orthogonalised has one."""
-        matrix = len(variable.shape) == 2 and is_weight(path, variable)
-        adams = not matrix or path == self._head or is_embedding(path)
-        return self.slot_names if adams else ("first",)
-
-    def update(self, variable: tf.Variable, change: Change) -> None:
-        """Update one copy, with Nesterov's momentum."""
-        if len(change.slots) > 1:
-            super().update(variable, change)
-            return
-        (first,), gradient, rate, _, decay, _ = change
-        momentum = first.assign(self._beta_1 * first + gradient)
-        direction = orthogonalise(gradient + self._beta_1 * momentum)
-        direction *= _LENGTH * max(variable.shape) ** 0.5
-        if decay:
-            direction += decay * variable
-        variable.assign_sub(rate * direction)
-
-
-def orthogonalise(matrix: tf.Tensor) -> tf.Tensor:
-    """Return nearly the orthogonal matrix that is nearest to `matrix`."""
-    rows, columns = matrix.shape
-    x = tf.transpose(matrix) if rows > columns else matrix
-    x /= tf.norm(x) + _EPSILON
-    a, b, c = _POLYNOMIAL
-    for _ in range(_ITERATIONS):
-        square = tf.matmul(x, x, transpose_b=True)
-        x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
-    return tf.transpose(x) if rows > columns else x
-
-
-def is_embedding(path: str) -> bool:
-    """Return whether `path` is that of an embedding, of Keras or of models/layers.py."""
-    return "embed" in path.lower() or path.rpartition("/")[2] == "table"
 
 
 class KerasOptimizer(Optimizer):

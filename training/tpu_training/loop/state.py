@@ -32,9 +32,6 @@ from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
-# Steps of the table of Beta's quantiles, and halvings that find each to double precision.
-_QUANTILES = 1024
-_BISECTIONS = 50
 # images -> images, and the share of each one's own label
 Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
@@ -84,11 +81,10 @@ def create_train_state(
     task = task_of(definition, data_spec)
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
-        with optimizers.creations() as order:
-            seed = derive_seed(params.seed, "weights")
-            model = models.create_model(definition, resolved, spec, seed)
+        seed = derive_seed(params.seed, "weights")
+        model = models.create_model(definition, resolved, spec, seed)
         models.check_model(model, definition.create_model)
-        chosen = optimizers.choose_variables(params, model, order)
+        chosen = optimizers.choose_variables(params, model)
         optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
         optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
@@ -357,68 +353,50 @@ def create_mix(params: Params, spec: DataSpec) -> Mix | None:
     Raises:
         InputError: The examples are no images, or their targets have places of their own.
     """
-    asked = [f"--{name}={getattr(params, name):g}" for name in ("mixup", "cutmix")]
-    if not (params.mixup or params.cutmix):
+    kinds = {"mixup": params.mixup, "cutmix": params.cutmix}
+    tables = {name: _beta_quantiles(alpha) for name, alpha in kinds.items() if alpha}
+    if not tables:
         return None
     if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
         raise InputError(
-            f"{' '.join(asked)}: is for images that have labels as a whole, but the data set holds "
-            f"{spec.kind}s with targets of the form {spec.targets}; omit it"
+            f"--{' --'.join(tables)}: for images that have labels as a whole, but the data set "
+            f"holds {spec.kind}s with targets of the form {spec.targets}; omit it"
         )
-    tables = {
-        name: tf.constant(beta_quantiles(alpha), tf.float32)
-        for name, alpha in (("mixup", params.mixup), ("cutmix", params.cutmix))
-        if alpha
-    }
 
     def mix(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        shape = images.shape[1:3]
-        kept = {
-            "mixup": lambda table: tf.fill(shape, _draw(table)),
-            "cutmix": lambda table: _outside_of_a_box(shape, _draw(table)),
-        }
-        masks = [kept[name](table) for name, table in tables.items()]
-        mask = masks[0]
-        if len(masks) == 2:
-            mask = tf.where(tf.random.stateless_uniform((), next_seed()) < 0.5, *masks)
-        share = mask[:, :, tf.newaxis]
+        masks = []
+        for name, table in tables.items():
+            place = tf.random.stateless_uniform((), next_seed(), 0, len(table), tf.int32)
+            mask = tf.fill(images.shape[1:3], tf.gather(table, place))
+            masks.append(_outside_of_a_box(mask) if name == "cutmix" else mask)
+        if len(masks) > 1:
+            coin = tf.random.stateless_uniform((), next_seed()) < 0.5
+            masks = [tf.where(coin, *masks)]
+        share = masks[0][:, :, tf.newaxis]
         wide = tf.cast(images, tf.float32)
         mixed = share * wide + (1.0 - share) * wide[::-1]
         # Bytes stay bytes, which models expect; half a grey level is lost at most.
         mixed = tf.round(mixed) if images.dtype.is_integer else mixed
-        return tf.cast(mixed, images.dtype), tf.reduce_mean(mask)
+        return tf.cast(mixed, images.dtype), tf.reduce_mean(share)
 
     return mix
 
 
-def _draw(table: tf.Tensor) -> tf.Tensor:
-    """Draw from the distribution with these quantiles; TPUs have no kernel for Beta or gamma."""
-    place = tf.random.stateless_uniform((), next_seed()) * _QUANTILES
-    below = tf.minimum(tf.cast(place, tf.int32), _QUANTILES - 1)
-    rest = place - tf.cast(below, tf.float32)
-    return table[below] * (1.0 - rest) + table[below + 1] * rest
+def _beta_quantiles(alpha: float) -> npt.NDArray[np.float32]:
+    """Return quantiles of Beta(`alpha`, `alpha`) to draw from: TPUs have no kernel for it."""
+    # The seed is always the same, so that a resumed job mixes alike.
+    drawn = np.random.default_rng(0).beta(alpha, alpha, 1 << 20)
+    return np.quantile(drawn, (np.arange(1 << 12) + 0.5) / (1 << 12)).astype(np.float32)
 
 
-def _outside_of_a_box(shape: tuple[int, int], share: tf.Tensor) -> tf.Tensor:
-    """Return 1 outside of a random box of the area 1 - `share`, clipped at the edges, 0 inside."""
-    side = tf.sqrt(1.0 - share)
+def _outside_of_a_box(shares: tf.Tensor) -> tf.Tensor:
+    """Return 1 outside of a random box of the area 1 - share, clipped at the edges, 0 inside."""
+    side = tf.sqrt(1.0 - shares[0, 0])
     centre = tf.random.stateless_uniform((2,), next_seed())
     inside = []
-    for axis, size in enumerate(shape):
+    for axis, size in enumerate(shares.shape):
         half = tf.floor(side * size) / 2.0
         middle = tf.floor(centre[axis] * size)
         places = tf.range(size, dtype=tf.float32)
         inside.append((places >= middle - half) & (places < middle + half))
     return 1.0 - tf.cast(inside[0][:, tf.newaxis] & inside[1], tf.float32)
-
-
-def beta_quantiles(alpha: float) -> npt.NDArray[np.float64]:
-    """Return the quantiles of Beta(`alpha`, `alpha`) in equal steps from 0 to 1."""
-    parts = np.linspace(0.0, 1.0, _QUANTILES + 1)
-    low, high = np.zeros_like(parts), np.ones_like(parts)
-    with tf.init_scope():
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            below = tf.math.betainc(tf.constant(alpha, tf.float64), alpha, middle).numpy() < parts
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return (low + high) / 2

@@ -38,7 +38,7 @@ def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed:
 def check_model(model: object, create_model: CreateModel) -> None:
     """Raise InputError if what `create_model` returned is no model."""
     what = "create_model returned " + _described(model)
-    if model is None:
+    if not isinstance(model, tf.Module):
         problem = f"{what}, expected a tf.Module"
     elif not callable(model):
         problem = f"{what} that can't be called, expected `__call__(self, features, training)`"
@@ -156,9 +156,6 @@ _MOST_SHOWN = 12
 
 def variable_names(model: tf.Module) -> list[str]:
     """Return the paths of `model.trainable_variables`, such as `conv_1/kernel`, in their order."""
-    if not isinstance(model, tf.Module):  # Such as a model of Keras 3.
-        names = (variable.name.partition(":")[0] for variable in model.trainable_variables)
-        return [f"{name}_{number}" for number, name in enumerate(names)]
     trained = {id(variable) for variable in model.trainable_variables}
     return [path for path, variable in variable_paths(model) if id(variable) in trained]
 

@@ -46,10 +46,6 @@ class Params:
     """
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # A tenth of Adam's rate, and its own decay rates: arXiv:2302.06675, section 5.
-        "lion": {"learning_rate": 0.0004, "squares_momentum": 0.99},
-        # https://kellerjordan.github.io/posts/muon
-        "muon": {"momentum": 0.95},
         # A thousandth of it is a step's part of the weights; trials: docs/lr-range-test.md.
         "lars": {"learning_rate": 3.2},
     }
@@ -60,19 +56,15 @@ class Params:
     gradient_accumulation: int = param(1, "parts of a replica's batch, to save memory", 1, 4096)
     optimizer: str = param(
         "adam",
-        "adam (with weight decay: AdamW), lion, muon, sgd, nesterov (sgd with its momentum), lars",
-        choices=("adam", "lion", "muon", "sgd", "nesterov", "lars"),
+        "adam (with weight decay: AdamW), sgd, nesterov (sgd with its momentum), lars",
+        choices=("adam", "sgd", "nesterov", "lars"),
     )
     learning_rate: float = param(0.004, "peak of the learning rate", 1e-9, 100.0)
     warmup_fraction: float = param(0.2, "part of the steps for the rise to the peak", 0, 0.9)
     schedule: str = param(
         "cosine",
-        "constant, cosine and linear (to 0), step and exponential (by decay_factor)",
-        choices=("constant", "cosine", "linear", "step", "exponential"),
-    )
-    decay_factor: float = param(0.1, "factor of the schedules step and exponential", 1e-6, 1.0)
-    decay_interval: float = param(
-        0.333, "part of the steps after which the rate falls by decay_factor", 1e-4, 1.0
+        "after the rise: constant, or cosine or linear to 0",
+        choices=("constant", "cosine", "linear"),
     )
     momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
     squares_momentum: float = param(
@@ -96,7 +88,10 @@ class Params:
         0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
     )
     snapshot_interval: int = param(
-        1000, "steps between images, weights and gradients in TensorBoard; 0: none", 0, 1 << 40
+        1000,
+        "steps between weights and gradients in TensorBoard; 0: none, nor graph and images",
+        0,
+        1 << 40,
     )
     profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
     keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)
@@ -133,21 +128,15 @@ class Params:
         "first weights: a model directory or checkpoint of this trainer, a TensorFlow checkpoint, "
         ".weights.h5, .keras or .safetensors; a resumed job's own checkpoint counts before it",
     )
-    init_map: str = param(
-        "", "names in init_from that differ, THEIRS=OURS,… with * for any part; or a YAML file"
-    )
+    init_map: str = param("", "names in init_from that differ, THEIRS=OURS,… with * for any part")
     freeze: str = param("", "variables not to train: patterns with commas; !PATTERN trains again")
     rate_factors: str = param("", "factors of the rate, PATTERN=FACTOR,…; the last match counts")
     ema_decay: float = param(
         0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
     )
-    layer_decay: float = param(1.0, "factor of the rate from a layer to the one below", 0.01, 1.0)
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
     callback: str = param("", "a file .py with create_callbacks(job), called between loops")
-    tracker: str = param(
-        "", "wandb or mlflow: send parameters and curves there", choices=("", "wandb", "mlflow")
-    )
     # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
     tpu_type: str = param("", "such as v5litepod-8, for the share of its peak (MFU)")
 

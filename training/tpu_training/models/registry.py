@@ -161,13 +161,6 @@ class BertParams(Params):
     """
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # For language: arXiv:2302.06675, section 5.
-        "lion": {
-            "learning_rate": 1e-4,
-            "weight_decay": 0.1,
-            "momentum": 0.95,
-            "squares_momentum": 0.98,
-        },
         "lars": {"learning_rate": 1.0},
     }
     layers: int = base.param(2, "encoder layers", 1, 48)
@@ -203,8 +196,6 @@ class ResNetParams(Params):
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # The weight decay of timm's recipes with AdamW (arXiv:2201.03545, appendix A).
         "adam": {"learning_rate": 0.001, "weight_decay": 0.05},
-        "lion": {"learning_rate": 0.0001, "weight_decay": 0.5},
-        "muon": {"learning_rate": 0.001, "weight_decay": 0.05},
         # https://github.com/tensorflow/tpu, models/official/resnet/lars_util.py, below 16,384.
         "lars": {"learning_rate": 10.0},
     }

@@ -10,21 +10,25 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.data.data_set import DataSet
-from tpu_training.errors import InputError
-from tpu_training.goodput.account import Account, account
-from tpu_training.goodput.ledger import FINISHED, FOLDER, PARTS, Beginning, Entry, File, read
-from tpu_training.goodput.ledger import Ledger as WholeLedger
+from tpu_training.goodput.account import account
+from tpu_training.goodput.ledger import (
+    FINISHED,
+    FOLDER,
+    PARTS,
+    Beginning,
+    Entry,
+    File,
+    Ledger,
+    read,
+)
 from tpu_training.loop.callbacks import Callback, History, LoopReport
-from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
@@ -35,8 +39,6 @@ STEP_PARTS = ("compute", "input", "checkpoint", "idle")
 STEP_TIMES = "seconds_per_step"
 # A killed start is known up to its last entry; each is a write to the bucket.
 _WRITE_SECONDS = 60.0
-# TensorBoard sorts by name; what people look for, train/loss, comes first.
-WALL_TIME = "wall_time"
 REPORT_FORMAT = 1
 COST_NOTE = "TPU_TRAINING_COST_NOTE"
 """The variable that says what the machines keep costing, and which command ends that."""
@@ -59,54 +61,28 @@ class Monitor:
         why: Callable[[], str],
         peak: float,
     ) -> None:
-        """Write below `model_dir`; see LedgerWriter for `why` and Utilisation for `peak`."""
+        """Write below `model_dir`; see LedgerWriter for `why` and Curves for `peak`."""
         logs = f"{model_dir}/tensorboard"
         self.summaries = Summaries(logs)
-        self.pictures = ModelSummaries(cluster, params, data, state, self.summaries)
+        self.model = ModelSummaries(cluster, params, data, state, self.summaries)
         self.progress = Progress(params.global_batch_size)
         self.times = StepTimes(self.summaries, beginning)
-        self.ledger = LedgerWriter(model_dir, self.times, beginning.begun, self.summaries, why)
-        self.speed = Utilisation(self.summaries, peak)
+        self.ledger = LedgerWriter(model_dir, self.times, beginning.begun, why)
+        self.curves = Curves(self.summaries, self.progress, peak)
         self.history = History()
         self._profiles = ProfileCapture(logs, cluster.workers, parse_steps(params.profile_steps))
 
     @property
     def callbacks(self) -> list[Callback]:
         """The callbacks of the training; each may use what those before it have measured."""
-        scalars = Scalars(self.summaries, self.progress)
-        measurements = [self.progress, scalars, self.times, self.ledger, self.speed]
-        return [*measurements, self.pictures, self.history, self._profiles]
-
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Write an evaluation for TensorBoard."""
-        self.summaries.scalars(step, evaluation.scalars)
-        self.pictures.evaluated(step, evaluation)
+        measurements = [self.progress, self.curves, self.times, self.ledger]
+        return [*measurements, self.model, self.history, self._profiles]
 
     def __enter__(self) -> Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.summaries.close()
-
-
-class Scalars(Callback):
-    """Writes the training's curves."""
-
-    def __init__(self, summaries: Summaries, progress: Progress) -> None:
-        """Write to `summaries`, with the rate that `progress` measures; it must be called first."""
-        self._summaries = summaries
-        self._progress = progress
-
-    def between_loops(self, step: int, report: LoopReport) -> None:
-        """Write one point of each curve."""
-        scalars = {
-            "train/loss": report.loss,
-            **{f"train/{name}": value for name, value in report.metrics.items()},
-            "train/gradient_norm": report.gradient_norm,
-            "train/learning_rate": report.learning_rate,
-            "train/examples_per_second": self._progress.examples_per_second,
-        }
-        self._summaries.scalars(step, scalars)
 
 
 class StepTimes(Callback):
@@ -169,17 +145,19 @@ class StepTimes(Callback):
             logger.info("time: %s", ", ".join(shares))
 
 
-class Utilisation(Callback):
-    """Measures the model's operations a second, without the first loop, which compiles.
+class Curves(Callback):
+    """Writes the training's curves; measures the model's operations a second.
 
-    The share of the peak is the model FLOPs utilisation of PaLM (arXiv:2204.02311, appendix B); it
-    is known where the peak is.
+    Those are without the first loop, which compiles. The share of the peak is the model FLOPs
+    utilisation of PaLM (arXiv:2204.02311, appendix B); it is known where the peak is.
     """
 
-    def __init__(self, summaries: Summaries, peak: float) -> None:
-        """Write to `summaries`; `peak` is that of all replicas a second, 0 where it is unknown."""
-        self._summaries = summaries
-        self._peak = peak
+    def __init__(self, summaries: Summaries, progress: Progress, peak: float) -> None:
+        """Write to `summaries`, with the rate that `progress` measures; it must be called first.
+
+        `peak` is that of all replicas a second, 0 where it is unknown.
+        """
+        self._summaries, self._progress, self._peak = summaries, progress, peak
         self._loops = 0
         self._operations = self._seconds = self._highest_norm = self._last_norm = 0.0
 
@@ -189,16 +167,22 @@ class Utilisation(Callback):
         return self._figures(self._operations / self._seconds) if self._seconds else {}
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """Write the loop's figures."""
+        """Write one point of each curve."""
         self._loops += 1
         self._last_norm = report.gradient_norm
         self._highest_norm = max(self._highest_norm, report.gradient_norm)
-        if self._loops == 1 or not report.flops:
-            return
-        operations = report.flops * report.count
-        self._operations += operations
-        self._seconds += report.seconds
-        figures = self._figures(operations / report.seconds)
+        figures = {
+            "loss": report.loss,
+            **report.metrics,
+            "gradient_norm": report.gradient_norm,
+            "learning_rate": report.learning_rate,
+            "examples_per_second": self._progress.examples_per_second,
+        }
+        if self._loops > 1 and report.flops:
+            operations = report.flops * report.count
+            self._operations += operations
+            self._seconds += report.seconds
+            figures |= self._figures(operations / report.seconds)
         self._summaries.scalars(step, {f"train/{name}": each for name, each in figures.items()})
 
     def close(self) -> None:
@@ -217,7 +201,7 @@ class Utilisation(Callback):
         return {"flops_per_second": rate} | ({"mfu": rate / self._peak} if self._peak else {})
 
 
-def read_ledger(model_dir: str) -> WholeLedger:
+def read_ledger(model_dir: str) -> Ledger:
     """Read the ledger in a model directory. Raises TensorFlow's errors, not for damaged files."""
     folder = f"{model_dir.rstrip('/')}/{FOLDER}"
     return read(
@@ -231,7 +215,6 @@ class LedgerWriter(Callback):
     """Keeps the entry of this start, `MODEL_DIR/ledger/BEGIN-PROCESS.json`.
 
     Runs after StepTimes, which measures. An entry that can't be written never ends a training.
-    TensorBoard gets the part of the wall time that went into each state, over all starts.
     """
 
     def __init__(
@@ -239,7 +222,6 @@ class LedgerWriter(Callback):
         model_dir: str,
         times: StepTimes,
         begun: float,
-        summaries: Summaries,
         why: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
         write: Callable[[str, str], None] = files.write_text,
@@ -249,22 +231,17 @@ class LedgerWriter(Callback):
         `why` says why it was asked to end, if it was.
         """
         self._times, self._clock, self._write = times, clock, write
-        self._begun, self._why, self._summaries = begun, why, summaries
+        self._begun, self._why = begun, why
         self._begin = time.time() - (clock() - begun)
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._begin))}-{os.getpid()}.json"
-        self._model_dir = model_dir
         self._path = f"{model_dir.rstrip('/')}/{FOLDER}/{name}"
         self._first = self._last = 0
         self._goal: int | None = None
-        self._before: Account | None = None
-        # Each start is a file in the bucket, and a job may have hundreds.
-        self._reader = threading.Thread(target=self._read, name="ledger", daemon=True)
         self._written = clock()
 
     def start(self, step: int) -> None:
-        """Note the first step; read what the starts before did, which no step waits for."""
+        """Note the first step."""
         self._first = self._last = step
-        self._reader.start()
         self._keep("")
 
     def between_loops(self, step: int, report: LoopReport) -> None:
@@ -273,7 +250,6 @@ class LedgerWriter(Callback):
         # A start that is killed can't write later how far its checkpoints go.
         if report.checkpoint_seconds or self._clock() - self._written >= _WRITE_SECONDS:
             self._keep("")
-            self._show(step)
 
     def close(self) -> None:
         """Write why the training ended; the evaluations of a finished job come yet."""
@@ -282,35 +258,6 @@ class LedgerWriter(Callback):
     def finish(self) -> None:
         """Write the last time, after all evaluations."""
         self._keep(FINISHED)
-        self._reader.join()
-        self._show(self._last)
-
-    def _read(self) -> None:
-        try:
-            self._before = self._account_before()
-        except Exception as error:
-            logger.warning("ledger: not read (%s)", error)
-
-    def _account_before(self) -> Account:
-        """Account for all until now: this start's own seconds come later."""
-        ledger = read_ledger(self._model_dir)
-        own = self._path.rpartition("/")[2]  # It is being written at this moment.
-        for name in ledger.broken:
-            if name != own:
-                logger.warning("ledger: %s is damaged; it is left out", name)
-        none = dict.fromkeys(PARTS, 0.0)
-        now = Entry(self._begin, 0.0, self._first, self._first, none)
-        return account(WholeLedger([*ledger.entries, now], ledger.spans))
-
-    def _show(self, step: int) -> None:
-        if self._reader.is_alive():
-            return
-        own = account(WholeLedger([self._entry("")], [])).seconds
-        before: Mapping[str, float] = self._before.seconds if self._before else {}
-        seconds = {state: spent + before.get(state, 0.0) for state, spent in own.items()}
-        whole = sum(seconds.values()) or 1.0
-        parts = {f"{WALL_TIME}/{state}": spent / whole for state, spent in seconds.items()}
-        self._summaries.scalars(step, parts)
 
     def _entry(self, ending: str) -> Entry:
         seconds = {part: round(self._times.seconds[part], 3) for part in PARTS}
@@ -332,23 +279,16 @@ class LedgerWriter(Callback):
             logger.warning("ledger: not written (%s)", error)
 
 
-def read_report(model_dir: str) -> dict[str, Any]:
-    """Return what a training has left in `model_dir`, over all of its starts.
+def write_report(model_dir: str) -> str:
+    """Write what a training has left in `model_dir`, over all of its starts; return the file.
 
-    `series` has every scalar of TensorBoard by tag and step, `seconds` where the time of the steps
-    went, `goodput` where the wall time did; `metrics`, `model` and `classes` are the files of these
-    names.
-
-    Raises:
-        InputError: No training has written anything there.
+    In `report.json`, `series` has every scalar of TensorBoard by tag and step, `seconds` where the
+    time of the steps went, `goodput` where the wall time did; `metrics`, `model` and `classes` are
+    the files of these names.
     """
     base = model_dir.rstrip("/")
-    files.check_bucket(model_dir, "--model-dir")
-    series = read_series(f"{base}/tensorboard")
-    if not series:
-        raise InputError(f"--model-dir={model_dir}: no training has written its course there")
-    ledger = read_ledger(base)
-    return {
+    series, ledger = read_series(f"{base}/tensorboard"), read_ledger(base)
+    report = {
         "format": REPORT_FORMAT,
         "model_dir": model_dir,
         **{name: files.read_json(f"{base}/{name}.json") for name in _FILES},
@@ -358,12 +298,8 @@ def read_report(model_dir: str) -> dict[str, Any]:
         "goodput": account(ledger).to_dict(),
         "problems": ledger.problems,
     }
-
-
-def write_report(model_dir: str) -> str:
-    """Write the report to `report.json` in `model_dir` and return its path."""
-    path = f"{model_dir.rstrip('/')}/report.json"
-    files.write_text(path, json.dumps(read_report(model_dir), indent=1) + "\n")
+    path = f"{base}/report.json"
+    files.write_text(path, json.dumps(report, indent=1) + "\n")
     return path
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from types import FrameType
 
 import tensorflow as tf
@@ -13,7 +12,6 @@ import tensorflow as tf
 from tpu_training.cluster.endpoint import why_silent
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.monitoring.terminal import native_output_hidden
 
 # A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
 # TensorFlow's own server answers on its only port.
@@ -42,13 +40,10 @@ def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
         logdir = os.path.abspath(logdir)
         logger.warning("profile: each worker writes to %s on its own disk", logdir)
     services = ",".join(f"grpc://{_profiler_of(worker)}" for worker in workers)
-    # In the background of a training its own lines would be lost, too.
-    alone = threading.current_thread() is threading.main_thread()
     try:
-        with native_output_hidden() if alone else nullcontext():
-            tf.profiler.experimental.client.trace(
-                services, logdir, int(seconds * 1000), num_tracing_attempts=_ATTEMPTS
-            )
+        tf.profiler.experimental.client.trace(
+            services, logdir, int(seconds * 1000), num_tracing_attempts=_ATTEMPTS
+        )
     except (tf.errors.OpError, RuntimeError) as error:
         raise EndpointError(
             f"{services} gave no profile in {seconds:g} s ({str(error).partition(chr(10))[0]}): is "

@@ -1,23 +1,17 @@
-"""What a training shows of itself: TensorBoard's event files, pictures, weights, trackers.
+"""What a training shows of itself: TensorBoard's event files, and the model in them.
 
 The event files are written and read without TensorBoard, which TensorFlow 2.21 does not include.
 """
 
 import dataclasses
-import io
 import itertools
-import json
 import logging
-import math
 import os
 import socket
 import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +19,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.pipeline import evaluation_batches
-from tpu_training.errors import InputError, TrainingError, require, require_plots
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.evaluation import Evaluation
 from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
+from tpu_training.models.spec import CLASS
 
 # A flush to a bucket sends the whole file again.
 _FLUSH_SECONDS = 30.0
@@ -131,29 +123,19 @@ def _events(logdir: str) -> Iterator[tf.compat.v1.Event]:
             continue
 
 
-# --- Summarise the model for TensorBoard: predictions on images, weights, gradients, graph.
+# --- Summarise the model for TensorBoard: graph, examples, weights and gradients.
 
-_EXAMPLES = 32
+_EXAMPLES = 16
 _BUCKETS = 30
-# Features and labels of some examples.
-_Sample = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-
-_RIGHT, _WRONG, _TRUE = (0, 150, 60), (210, 30, 30), (90, 90, 90)
-_BORDER, _GAP = 2, 8
-_FONT_SIZE = 11
-# Two lines.
-_CAPTION = 28
-# Small pictures are enlarged to about this many pixels.
-_SMALLEST_SIDE = 56
 
 logger = logging.getLogger(__name__)
 
 
 class ModelSummaries(Callback):
-    """Writes what the training, its checkpoints and evaluations have computed for themselves.
+    """Writes what the training and its checkpoints have computed for themselves.
 
-    The devices get no program of its own to compile: the gradients' norms are sums of the loop, the
-    weights are those of a checkpoint's copy, and the predictions are an evaluation's.
+    The devices get no program of its own to compile: the gradients' norms are sums of the loop, and
+    the weights are those of a checkpoint's copy.
     """
 
     def __init__(
@@ -167,15 +149,48 @@ class ModelSummaries(Callback):
         """Write to `summaries`, every `snapshot_interval` steps; 0 writes nothing."""
         self._cluster, self._params, self._data = cluster, params, data
         self._state, self._summaries = state, summaries
-        self._interval = params.snapshot_interval
+        self._spec = data.manifest.input_spec(params.image_size)
+        self._interval, self._last = params.snapshot_interval, total_steps(params, data.manifest)
         self._taken = self._copied = 0
-        self._last = total_steps(params, data.manifest)
-        self._sample = cache(self._read_sample)
+        self._drawn = set[str]()
 
     def start(self, step: int) -> None:
-        """Write the model's graph, which is traced but not compiled."""
-        if self._interval:
-            self._summaries.graph(step, self._graph())
+        """Write the model's graph, as it answers; it is traced, but not compiled."""
+        if not self._interval:
+            return
+        state, spec = self._state, self._spec
+
+        def forward(features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+            inputs, _ = state.prepare(features, targets, False)
+            return state.forward(inputs, training=False)
+
+        features = tf.TensorSpec((_EXAMPLES, *spec.shape), spec.dtype)
+        targets = tf.TensorSpec((_EXAMPLES, *spec.target_shape), spec.target_dtype)
+        with self._cluster.on_loop_device():
+            traced = tf.function(forward, autograph=False).get_concrete_function(features, targets)
+        self._summaries.graph(step, traced.graph)
+
+    def evaluated(self, step: int, split: str) -> None:
+        """Write the first pictures of `split`, as the model gets them, with their classes; once."""
+        pictures = self._spec.kind == "image" and self._spec.shape[-1] in (1, 3, 4)
+        if not (self._interval and pictures) or split in self._drawn:
+            return
+        self._drawn.add(split)
+        share = self._params.replica_batch_size(self._cluster.replicas, "evaluation_batch_size")
+        size = min(_EXAMPLES, share) * self._cluster.replicas
+        few = dataclasses.replace(self._params, evaluation_batch_size=size)
+        with self._cluster.on_loop_device():
+            batch = evaluation_batches(self._data, self._cluster, few, split)[0]()
+        local = self._cluster.strategy.experimental_local_results
+        images, targets, weights = (local(part)[0].numpy() for part in batch)
+        names = self._data.manifest.class_names
+        for number in np.flatnonzero(weights):
+            tag, target = f"{split}_examples/{number:02}", targets[number]
+            if self._spec.targets == CLASS:
+                tag += f" {names[target] if names else target}"
+            with tf.device(self._cluster.this_process):
+                png = tf.io.encode_png(images[number].astype(np.uint8)).numpy()
+            self._summaries.picture(step, tag, png)
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Write the norms of the gradient of each variable, if they are due."""
@@ -195,54 +210,8 @@ class ModelSummaries(Callback):
             weights = {f"weights/{path}": _histogram(v.numpy()) for path, v in pairs}
             self._summaries.histograms(step, weights)
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Draw the first examples of an evaluation with their true and predicted classes."""
-        if not (self._interval and self._state.task.gives_classes):
-            return
-        sample = self._sample(evaluation.split, len(evaluation.first))
-        labels = sample[1]
-        classes = evaluation.first[: len(labels)]
-        if self._data.manifest.spec.kind == "image":
-            self._draw(step, f"{evaluation.split}/predictions", sample, classes)
-        right = int((classes == labels).sum())
-        logger.info("snapshot: step %d, %d of %d samples right", step, right, len(classes))
-
     def _is_due(self, step: int, taken: int) -> bool:
         return bool(self._interval) and (step // self._interval != taken or step == self._last)
-
-    def _draw(self, step: int, name: str, sample: _Sample, classes: npt.NDArray[np.int32]) -> None:
-        try:
-            require_plots("a picture of examples")
-        except InputError as error:
-            logger.warning("snapshot: %s", error)
-            return
-        png = draw_grid(*sample, classes, self._data.manifest.class_names)
-        self._summaries.picture(step, name, png)
-
-    def _read_sample(self, split: str, share: int) -> _Sample:
-        """Return features and labels of the first replica's first examples of an evaluation."""
-        each = min(_EXAMPLES, share)
-        size = each * self._cluster.replicas
-        few = dataclasses.replace(self._params, evaluation_batch_size=size)
-        with self._cluster.on_loop_device():
-            batch = evaluation_batches(self._data, self._cluster, few, split)[0]()
-        local = self._cluster.strategy.experimental_local_results
-        features, labels, weights = (local(part)[0].numpy() for part in batch)
-        return features[weights > 0], labels[weights > 0]
-
-    def _graph(self) -> tf.Graph:
-        state, spec = self._state, self._data.manifest.input_spec(self._params.image_size)
-
-        def forward(features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-            inputs, _ = state.prepare(features, targets, False)
-            return state.forward(inputs, training=False)
-
-        features = tf.TensorSpec((_EXAMPLES, *spec.shape), spec.dtype)
-        targets = tf.TensorSpec((_EXAMPLES, *spec.target_shape), spec.target_dtype)
-        with self._cluster.on_loop_device():
-            traced = tf.function(forward, autograph=False).get_concrete_function(features, targets)
-        graph: tf.Graph = traced.graph
-        return graph
 
 
 def _histogram(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -253,144 +222,3 @@ def _histogram(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     counts, edges = np.histogram(values, _BUCKETS, (low - spread, high + spread))
     found: npt.NDArray[np.float64] = np.stack([edges[:-1], edges[1:], counts], axis=1)
     return found
-
-
-def draw_grid(
-    images: npt.NDArray[np.generic],
-    labels: npt.NDArray[np.generic],
-    classes: npt.NDArray[np.generic],
-    names: Sequence[str] = (),
-) -> bytes:
-    """Return a PNG of all `images` (count, height, width, channels of bytes).
-
-    Below each is the predicted class and, where that is wrong, the true one in a second line; by
-    their `names` where there are some, shortened to the picture's width.
-    """
-    from matplotlib import get_data_path
-    from PIL import Image, ImageDraw
-    from PIL.ImageFont import truetype
-
-    factor = max(1, math.ceil(_SMALLEST_SIDE / images.shape[2]))
-    height, width = images.shape[1] * factor, images.shape[2] * factor
-    framed_height, framed_width = height + 2 * _BORDER, width + 2 * _BORDER
-    columns = math.ceil(math.sqrt(len(images)) * 1.4)
-    rows = math.ceil(len(images) / columns)
-    size = (columns * (framed_width + _GAP), rows * (framed_height + _CAPTION + _GAP))
-    # matplotlib brings the font along; Pillow's own may be one of pixels.
-    font = truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_SIZE)
-    sheet = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(sheet)
-    for position, image in enumerate(images.astype(np.uint8)):
-        left = position % columns * (framed_width + _GAP)
-        top = position // columns * (framed_height + _CAPTION + _GAP)
-        label, found = int(labels[position]), int(classes[position])
-        colour = _RIGHT if label == found else _WRONG
-        sheet.paste(colour, (left, top, left + framed_width, top + framed_height))
-        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
-        enlarged = picture.resize((width, height), Image.Resampling.NEAREST)
-        sheet.paste(enlarged, (left + _BORDER, top + _BORDER))
-        lines = [(found, colour), (label, _TRUE)] if label != found else [(found, colour)]
-        for line, (number, ink) in enumerate(lines):
-            text = names[number] if names else str(number)
-            while len(text) > 2 and draw.textlength(text, font) > framed_width + _GAP - 2:
-                text = f"{text.removesuffix('…')[:-1]}…"
-            place = (left, top + framed_height + line * _CAPTION // 2)
-            draw.text(place, text, ink, font)
-    content = io.BytesIO()
-    sheet.save(content, "PNG")
-    return content.getvalue()
-
-
-# --- Weights & Biases and MLflow, through their own libraries, which read their own settings.
-
-_FILE_NAME, _FORMAT = "tracker.json", 1
-
-
-class Wandb:
-    """A run of Weights & Biases: WANDB_PROJECT, WANDB_API_KEY, WANDB_MODE and the like count."""
-
-    def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        library = require("wandb", "wandb", "wandb", "--tracker=wandb")
-        self._run = library.init(id=known, name=name, config=dict(params), resume="allow")
-        self.id = str(self._run.id)
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send values."""
-        self._run.log(dict(scalars), step=step)
-
-    def finish(self, whole: bool) -> None:
-        """End the run."""
-        self._run.finish(exit_code=0 if whole else 1)
-
-
-class Mlflow:
-    """A run of MLflow: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the like count."""
-
-    def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        self._library = require("mlflow", "mlflow-skinny", "mlflow", "--tracker=mlflow")
-        self.id = str(self._library.start_run(run_id=known, run_name=name).info.run_id)
-        if known is None:  # A run's parameters can't be changed.
-            self._library.log_params(dict(params))
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send values."""
-        self._library.log_metrics(dict(scalars), step=step)
-
-    def finish(self, whole: bool) -> None:
-        """End the run."""
-        self._library.end_run("FINISHED" if whole else "KILLED")
-
-
-_RUNS: Mapping[str, type[Wandb] | type[Mlflow]] = {"wandb": Wandb, "mlflow": Mlflow}
-
-
-class Tracker(Callback):
-    """Sends a training's parameters, curves and evaluations to a tracker.
-
-    A job that is started again continues its run, whose id is in the model directory. A value that
-    can't be sent does not end the training: it is logged.
-    """
-
-    def __init__(self, kind: str, model_dir: str, params: Mapping[str, Any]) -> None:
-        self._kind, self._name, self._params = kind, model_dir, params
-        self._path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
-        self._run: Wandb | Mlflow | None = None
-
-    def start(self, step: int) -> None:
-        """Start or continue the run. Raises TrainingError if the tracker does not answer."""
-        known = files.read_json(self._path).get(self._kind)
-        try:
-            self._run = run = _RUNS[self._kind](known, self._name, self._params)
-        except TrainingError:
-            raise
-        except Exception as error:  # Each library has its own errors.
-            raise TrainingError(f"--tracker={self._kind}: no run was started ({error})") from error
-        files.write_text(self._path, json.dumps({"format": _FORMAT, self._kind: run.id}) + "\n")
-
-    def between_loops(self, step: int, report: LoopReport) -> None:
-        """Send the loop's figures."""
-        figures = {
-            "train/loss": report.loss,
-            **{f"train/{name}": value for name, value in report.metrics.items()},
-            "train/learning_rate": report.learning_rate,
-            "train/gradient_norm": report.gradient_norm,
-            "train/steps_per_second": report.count / report.seconds,
-        }
-        self._send(lambda run: run.log(step, figures))
-
-    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send the figures of an evaluation."""
-        self._send(lambda run: run.log(step, figures))
-
-    def close(self) -> None:
-        """End the run; as a whole one unless an exception ends the training."""
-        whole = sys.exc_info()[0] is None
-        self._send(lambda run: run.finish(whole))
-
-    def _send(self, send: Callable[[Wandb | Mlflow], None]) -> None:
-        if not self._run:
-            return
-        try:
-            send(self._run)
-        except Exception as error:  # Each library has its own errors.
-            logger.warning("%s: %s", self._kind, str(error).partition("\n")[0])

@@ -1,4 +1,4 @@
-"""What the terminal or a notebook shows: a progress bar, log lines over it, no libraries' noise."""
+"""What a terminal or a notebook shows: a progress bar, log lines over it, no libraries' noise."""
 
 import ctypes
 import logging
@@ -7,87 +7,73 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
-from typing import Any, TextIO
+from typing import TextIO
 
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 _WIDTH = 28
-# Return to the beginning of the line and clear it.
+# Return to the beginning of the line and clear it. A notebook's cell has no code for that, and
+# lines that are longer.
 _CLEAR = "\r\x1b[K"
+_OVERWRITE = "\r" + " " * 120 + "\r"
 # TensorFlow's own variable: 2 shows errors only.
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 logger = logging.getLogger(__name__)
 
 
+def clearing(stream: TextIO) -> str:
+    """Return what clears a line of `stream`, a terminal or a notebook's cell; "" for others."""
+    if stream.isatty():
+        return _CLEAR
+    # What a kernel has, without importing IPython.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return _OVERWRITE if getattr(shell, "kernel", None) is not None else ""
+
+
 # Python 3.10 has no StreamHandler[TextIO].
 class TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes log lines over the bar, which reappears at its next update."""
 
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._clearing = clearing(stream)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        self.stream.write(_CLEAR)
+        self.stream.write(self._clearing)
         super().emit(record)
 
 
 class ProgressBar:
-    """A line that is redrawn in place."""
+    """A line that is redrawn in place; nothing where that can't be."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._clearing = stream, clearing(stream)
+        self.works = bool(self._clearing)
         self._shown = False
 
     def show(self, part: float, text: str) -> None:
         """Draw the bar at `part`, 0 to 1, followed by `text`."""
-        done = round(_WIDTH * min(max(part, 0.0), 1.0))
-        bar = "█" * done + "░" * (_WIDTH - done)
-        self._stream.write(f"{_CLEAR}{bar} {part:4.0%} {text}")
-        self._stream.flush()
-        self._shown = True
+        if self.works:
+            done = round(_WIDTH * min(max(part, 0.0), 1.0))
+            bar = "█" * done + "░" * (_WIDTH - done)
+            self._write(f"{self._clearing}{bar} {part:4.0%} {text}")
+            self._shown = True
 
-    def clear(self) -> None:
-        """Remove the bar."""
+    def clear(self, last: str = "") -> None:
+        """Remove the bar, or write `last` after it."""
         if self._shown:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            self._write(last or self._clearing)
             self._shown = False
 
     def close(self) -> None:
         """Keep the last state and begin a new line."""
-        if self._shown:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._shown = False
+        self.clear("\n")
 
-
-def in_notebook() -> bool:
-    """Return whether this process is a notebook's kernel, without importing IPython."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
-
-
-class NotebookBar:
-    """A bar with a line of text, below the cell that runs."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, part: float, text: str) -> None:
-        """Draw the bar at `part`, 0 to 1, followed by `text`."""
-        # The notebook's own; a kernel has it.
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
-
-        bar = f'<progress value="{part:.3f}" max="1" style="width: 20em"></progress>'
-        drawn = HTML(f"{bar} {part:.0%} {escape(text)}")
-        if self._handle is None:
-            self._handle = display(drawn, display_id=True)
-        else:
-            self._handle.update(drawn)
-
-    def close(self) -> None:
-        """Keep the last state."""
-        self._handle = None
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
 class Progress(Callback):
@@ -99,8 +85,7 @@ class Progress(Callback):
 
     def __init__(self, global_batch_size: int, stream: TextIO | None = None) -> None:
         """Count steps of `global_batch_size` examples; show them on `stream` (default: stdout)."""
-        stream = stream or sys.stdout
-        self._bar = _bar(stream)
+        self._bar = ProgressBar(stream or sys.stdout)
         self._global_batch_size = global_batch_size
         self._loops = 0
         self._steps = 0
@@ -124,7 +109,7 @@ class Progress(Callback):
         self._steps += report.count
         self._seconds += report.seconds
         left = (report.last_step - step) / self.steps_per_second
-        if self._bar:
+        if self._bar.works:
             self._bar.show(
                 step / report.last_step,
                 f"step {step}/{report.last_step}  loss {report.loss:.4f}  "
@@ -142,14 +127,7 @@ class Progress(Callback):
 
     def close(self) -> None:
         """Keep the bar's last state."""
-        if self._bar:
-            self._bar.close()
-
-
-def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
-    if stream.isatty():
-        return ProgressBar(stream)
-    return NotebookBar() if in_notebook() else None
+        self._bar.close()
 
 
 def quiet_libraries() -> None:

@@ -100,7 +100,6 @@ def test_a_job_lives_in_a_bucket_from_its_data_to_its_predictions(
     assert root in err
     cloud.faults.clear()
     assert "job/checkpoints/ckpt-10.index" in bucket.names(prefix="job/checkpoints/")
-    done("report", f"--model-dir={root}/job")
     done("export", f"--model-dir={root}/job", f"--output={root}/exported", "--best")
     out = done(
         "predict",
@@ -128,7 +127,6 @@ def _what_may_not_be_written_names_the_bucket(
         (READ, ["lr-range-test", *other, "--no-plot"]),
         (READ, ["export", f"--model-dir={root}/job", f"--output={root}/exported"]),
         ((), ["train", *job, "--epochs=20"]),
-        ((), ["report", f"--model-dir={root}/job"]),
         ((), ["predict", f"--saved-model={root}/e", "--input=data", "--output=p.csv"]),
     )
     for roles, arguments in commands:
