@@ -27,7 +27,6 @@ from localcloud.services import all_apis, billing, federation, kms, monitoring, 
 from localcloud.services.aiplatform import JOB
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.pubsub import TOPIC
-from localcloud.services.secretmanager import SECRET
 from localcloud.services.storage import records
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
@@ -247,7 +246,6 @@ _BY_KIND = {
     monitoring.CHANNEL: "notification channels",
     monitoring.ALERT_POLICY: "alerting policies",
     TOPIC: "topics",
-    SECRET: "secrets",
     NODE: "tpu nodes",
     QUEUED: "tpu queued resources",
     # Deleted ones can be brought back for a while.
