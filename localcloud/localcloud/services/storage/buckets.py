@@ -27,17 +27,13 @@ def insert(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     name = call.body.get("name") or ""
     records.check_bucket_name(name)
-    api.refuse_acl(call)
+    api.refuse_unserved(call)
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
-    wanted = call.sent(WRITABLE)
     # US is Google's own default (cloud.google.com/storage/docs/locations).
-    place, place_type = check_location(call.body.get("location") or "US", wanted)
+    place, place_type = check_location(call.body.get("location") or "US")
     now = cloud.clock.now()
-    settings = _complete(wanted, {}, now)
-    if place_type != "region":
-        # How fast Google copies between regions (cloud.google.com/storage/docs/turbo-replication).
-        settings.setdefault("rpo", "DEFAULT")
+    settings = _complete(call.sent(WRITABLE), {}, now)
     with cloud.store.locked():
         _refuse_taken(cloud, call, name)
         bucket = Bucket(
@@ -62,11 +58,12 @@ def insert(cloud: Cloud, call: Call) -> Json:
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
-    kind = records.DELETED_BUCKET if call.flag("softDeleted") else records.BUCKET
+    if call.flag("softDeleted"):
+        raise ApiError(501, "the local cloud does not list soft-deleted buckets")
     limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
         bucket
-        for bucket in records.all_buckets(cloud, kind)
+        for bucket in records.all_buckets(cloud)
         if bucket.project == project
         and bucket.name.startswith(call.arg("prefix"))
         and bucket.name > call.arg("pageToken")
@@ -82,8 +79,6 @@ def _list_buckets(cloud: Cloud, call: Call) -> Json:
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return a bucket."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
-    if call.flag("softDeleted"):
-        raise ApiError(404, "The specified bucket does not exist.")
     tag = records.etag(bucket.metageneration)
     known = call.request.headers.get("If-None-Match", "").strip('"')
     if Conditions.of(call).check_read(bucket) or known == tag:
@@ -91,21 +86,12 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     return records.bucket_resource(bucket)
 
 
-@BUCKETS.method("patch", verb="update")
-def _patch(cloud: Cloud, call: Call) -> Json:
-    return _change(cloud, call, merge=True)
-
-
-@BUCKETS.method("update")
-def _update(cloud: Cloud, call: Call) -> Json:
-    return _change(cloud, call, merge=False)
-
-
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects.
+    """Delete an empty bucket.
 
-    Its name is free at once, so what is kept moves to a name with the generation in it.
+    Its soft-deleted objects are kept and billed until their time is up. The bucket's name is free
+    at once, so they move to a name with the generation in it.
     """
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
@@ -153,22 +139,22 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
     )
 
 
-def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
-    """Change a bucket: a PATCH merges, a PUT sets what it leaves out back to its default."""
+@BUCKETS.method("patch", verb="update")
+def patch(cloud: Cloud, call: Call) -> Json:
+    """Change those settings of a bucket that the body names."""
     body = call.sent(WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
-        api.refuse_acl(call, bucket)
+        api.refuse_unserved(call)
         if call.body.get("location", bucket.location).upper() != bucket.location:
             raise invalid(f"A bucket's location cannot be changed; it is {bucket.location}.")
-        if merge and not body:
+        if not body:
             return records.bucket_resource(bucket)
         now = cloud.clock.now()
-        wanted = merged(bucket.settings, body) if merge else body
         changed = replace(
             bucket,
-            settings=_complete(wanted, bucket.settings, now),
+            settings=_complete(merged(bucket.settings, body), bucket.settings, now),
             metageneration=bucket.metageneration + 1,
             updated=now,
         )
@@ -180,9 +166,8 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
 # Settings: defaults, changes, and what Google accepts.
 
 WRITABLE = {
-    *("autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold"),
-    *("encryption", "iamConfiguration", "labels", "lifecycle", "logging", "retentionPolicy"),
-    *("rpo", "softDeletePolicy", "storageClass", "versioning", "website"),
+    *("encryption", "iamConfiguration", "labels", "lifecycle", "softDeletePolicy"),
+    *("storageClass", "versioning"),
 }
 """The fields that callers set, not Google."""
 _LABEL = re.compile(r"[\w-]{0,63}")
@@ -215,21 +200,16 @@ def _complete(settings: Json, before: Json, now: float) -> Json:
 
     `before` are the settings so far, empty for a new bucket; `now` is in seconds since the epoch.
     """
-    moment = rfc3339(now)
     result = merged({}, settings)
     result.setdefault("storageClass", before.get("storageClass", "STANDARD"))
     result["iamConfiguration"] = _access_settings(result, before, now)
-    _soft_delete(result, before, moment)
-    _note_times(result, before, moment)
+    _soft_delete(result, before, rfc3339(now))
     if not result.get("lifecycle", {}).get("rule"):
         result.pop("lifecycle", None)
-    for empty in ("labels", "cors", "website", "logging", "billing", "encryption"):
+    for empty in ("labels", "encryption"):
         if not result.get(empty):
             result.pop(empty, None)
     versions.storage_class({}, result["storageClass"])
-    if (result.get("autoclass") or {}).get("enabled"):
-        # Autoclass starts at STANDARD whatever is requested: docs/autoclass of Cloud Storage.
-        result["storageClass"] = "STANDARD"
     problems = [*_label_problems(result.get("labels", {})), *_setting_problems(result)]
     problems += lifecycle.rule_problems(result.get("lifecycle", {}))
     if problems:
@@ -267,32 +247,6 @@ def _soft_delete(settings: Json, before: Json, moment: str) -> None:
     settings["softDeletePolicy"] = policy
 
 
-def _note_times(settings: Json, before: Json, moment: str) -> None:
-    """Note since when a retention policy and autoclass are as they are.
-
-    Clients send back what they have read, times included: those are Google's to set, so what came
-    is replaced.
-    """
-    retention = settings.get("retentionPolicy")
-    if not retention or not int(retention.get("retentionPeriod") or 0):
-        settings.pop("retentionPolicy", None)
-    else:
-        was = before.get("retentionPolicy") or {}
-        retention["retentionPeriod"] = str(retention["retentionPeriod"])
-        retention["effectiveTime"] = was.get("effectiveTime", moment)
-    autoclass = settings.get("autoclass")
-    if autoclass is None:
-        return
-    was = before.get("autoclass") or {}
-    same = bool(was.get("enabled")) == bool(autoclass.get("enabled")) and was
-    autoclass["toggleTime"] = was["toggleTime"] if same else moment
-    if autoclass.get("enabled"):
-        terminal = autoclass.setdefault("terminalStorageClass", "NEARLINE")
-        same = was.get("terminalStorageClass") == terminal
-        time = was.get("terminalStorageClassUpdateTime") if same else None
-        autoclass["terminalStorageClassUpdateTime"] = time or moment
-
-
 def _label_problems(labels: Json) -> list[str]:
     found = [] if len(labels) <= 64 else [f"A bucket has at most 64 labels, not {len(labels)}."]
     for key, value in labels.items():
@@ -322,21 +276,12 @@ def _setting_problems(settings: Json) -> list[str]:
             f"Invalid softDeletePolicy.retentionDurationSeconds: {seconds} is neither 0 nor "
             f"between {_SOFT_DELETE.start} (7 days) and {_SOFT_DELETE.stop - 1} (90 days)."
         )
-    period = int((settings.get("retentionPolicy") or {}).get("retentionPeriod", 0))
-    if not 0 <= period < 100 * 365 * 86400:
-        found.append(f"Invalid retentionPolicy.retentionPeriod: {period} is 100 years or more.")
-    terminal = (settings.get("autoclass") or {}).get("terminalStorageClass", "NEARLINE")
-    if terminal not in ("NEARLINE", "ARCHIVE"):
-        found.append(
-            f"Invalid autoclass.terminalStorageClass: '{terminal}' is neither NEARLINE nor ARCHIVE."
-        )
     return found
 
 
 # IAM policies.
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-_PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
 
 
 def _policy_key(bucket: str) -> str:
@@ -356,38 +301,28 @@ def _create_policy(cloud: Cloud, bucket: Bucket) -> None:
         for kind in (("Bucket", "Object") if bucket.uniform_access else ("Bucket",))
         for suffix, members in (("Owner", owners), ("Reader", viewers))
     ]
-    _put_policy(cloud, bucket.name, bindings, version=1, revision=1)
+    iam_policy.write(cloud, _policy_key(bucket.name), {"bindings": bindings})
 
 
 @BUCKETS.method("getIamPolicy")
 def _get_policy(cloud: Cloud, call: Call) -> Json:
-    policy = _policy(cloud, call.params["bucket"])
+    name = call.params["bucket"]
     asked = call.arg("optionsRequestedPolicyVersion")
-    return _policy_resource(call.params["bucket"], iam_policy.shown(policy, asked))
+    return _policy_resource(name, iam_policy.shown(access.policy(cloud, _policy_key(name)), asked))
 
 
 @BUCKETS.method("setIamPolicy")
 def set_policy(cloud: Cloud, call: Call) -> Json:
     """Replace a bucket's policy; an `etag` in it must be the one that was read."""
     name = call.params["bucket"]
+    key, bindings = _policy_key(name), call.body.get("bindings") or []
     with cloud.store.locked():
-        bucket = records.require_bucket(cloud, name)
-        bindings = _merged_bindings(call.body.get("bindings") or [])
-        policy = _policy(cloud, name)
-        iam_policy.require_version(call.body, bindings, policy["bindings"])
-        for binding in bindings:
-            kinds = (*iam_policy.KINDS, *_PROJECT_KINDS)
-            iam_policy.check(cloud, binding, kinds, ("resource",))
+        bucket, known = records.require_bucket(cloud, name), access.policy(cloud, key)
         _refuse_forbidden(bucket, bindings)
         resources = BUCKETS.resources(cloud, call)
         right = "storage.buckets.setIamPolicy"
-        iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
-        if call.body.get("etag") and call.body["etag"] != policy["etag"]:
-            raise ApiError(412, "The etag of the policy does not match: it has changed.")
-        # Version 3 is the one with conditions (cloud.google.com/iam/docs/policies#versions).
-        conditional = any(binding.get("condition") for binding in bindings)
-        _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
-        return _policy_resource(name, _policy(cloud, name))
+        iam_policy.require_modified(cloud, call, right, resources, known["bindings"], bindings)
+        return _policy_resource(name, iam_policy.write(cloud, key, call.body))
 
 
 @API.method("buckets.testIamPermissions")
@@ -399,38 +334,12 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
     return {"kind": "storage#testIamPermissionsResponse"} | held
 
 
-def _policy(cloud: Cloud, bucket: str) -> Record:
-    # The revision makes the etag: a policy that was never set has none yet.
-    return {"revision": 0, **access.policy(cloud, _policy_key(bucket))}
-
-
-def _put_policy(
-    cloud: Cloud, bucket: str, bindings: list[Json], version: int, *, revision: int
-) -> None:
-    record = {"version": version, "etag": records.etag(revision), "revision": revision}
-    cloud.store.put(POLICY, _policy_key(bucket), record | {"bindings": bindings})
-
-
 def _policy_resource(bucket: str, policy: Record) -> Json:
-    shown = {name: policy[name] for name in ("version", "etag", "bindings")}
-    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", **shown}
-
-
-def _merged_bindings(bindings: list[Json]) -> list[Json]:
-    """Return one binding for each role and condition, in the order they came, members sorted."""
-    result: dict[str, Json] = {}
-    for binding in bindings:
-        condition = binding.get("condition")
-        about = f"{binding.get('role')} {sorted((condition or {}).items())}"
-        entry = result.setdefault(about, {"role": binding.get("role") or "", "members": []})
-        entry["members"] = sorted({*entry["members"], *(binding.get("members") or [])})
-        if condition:
-            entry["condition"] = condition
-    return [binding for binding in result.values() if binding["members"]]
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", **policy}
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
-    public = any(_PUBLIC & set(binding["members"]) for binding in bindings)
+    public = any(_PUBLIC & set(binding.get("members", ())) for binding in bindings)
     if public and bucket.public_access_prevented:
         raise ApiError(
             412,
@@ -447,35 +356,23 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
 # Locations (cloud.google.com/storage/docs/locations).
 
 
-def check_location(location: str, settings: Json) -> tuple[str, str]:
+def check_location(location: str) -> tuple[str, str]:
     """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
 
-    Google shows locations in capitals, and takes them in any case. A configurable dual-region names
-    a continent and two of its regions.
+    Google shows locations in capitals, and takes them in any case.
     """
     place = location.upper()
-    wider: dict[str, list[str]] = data.load("storage-locations")
-    chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
-    if chosen:
-        wrong = [region for region in chosen if region.upper() not in _regions()]
-        if len(chosen) != 2 or wrong or place not in wider["configurable"]:
-            raise _unknown(f"{location} with {', '.join(chosen)}")
-        return place, "dual-region"
     if place in _regions():
         return place, "region"
-    for kind in ("multi-region", "dual-region"):
-        if place in wider[kind]:
+    for kind, places in data.load("storage-locations").items():
+        if place in places:
             return place, kind
-    raise _unknown(location)
+    raise invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
 @lru_cache(maxsize=1)
 def _regions() -> frozenset[str]:
     return frozenset(region.upper() for region in data.load("compute-places"))
-
-
-def _unknown(location: str) -> Exception:
-    return invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
 # Small methods that clients call in passing. What they list can't be made here, but gcloud and

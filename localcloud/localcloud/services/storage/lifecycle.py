@@ -6,13 +6,13 @@ all conditions of a rule must hold) and …/lifecycle-configurations (their limi
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date, datetime, timezone
+from typing import Any
 
 from localcloud.core.call import Json
-from localcloud.core.clock import seconds_of
 from localcloud.core.cloud import Cloud, cloud_started
+from localcloud.core.errors import ApiError
 from localcloud.services.storage import records, uploads, versions
 from localcloud.services.storage.records import Bucket, Version
 
@@ -31,7 +31,7 @@ def start(cloud: Cloud) -> None:
 
 def apply(cloud: Cloud) -> int:
     """Do now what the rounds do; return how many versions and uploads changed."""
-    changed = uploads.expire(cloud, uploads.LIFETIME)
+    changed = uploads.expire(cloud)
     for bucket in records.all_buckets(cloud):
         rules = bucket.settings.get("lifecycle", {}).get("rule", [])
         with cloud.store.locked():
@@ -87,10 +87,6 @@ def _purge(cloud: Cloud, bucket: str) -> int:
 
 def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
     action, condition = rule["action"], rule["condition"]
-    if action["type"] == "AbortIncompleteMultipartUpload":
-        # Resumable uploads are the only ones that can be left incomplete here.
-        age = condition.get("age", 0) * DAY
-        return uploads.expire(cloud, age, bucket.name, lambda name: name_matches(condition, name))
     changed = 0
     now = cloud.clock.now()
     for version, newer in _versions(cloud, bucket):
@@ -98,8 +94,7 @@ def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
             continue
         if action["type"] == "SetStorageClass":
             changed += _set_class(cloud, bucket, version, action["storageClass"])
-        elif versions.protection(cloud, bucket, version) is None:
-            # A version that is held or retained waits; a later round finds it again.
+        else:
             versions.delete(cloud, bucket, version)
             changed += 1
     return changed
@@ -131,17 +126,20 @@ def _set_class(cloud: Cloud, bucket: Bucket, version: Version, storage_class: st
     return 1
 
 
-# Rules: which are valid, and which versions they match.
+# Rules: which are valid, and which versions they match. Of Google's conditions those are here that
+# a stack can set; the others are refused by name when a bucket is to have them.
 
-DAY = 86400.0
-_ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
-_COUNTS = ("age", "daysSinceCustomTime", "daysSinceNoncurrentTime", "numNewerVersions")
-_DATES = ("createdBefore", "customTimeBefore", "noncurrentTimeBefore")
-_UPLOAD_CONDITIONS = {"age", "matchesPrefix", "matchesSuffix"}
+_DAY = 86400.0
+_ACTIONS = ("Delete", "SetStorageClass")
+_COUNTS = ("age", "daysSinceNoncurrentTime", "numNewerVersions")
+_CONDITIONS = (*_COUNTS, "isLive", "matchesPrefix", "matchesSuffix")
 
 
 def rule_problems(lifecycle: Json) -> list[str]:
-    """Return what Google would refuse about a bucket's `lifecycle`, one sentence each."""
+    """Return what Google would refuse about a bucket's `lifecycle`, one sentence each.
+
+    Raises ApiError: 501 for a condition that the local cloud does not know.
+    """
     rules = lifecycle.get("rule") or []
     found = [] if len(rules) <= 100 else [f"A bucket has at most 100 rules, not {len(rules)}."]
     for index, rule in enumerate(rules):
@@ -155,90 +153,38 @@ def matches(condition: Json, version: Version, newer: int, now: float) -> bool:
 
     `newer` is the number of newer versions of the same object, `now` in seconds since the epoch.
     """
-    return all(_holds(name, value, version, newer, now) for name, value in condition.items())
-
-
-def name_matches(condition: Json, name: str) -> bool:
-    """Return whether the conditions on an object's name hold."""
-    prefixes, suffixes = condition.get("matchesPrefix"), condition.get("matchesSuffix")
-    return (not prefixes or name.startswith(tuple(prefixes))) and (
-        not suffixes or name.endswith(tuple(suffixes))
+    since = version.noncurrent_since
+    holds: dict[str, Callable[[Any], bool]] = {
+        "age": lambda days: now >= version.created + days * _DAY,
+        # A live version has no such time, so that the condition never holds.
+        "daysSinceNoncurrentTime": lambda days: since is not None and now >= since + days * _DAY,
+        "numNewerVersions": lambda number: newer >= number,
+        "isLive": lambda live: (since is None) == live,
+        "matchesPrefix": lambda texts: not texts or version.name.startswith(tuple(texts)),
+        "matchesSuffix": lambda texts: not texts or version.name.endswith(tuple(texts)),
+    }
+    return all(
+        holds[name](value)
+        for name, value in condition.items()
+        if name in holds and value is not None
     )
 
 
-def _rule_problems(rule: Json) -> list[str]:
+def _rule_problems(rule: Json) -> Iterator[str]:
     action, condition = rule.get("action") or {}, rule.get("condition") or {}
-    kind, found = action.get("type"), []
+    kind = action.get("type")
+    sent = {name for name, value in condition.items() if value is not None}
+    # Google's provider sends those that are not set as 0, an empty text or an empty list.
+    if unknown := sorted(name for name in sent.difference(_CONDITIONS) if condition[name]):
+        raise ApiError(501, f"the local cloud does not implement {', '.join(unknown)} of rules")
     if kind not in _ACTIONS:
-        found.append(f"action type '{kind}' is not one of {', '.join(_ACTIONS)}")
+        yield f"action type '{kind}' is not one of {', '.join(_ACTIONS)}"
     if kind == "SetStorageClass" and action.get("storageClass") not in versions.STORAGE_CLASSES:
-        found.append(f"storage class '{action.get('storageClass')}' does not exist")
+        yield f"storage class '{action.get('storageClass')}' does not exist"
     if kind != "SetStorageClass" and action.get("storageClass"):
-        found.append(f"action {kind} takes no storageClass")
-    if all(value is None for value in condition.values()):
-        found.append("it has no condition")
-    if kind == "AbortIncompleteMultipartUpload" and set(condition) - _UPLOAD_CONDITIONS:
-        found.append(f"{kind} takes only the conditions {', '.join(sorted(_UPLOAD_CONDITIONS))}")
-    if condition.get("matchesPattern"):
-        found.append("matchesPattern is not available to this project")
+        yield f"action {kind} takes no storageClass"
+    if not sent.intersection(_CONDITIONS):
+        yield "it has no condition"
     for name in _COUNTS:
         if (condition.get(name) or 0) < 0:
-            found.append(f"{name} must not be negative")
-    for name in _DATES:
-        if condition.get(name) and _date_of(condition[name]) is None:
-            found.append(f"{name} '{condition[name]}' is not a date such as 2026-01-31")
-    for name in condition.get("matchesStorageClass") or []:
-        if name not in versions.STORAGE_CLASSES:
-            found.append(f"storage class '{name}' does not exist")
-    return found
-
-
-def _holds(name: str, value: object, version: Version, newer: int, now: float) -> bool:
-    """Return whether one condition holds; one about a time that a version lacks never does."""
-    if value is None or value == []:
-        return True
-    if name == "isLive":
-        return (version.noncurrent_since is None) == value
-    if name == "matchesStorageClass":
-        return isinstance(value, list) and version.storage_class in value
-    if name in ("matchesPrefix", "matchesSuffix"):
-        return name_matches({name: value}, version.name)
-    number = float(str(value)) if str(value).isdigit() else 0.0
-    counted = {
-        "sizeAboveBytes": version.size > number,
-        "sizeBelowBytes": version.size < number,
-        "numNewerVersions": newer >= number,
-    }
-    if name in counted:
-        return counted[name]
-    custom = _moment(version.fields.get("customTime"))
-    moments = {
-        **dict.fromkeys(("age", "createdBefore"), version.created),
-        **dict.fromkeys(("daysSinceCustomTime", "customTimeBefore"), custom),
-    }
-    # The two that are left are about the time since when it is noncurrent.
-    moment = moments.get(name, version.noncurrent_since)
-    if moment is None:
-        return False
-    if name in _COUNTS:
-        return now >= moment + number * DAY
-    limit = _date_of(str(value))
-    return limit is not None and moment < limit
-
-
-def _date_of(text: str) -> float | None:
-    """Return the beginning of a day in UTC, in seconds since the epoch."""
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        return None
-    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc).timestamp()
-
-
-def _moment(text: str | None) -> float | None:
-    if not text:
-        return None
-    try:
-        return seconds_of(text)
-    except ValueError:
-        return None
+            yield f"{name} must not be negative"

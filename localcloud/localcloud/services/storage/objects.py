@@ -1,18 +1,14 @@
 """Objects: metadata, lists, downloads, deletion and copies; reading and writing by the XML API."""
 
 import base64
-import gzip
 import json
 import re
 import string
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from functools import lru_cache
-from pathlib import Path
 from typing import IO
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
@@ -50,8 +46,9 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
         raise invalid(f"Invalid value for maxResults: {limit}.")
-    if call.arg("filter"):
-        raise ApiError(501, "the local cloud does not implement the filter of objects.list")
+    for name in ("filter", "includeTrailingDelimiter"):
+        if call.arg(name) not in ("", "false"):
+            raise ApiError(501, f"the local cloud does not implement {name} of objects.list")
     limit = min(limit or _PAGE, _PAGE)
     wanted = Listing(
         prefix=call.arg("prefix"),
@@ -59,7 +56,6 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
         start_offset=call.arg("startOffset"),
         end_offset=call.arg("endOffset"),
         match_glob=call.arg("matchGlob"),
-        include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
     )
     after = _decode_token(call.arg("pageToken"))
     items: list[Json] = []
@@ -102,7 +98,6 @@ def delete(cloud: Cloud, call: Call) -> None:
         version = _find(cloud, call)
         Conditions.of(call).check(version)
         bucket = records.require_bucket(cloud, version.bucket)
-        versions.protect(cloud, bucket, version)
         versions.delete(cloud, bucket, version, for_good=bool(call.arg("generation")))
 
 
@@ -154,7 +149,7 @@ def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
     # Metadata has a generation of its own, the metageneration; the bytes' stays.
-    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
+    api.refuse_unserved(call)
     with cloud.store.locked():
         version = _find(cloud, call)
         Conditions.of(call).check(version)
@@ -187,7 +182,6 @@ class Listing:
     start_offset: str = ""
     end_offset: str = ""
     match_glob: str = ""
-    include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
         """Yield the entries behind `after`; `keys` are all names and generations, sorted."""
@@ -198,23 +192,15 @@ class Listing:
         for name, generation in keys[bisect_left(keys, (first, -1)) :]:
             if not name.startswith(self.prefix) or (self.end_offset and name >= self.end_offset):
                 return
-            for entry in self._entries_of(name, generation):
-                if entry[1] == 0 and entry[0] == seen:
-                    continue
-                seen = entry[0] if entry[1] == 0 else seen
-                if (after is None or entry > after) and (not glob or glob.fullmatch(entry[0])):
-                    yield entry
-
-    def _entries_of(self, name: str, generation: int) -> Iterator[Position]:
-        # A delimiter inside the prefix itself does not count.
-        end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
-        if end < 0:
-            yield name, 1, generation
-            return
-        folder = name[: end + len(self.delimiter)]
-        yield folder, 0, 0
-        if self.include_trailing_delimiter and name == folder:
-            yield name, 1, generation
+            # A delimiter inside the prefix itself does not count.
+            end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
+            folder = name[: end + len(self.delimiter)] if end >= 0 else ""
+            if folder and folder == seen:
+                continue
+            seen = folder or seen
+            entry = (folder, 0, 0) if folder else (name, 1, generation)
+            if (after is None or entry > after) and (not glob or glob.fullmatch(entry[0])):
+                yield entry
 
 
 def _decode_token(token: str) -> Position | None:
@@ -227,43 +213,22 @@ def _decode_token(token: str) -> Position | None:
         raise invalid(f"Invalid page token: {token}") from None
 
 
-_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
+_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-@lru_cache(maxsize=64)
 def compile_glob(glob: str) -> re.Pattern[str]:
-    """Return a glob of Cloud Storage as a regular expression.
+    """Return a glob of Cloud Storage as a regular expression: `**` does not stop at slashes.
 
-    `*` and `?` stop at slashes, `**` doesn't; `[…]` is a set, `{a,b}` alternatives, a backslash
-    takes the next character as it is
+    Raises ApiError: 501 for sets and alternatives
     (cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob).
     """
-    tokens = re.findall(r"\*\*|\\.|\[[!^]?\]?[^\]]*\]|.", glob, re.DOTALL)
-    depth = 0
-    parts: list[str] = []
-    for token in tokens:
-        depth += {"{": 1, "}": -1}.get(token, 0)
-        parts.append("|" if token == "," and depth else _GLOB.get(token) or _literal(token))
-    try:
-        if depth:
-            raise re.error("unbalanced braces")
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
-        raise invalid(f"Invalid glob pattern '{glob}': {error}.") from None
+    if re.search(r"[\[\]{}\\]", glob):
+        raise ApiError(501, f"the local cloud knows only *, ** and ? in globs, not '{glob}'")
+    tokens = re.findall(r"\*\*|.", glob, re.DOTALL)
+    return re.compile("".join(_GLOB.get(each) or re.escape(each) for each in tokens), re.DOTALL)
 
 
-def _literal(token: str) -> str:
-    """Return a set of characters, an escaped character or a plain one; no set has a slash."""
-    if len(token) > 2 and token.startswith("["):
-        inner = token[1:-1]
-        inverted = inner[0] in "!^"
-        body = (inner[1:] if inverted else inner).replace("\\", r"\\").replace("[", r"\[")
-        body = body.replace("]", r"\]")
-        return f"[^/{body}]" if inverted else f"(?!/)[{body}]"
-    return re.escape(token[1:] if len(token) == 2 and token.startswith("\\") else token)
-
-
-# Downloads: headers, ranges and decompression.
+# Downloads: headers and ranges.
 
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 _FIELDS = {
@@ -284,10 +249,6 @@ def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respo
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
     headers = _media_headers(version, etag)
     path = Contents(cloud).path(version.bucket, version.content)
-    if _must_decompress(version, request):
-        # What only claims to be gzip is served as it is.
-        with suppress(OSError, EOFError, zlib.error):
-            return _decompressed(path, headers)
     asked = _RANGE.fullmatch(request.headers.get("Range", "").strip())
     span = _span(asked, version.size)
     if span is None:
@@ -305,8 +266,7 @@ def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respo
 def _media_headers(version: Version, etag: str) -> dict[str, str]:
     """Return the headers that go with an object's bytes, as both APIs send them.
 
-    x-goog-stored-… tell what is stored where the body is decompressed on its way
-    (cloud.google.com/storage/docs/xml-api/reference-headers).
+    They are those of cloud.google.com/storage/docs/xml-api/reference-headers.
     """
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
     fields = {"contentType": "application/octet-stream"} | {
@@ -340,25 +300,6 @@ def _md5_etag(version: Version) -> str:
     return f'"{md5}"'
 
 
-def _must_decompress(version: Version, request: Request) -> bool:
-    """Decompressive transcoding: cloud.google.com/storage/docs/transcoding."""
-    return (
-        version.fields.get("contentEncoding") == "gzip"
-        and "gzip" not in request.headers.get("Accept-Encoding", "")
-        and "no-transform" not in version.fields.get("cacheControl", "")
-    )
-
-
-def _decompressed(path: Path, headers: dict[str, str]) -> Response:
-    """Decompress stored gzip for a caller who did not ask for it; ranges are ignored then."""
-    del headers["Content-Encoding"]
-    # Once to learn the length, which the header must say, and once to send.
-    with gzip.open(path) as file:
-        length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
-    headers = headers | {"Warning": "214 UploadServer gunzipped", "Content-Length": str(length)}
-    return Response(200, _pieces(gzip.open(path), 0, length), headers, length)
-
-
 def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
     """Return start and length of the requested range; None when it is empty.
 
@@ -375,7 +316,7 @@ def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
     return None if start >= size or end < start else (start, end - start + 1)
 
 
-def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], start: int, length: int) -> Iterator[bytes]:
     # The file is read while the client takes it: an object of any size needs one chunk of memory.
     with file:
         file.seek(start)
@@ -509,10 +450,8 @@ def move(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         source = _source(cloud, call, name)
         api.require(cloud, call.principal, name, "storage.objects.delete", source.name)
-        bucket = records.require_bucket(cloud, name)
-        versions.protect(cloud, bucket, source)
         version = _copied(cloud, call, name)
-        versions.delete(cloud, bucket, source)
+        versions.delete(cloud, records.require_bucket(cloud, name), source)
     return records.object_resource(version)
 
 
@@ -520,8 +459,7 @@ def move(cloud: Cloud, call: Call) -> Json:
 def compose(cloud: Cloud, call: Call) -> Json:
     """Join up to 32 objects of a bucket into one (…/storage/docs/composite-objects)."""
     bucket = call.params["destinationBucket"]
-    api.refuse_acl(call, records.require_bucket(cloud, bucket))
-    api.refuse_key_in_call(call)
+    api.refuse_unserved(call)
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
         raise invalid(
@@ -531,7 +469,6 @@ def compose(cloud: Cloud, call: Call) -> Json:
     for source in wanted:
         name = source.get("name") or ""
         api.require(cloud, call.principal, bucket, "storage.objects.get", name)
-    moves = call.body.get("deleteSourceObjects")
     body = call.body.get("destination") or {}
     name, conditions = call.params["destinationObject"], Conditions.of(call)
     write = Write(bucket, name, call.principal, body, conditions)
@@ -548,10 +485,6 @@ def compose(cloud: Cloud, call: Call) -> Json:
         checksums = replace(draft.digest.result(), md5=None)
         components = sum(source.components or 1 for source in sources)
         version = write.finish(cloud, draft.path, checksums, components=components)
-    if moves:
-        for component in sources:
-            api.require(cloud, call.principal, bucket, "storage.objects.delete", component.name)
-        _delete(cloud, bucket, [source for source in sources if source.name != version.name])
     return records.object_resource(version)
 
 
@@ -575,8 +508,7 @@ def restore(cloud: Cloud, call: Call) -> Json:
 
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
-    api.refuse_acl(call, records.require_bucket(cloud, destination))
-    api.refuse_key_in_call(call)
+    api.refuse_unserved(call)
     source_bucket = call.params.get("sourceBucket", destination)
     name = call.params["sourceObject"]
     api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
@@ -587,14 +519,10 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
 
 
 def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """Return a write of the source's bytes, with its metadata unless the caller sends other.
-
-    Holds stay behind: they protect one object, not its copies.
-    """
+    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
     body = dict(call.body)
     if not versions.writable(body):
-        held = ("temporaryHold", "eventBasedHold")
-        body |= {field: value for field, value in source.fields.items() if field not in held}
+        body |= source.fields
     return Write(bucket, name, call.principal, body, Conditions.of(call))
 
 
@@ -623,13 +551,3 @@ def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
     Conditions(generation_match=int(expected) if expected is not None else None).check(found)
     api.check_readable(cloud, records.require_bucket(cloud, bucket), found)
     return found
-
-
-def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
-    with cloud.store.locked():
-        found = records.require_bucket(cloud, bucket)
-        for source in sources:
-            # The object may have been replaced since.
-            if records.find(cloud, bucket, source.name, source.generation) is not None:
-                versions.protect(cloud, found, source)
-                versions.delete(cloud, found, source)

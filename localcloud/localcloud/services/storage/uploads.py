@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from email.message import Message
 from email.parser import BytesHeaderParser
@@ -37,7 +37,8 @@ def _insert(cloud: Cloud, call: Call) -> Json | Response | None:
             f"'media', 'multipart' or 'resumable', not '{kind}'."
         )
     # The permission depends on the object's name, which may come in the body: Write.check asks.
-    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
+    api.refuse_unserved(call)
+    records.require_bucket(cloud, call.params["bucket"])
     if kind == "media":
         sent = {"contentType": "Content-Type", "contentEncoding": "Content-Encoding"}
         body = {field: headers[name] for field, name in sent.items() if headers.get(name)}
@@ -65,7 +66,6 @@ def _object(call: Call, body: Json, content_type: str) -> Json:
 
 
 def _write(call: Call, body: Json) -> Write:
-    api.refuse_key_in_call(call)
     name, bucket = call.arg("name"), call.params["bucket"]
     if call.arg("contentEncoding"):
         body = body | {"contentEncoding": call.arg("contentEncoding")}
@@ -156,21 +156,16 @@ def forget(cloud: Cloud, bucket: str) -> None:
             _discard(cloud, upload)
 
 
-def expire(
-    cloud: Cloud, age: float, bucket: str = "", matches: Callable[[str], bool] = lambda name: True
-) -> int:
-    """Discard sessions of `age` seconds; return how many were unfinished.
+def expire(cloud: Cloud) -> int:
+    """Discard sessions that Google would have forgotten; return how many were unfinished.
 
-    A finished one stays for its week: a client that lost the last answer asks for it again.
+    A finished one stays for its week, too: a client that lost the last answer asks for it again.
     """
     unfinished = 0
     for upload, record in cloud.store.items(records.UPLOAD):
-        if bucket not in ("", record["bucket"]) or not matches(record["name"]):
-            continue
-        finished = record["generation"] is not None
-        if record["created"] + (LIFETIME if finished else age) <= cloud.clock.now():
+        if record["created"] + LIFETIME <= cloud.clock.now():
             _discard(cloud, upload)
-            unfinished += not finished
+            unfinished += record["generation"] is None
     return unfinished
 
 

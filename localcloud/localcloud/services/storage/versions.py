@@ -20,7 +20,6 @@ from pathlib import Path
 import google_crc32c
 
 from localcloud.core.call import Json, Principal, Request, Stream
-from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import api, records
@@ -233,10 +232,6 @@ class Write:
         with cloud.store.locked():
             bucket = self._admit(cloud)
             now = cloud.clock.now()
-            # Autoclass ignores the class that a write asks for (…/storage/docs/autoclass).
-            autoclass = (bucket.settings.get("autoclass") or {}).get("enabled")
-            if bucket.settings.get("defaultEventBasedHold"):
-                fields.setdefault("eventBasedHold", True)
             version = Version(
                 bucket=self.bucket,
                 name=self.name,
@@ -246,9 +241,7 @@ class Write:
                 size=checksums.size,
                 crc32c=checksums.crc32c,
                 md5=checksums.md5,
-                storage_class=storage_class(
-                    {} if autoclass else self.body, bucket.settings["storageClass"]
-                ),
+                storage_class=storage_class(self.body, bucket.settings["storageClass"]),
                 created=now,
                 updated=now,
                 class_updated=now,
@@ -266,7 +259,6 @@ class Write:
         if live is not None:
             # Replacing takes the permission to delete, too, as on Google.
             self._require(cloud, "storage.objects.delete")
-            protect(cloud, bucket, live)
         return bucket
 
     def _require(self, cloud: Cloud, permission: str) -> None:
@@ -313,39 +305,6 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
         Contents(cloud).remove(bucket.name, version.content)
 
 
-def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
-    """Refuse to delete or replace a version that is held or must be retained (403)."""
-    error = protection(cloud, bucket, version)
-    if error is not None:
-        raise error
-
-
-def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | None:
-    """Return why a version may not be deleted or replaced, or None when it may.
-
-    Holds come first, then the bucket's retention policy, which counts from the version's creation
-    (cloud.google.com/storage/docs/object-holds and …/bucket-lock).
-    """
-    named = f"Object '{bucket.name}/{version.name}'"
-    for hold, name in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
-        if version.fields.get(hold):
-            return ApiError(
-                403,
-                f"{named} is under active {name} hold and cannot be deleted, overwritten or "
-                "archived until hold is removed.",
-            )
-    period = int(bucket.settings.get("retentionPolicy", {}).get("retentionPeriod", 0))
-    until = version.created + period
-    if period and cloud.clock.now() < until:
-        return ApiError(
-            403,
-            f"{named} is subject to bucket's retention policy or object retention and cannot be "
-            f"deleted or overwritten until {rfc3339(until)}",
-            reason="retentionPolicyNotMet",
-        )
-    return None
-
-
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
     """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
     now = cloud.clock.now()
@@ -365,16 +324,15 @@ def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -
 
 Change = Callable[[Json], Json]
 """What a call makes of an object's fields."""
-STORAGE_CLASSES = (
-    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
-    # Of older buckets; …/storage/docs/storage-classes#legacy.
-    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
-)
+STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
 _PLAIN = {
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
-    *("customTime", "eventBasedHold", "metadata", "temporaryHold"),
+    *("customTime", "metadata"),
 }
-_UNSUPPORTED = {"acl", "contexts", "customerEncryption", "kmsKeyName", "retention"}
+_UNSUPPORTED = {
+    *("acl", "contexts", "customerEncryption", "eventBasedHold", "kmsKeyName", "retention"),
+    "temporaryHold",
+}
 # Bytes of all keys and values together (cloud.google.com/storage/quotas#objects).
 _METADATA_LIMIT = 8192
 

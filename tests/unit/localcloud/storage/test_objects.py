@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -159,23 +158,6 @@ def test_errors_of_the_xml_api_are_xml(bucket: Bucket) -> None:
     assert b"<Code>NoSuchKey</Code>" in bucket.read("nothing", 404)
     answer = bucket.api.session.get(f"{HOST}/no-such-bucket/x", timeout=30)
     assert b"<Code>NoSuchBucket</Code>" in answer.content
-
-
-def test_gzip_is_unpacked_for_who_does_not_ask_for_it(bucket: Bucket) -> None:
-    packed = gzip.compress(b"text" * 1000)
-    bucket.put("text", packed, contentEncoding="gzip")
-    plain = bucket.api.session.get(
-        f"{HOST}/{bucket.name}/text", headers={"Accept-Encoding": "identity"}, timeout=30
-    )
-    assert plain.content == b"text" * 1000
-    assert "Content-Encoding" not in plain.headers
-    asked = bucket.api.session.get(
-        f"{HOST}/{bucket.name}/text",
-        headers={"Accept-Encoding": "gzip"},
-        stream=True,
-        timeout=30,
-    )
-    assert asked.raw.read(decode_content=False) == packed
 
 
 def test_generation_preconditions_hold_on_every_call(bucket: Bucket) -> None:
