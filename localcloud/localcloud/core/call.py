@@ -34,6 +34,8 @@ TOKENS = "tokens"
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 _LARGEST_PAGE = 1000
+# Of a mask: a separator where a name must be, or a name right behind a list.
+_MALFORMED = re.compile(r"(^|[,/(])([,/()]|$)|\)(?![,)]|$)")
 
 
 def parse_json(text: bytes) -> Json:
@@ -173,11 +175,24 @@ def camel(name: str) -> str:
 
 
 def parse_mask(text: str) -> Mask:
-    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below."""
-    mask, rest = _mask_list(text)
-    if rest:
+    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below.
+
+    Raises ValueError: for a mask of another form.
+    """
+    tree: Mask = {}
+    lists, below = [tree], tree
+    for token in re.findall(r"[^,/()]+|[,/()]", text):
+        if token == "(":
+            lists.append(below)
+        elif token in ",)":
+            if token == ")" and len(lists) > 1:
+                lists.pop()
+            below = lists[-1]
+        elif token != "/":
+            below = below.setdefault(token.strip(), {})
+    if _MALFORMED.search(text) or text.count("(") != text.count(")") or len(lists) > 1:
         raise ValueError(f"Invalid field selection {text}")
-    return mask
+    return tree
 
 
 def apply_mask(mask: Mask, value: Any) -> Any:
@@ -189,33 +204,6 @@ def apply_mask(mask: Mask, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: apply_mask(mask[key], item) for key, item in value.items() if key in mask}
     return value
-
-
-def _mask_list(text: str) -> tuple[Mask, str]:
-    mask: Mask = {}
-    while text:
-        rest = _mask_item(text, mask)
-        if not rest.startswith(","):
-            return mask, rest
-        text = rest[1:]
-    return mask, text
-
-
-def _mask_item(text: str, mask: Mask) -> str:
-    end = next((i for i, char in enumerate(text) if char in ",/()"), len(text))
-    name, rest = text[:end].strip(), text[end:]
-    if not name:
-        raise ValueError(f"Invalid field selection {text}")
-    below = mask.setdefault(name, {})
-    if rest.startswith("/"):
-        return _mask_item(rest[1:], below)
-    if rest.startswith("("):
-        inner, rest = _mask_list(rest[1:])
-        if not rest.startswith(")"):
-            raise ValueError(f"Invalid field selection {text}")
-        below.update(inner)
-        return rest[1:]
-    return rest
 
 
 def is_scope(text: str) -> bool:
