@@ -31,8 +31,7 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     with cloud.store.locked():
         version = _find(cloud, call)
         tag = records.etag(version.generation, version.metageneration)
-        known = call.request.headers.get("If-None-Match", "").strip('"')
-        if Conditions.of(call).check_read(version) or known == tag:
+        if Conditions.of(call).check_read(version):
             return Response(304, headers={"ETag": tag})
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
             return _media(cloud, version, call.request, tag)
@@ -280,8 +279,6 @@ def _media_headers(version: Version, etag: str) -> dict[str, str]:
         "x-goog-metageneration": str(version.metageneration),
         "x-goog-hash": hashes,
         "x-goog-storage-class": version.storage_class,
-        "x-goog-stored-content-length": str(version.size),
-        "x-goog-stored-content-encoding": _header_value(fields.get("contentEncoding", "identity")),
     }
     headers |= {name: _header_value(fields[key]) for name, key in _FIELDS.items() if key in fields}
     for key, value in fields.get("metadata", {}).items():
@@ -374,10 +371,7 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
         version = _find(cloud, call)
-        tag = _md5_etag(version)
-        if call.request.headers.get("If-None-Match", "") == tag:
-            return Response(304, headers={"ETag": tag})
-        return _media(cloud, version, call.request, tag)
+        return _media(cloud, version, call.request, _md5_etag(version))
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)

@@ -254,7 +254,7 @@ def etag(*numbers: int) -> str:
 
 def bucket_resource(bucket: Bucket) -> Json:
     """Return the bucket as the API shows it."""
-    shown = {
+    return {
         "kind": "storage#bucket",
         "id": bucket.name,
         "name": bucket.name,
@@ -269,11 +269,6 @@ def bucket_resource(bucket: Bucket) -> Json:
         "etag": etag(bucket.metageneration),
         **bucket.settings,
     }
-    if bucket.location_type == "region":
-        shown["satisfiesPZI"] = True
-    uniform = bucket.settings["iamConfiguration"]["uniformBucketLevelAccess"]
-    shown["iamConfiguration"] = bucket.settings["iamConfiguration"] | {"bucketPolicyOnly": uniform}
-    return shown
 
 
 def object_resource(version: Version) -> Json:

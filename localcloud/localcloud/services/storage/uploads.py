@@ -7,7 +7,6 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from email.message import Message
 from email.parser import BytesHeaderParser
@@ -45,9 +44,9 @@ def _insert(cloud: Cloud, call: Call) -> Json | Response | None:
         write = _write(call, body)
         return records.object_resource(write.take(cloud, versions.chunks_of(call.request.stream)))
     if kind == "multipart":
-        related = RelatedBody(headers.get("Content-Type", ""), call.request.stream)
-        write = _write(call, _object(call, related.metadata, related.content_type))
-        return records.object_resource(write.take(cloud, related.chunks()))
+        body, content_type, content = _related(call.request)
+        write = _write(call, _object(call, body, content_type))
+        return records.object_resource(write.take(cloud, [content]))
     body = parse_json(call.request.read())
     return _start(cloud, call, _write(call, _object(call, body, headers.get(_TYPE, ""))))
 
@@ -85,7 +84,7 @@ LIFETIME = 7 * 86400.0
 """Seconds after which Google forgets a session."""
 # What Google keeps of an interrupted request is a multiple of this, the smallest chunk: 256 KiB.
 _QUANTUM = 1 << 18
-_TYPE, _LENGTH = "X-Upload-Content-Type", "X-Upload-Content-Length"
+_TYPE = "X-Upload-Content-Type"
 _PATH = r"/(?:resumable/)?upload/storage/v1/b/(?P<bucket>[^/]+)/o"
 # By upload: a client that gave up on an answer may send its bytes again while the first request is
 # still being written. An entry goes when no request holds its lock any longer.
@@ -95,9 +94,6 @@ _LOCKS: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 def _start(cloud: Cloud, call: Call, write: Write) -> Response:
     """Open a session; its address is in the Location header."""
     write.check(cloud)
-    length = call.request.headers.get(_LENGTH, "")
-    if length and not length.isdigit():
-        raise invalid(f"Invalid value for {_LENGTH}: '{length}'.")
     upload = uuid.uuid4().hex
     record: Record = {
         "bucket": write.bucket,
@@ -107,7 +103,6 @@ def _start(cloud: Cloud, call: Call, write: Write) -> Response:
         "body": write.body,
         "conditions": asdict(write.conditions),
         "hashes": asdict(write.hashes),
-        "total": int(length) if length else None,
         "created": cloud.clock.now(),
         "generation": None,
     }
@@ -180,7 +175,7 @@ def _require_session(cloud: Cloud, upload: str) -> Record:
 def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Response:
     # The one who opened the session counts as the writer: its URL may be handed on.
     path = Contents(cloud).upload_path(upload)
-    content = ContentRange.of(call.request, record["total"])
+    content = ContentRange.of(call.request)
     digest = None if content.first is None else _append(path, call.request.stream, content)
     if not content.complete(path.stat().st_size):
         return _incomplete(call, path.stat().st_size)
@@ -224,7 +219,6 @@ def _append(path: Path, stream: Stream, content: "ContentRange") -> Digest | Non
                 # After a lost answer a client sends the same bytes again.
                 file.write(chunk[max(0, size - position) :])
                 position += len(chunk)
-        content.check_length(position - first)
     except (OSError, ApiError):
         _truncate(path)
         raise
@@ -256,7 +250,7 @@ def _incomplete(call: Call, size: int) -> Response:
     return Response(308, headers=headers)
 
 
-_HEADER = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<total>\d+|\*)")
+_HEADER = re.compile(r"bytes (?:(?P<first>\d+)-(?:\d+|\*)|\*)/(?P<total>\d+|\*)")
 
 
 @dataclass(frozen=True)
@@ -265,37 +259,25 @@ class ContentRange:
 
     Attributes:
         first: None when it brings none and only asks for the upload's progress.
-        last: None when the request's length decides.
         total: None when the client doesn't know it yet.
         whole: the request brings everything.
     """
 
     first: int | None = None
-    last: int | None = None
     total: int | None = None
     whole: bool = False
 
     @classmethod
-    def of(cls, request: Request, known: int | None) -> "ContentRange":
-        """Return the range of a request to a session that was started with `known` bytes in all."""
+    def of(cls, request: Request) -> "ContentRange":
+        """Return the range of a request to a session; 400 for a header of another form."""
         header = request.headers.get("Content-Range", "").strip()
         if not header:
             return cls(first=0, whole=True)
-        unreadable = invalid(f"Failed to parse Content-Range header '{header}'.")
         found = _HEADER.fullmatch(header)
         if not found:
-            raise unreadable
-        values = found.group("first", "last", "total")
-        first, last, total = (int(each) if each and each != "*" else None for each in values)
-        backwards = first is not None and last is not None and last < first
-        if backwards or (last is not None and total is not None and last >= total):
-            raise unreadable
-        if total is not None and known is not None and total != known:
-            raise invalid(
-                f"Invalid request.  The Content-Range header says {total} byte(s) in all, but the "
-                f"upload was started with {known} byte(s)."
-            )
-        return cls(first, last, total)
+            raise invalid(f"Failed to parse Content-Range header '{header}'.")
+        first, total = found.group("first", "total")
+        return cls(int(first) if first else None, None if total == "*" else int(total))
 
     def complete(self, size: int) -> bool:
         """Return whether an upload with `size` bytes so far has all of them.
@@ -304,81 +286,23 @@ class ContentRange:
         """
         return self.whole or (self.total is not None and size >= self.total)
 
-    def check_length(self, length: int) -> None:
-        """Refuse a request with another number of bytes than it announced."""
-        if self.first is None or self.last is None:
-            return
-        announced = self.last + 1 - self.first
-        if length != announced:
-            raise invalid(
-                f"Invalid request.  The Content-Range header announces {announced} byte(s), but "
-                f"{length} byte(s) came."
-            )
 
+def _related(request: Request) -> tuple[Json, str, bytes]:
+    """Return the object, the type and the bytes in a `multipart/related` body.
 
-_HEAD_LIMIT = 1 << 20
-
-
-class RelatedBody:
-    """Reads the two parts of a `multipart/related` upload; 400 for any other body.
-
-    The standard library's parser would hold the whole object in memory. Here the first part is
-    read at once, and the second passes in chunks.
+    It is read as a whole: clients send what is larger than some MiB by a resumable upload. The
+    standard library's parser would change the line ends of the bytes.
     """
-
-    def __init__(self, content_type: str, stream: Stream) -> None:
-        self._stream = stream
-        self._buffer = bytearray()
-        header = Message()
-        header["Content-Type"] = content_type
-        # Some clients put the boundary between single quotes, which the parser leaves alone.
-        boundary = str(header.get_param("boundary", "")).strip("'")
-        if header.get_content_type() != "multipart/related" or not boundary:
-            raise invalid(f"Multipart upload with the Content-Type '{content_type}'.")
-        self._mark = b"--" + boundary.encode()
-        first = self._line()
-        if first.rstrip() != self._mark:
-            raise invalid("Multipart upload that does not begin with its boundary.")
-        # Google's own command line tools end lines with a line feed alone.
-        self._end = b"\r\n" if first.endswith(b"\r\n") else b"\n"
-        self._headers()
-        text = bytearray()
-        while not (line := self._line()).startswith(self._mark):
-            text += line
-        self.metadata = parse_json(bytes(text))
-        self.content_type = self._headers().get("Content-Type", "")
-        """The Content-Type of the second part, or the empty string."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the second part."""
-        mark = self._end + self._mark
-        while (found := self._buffer.find(mark)) < 0:
-            # Keep back what may be the beginning of the boundary until more bytes come.
-            ready = len(self._buffer) - len(mark) + 1
-            if ready > 0:
-                yield bytes(self._buffer[:ready])
-                del self._buffer[:ready]
-            self._more()
-        if found:
-            yield bytes(self._buffer[:found])
-
-    def _headers(self) -> Message:
-        text = bytearray()
-        while (line := self._line()).strip():
-            text += line
-        return BytesHeaderParser().parsebytes(bytes(text))
-
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > _HEAD_LIMIT:
-                raise invalid(f"Multipart upload with more than {_HEAD_LIMIT} bytes of metadata.")
-            self._more()
-        line = bytes(self._buffer[: end + 1])
-        del self._buffer[: end + 1]
-        return line
-
-    def _more(self) -> None:
-        chunk = self._stream.read(versions.CHUNK)
-        if not chunk:
-            raise invalid("Multipart upload that ends without its closing boundary.")
-        self._buffer += chunk
+    header = Message()
+    header["Content-Type"] = request.headers.get("Content-Type", "")
+    # Some clients put the boundary between single quotes, which the parser leaves alone.
+    boundary = str(header.get_param("boundary", "")).strip("'").encode()
+    body = request.read()
+    # Google's own command line tools end lines with a line feed alone.
+    line_end = b"\r\n" if body.startswith(b"--" + boundary + b"\r\n") else b"\n"
+    parts = (line_end + body).split(line_end + b"--" + boundary)
+    if header.get_content_type() != "multipart/related" or len(parts) < 4 or not boundary:
+        raise invalid("Multipart upload without two parts between its boundaries.")
+    (_, _, text), (head, _, content) = (part.partition(2 * line_end) for part in parts[1:3])
+    content_type = BytesHeaderParser().parsebytes(head.lstrip()).get("Content-Type", "")
+    return parse_json(text), content_type, content

@@ -333,8 +333,6 @@ _UNSUPPORTED = {
     *("acl", "contexts", "customerEncryption", "eventBasedHold", "kmsKeyName", "retention"),
     "temporaryHold",
 }
-# Bytes of all keys and values together (cloud.google.com/storage/quotas#objects).
-_METADATA_LIMIT = 8192
 
 
 def writable(body: Json) -> Json:
@@ -342,15 +340,7 @@ def writable(body: Json) -> Json:
     refused = sorted(name for name in _UNSUPPORTED if body.get(name))
     if refused:
         raise ApiError(501, f"the local cloud does not implement objects' {', '.join(refused)}")
-    fields = {name: body[name] for name in _PLAIN if name in body}
-    pairs = (fields.get("metadata") or {}).items()
-    size = sum(len(key.encode()) + len((value or "").encode()) for key, value in pairs)
-    if size > _METADATA_LIMIT:
-        raise invalid(
-            f"Metadata of {size} bytes is too long: keys and values may have {_METADATA_LIMIT} "
-            "bytes together."
-        )
-    return fields
+    return {name: body[name] for name in _PLAIN if name in body}
 
 
 def without_nulls(fields: Json) -> Json:

@@ -112,14 +112,6 @@ def test_a_bucket_does_not_move(api: Client, bucket: Bucket) -> None:
     assert "location" in str(api.patch(bucket.url, {"location": "EU"}, status=400))
 
 
-def test_uniform_access_is_locked_after_ninety_days(api: Client, clock: VirtualClock) -> None:
-    made = Bucket(api, iamConfiguration={"uniformBucketLevelAccess": {"enabled": True}})
-    first = api.get(made.url)["iamConfiguration"]["uniformBucketLevelAccess"]
-    clock.advance(86400)
-    again = api.patch(made.url, {"labels": {"a": "b"}})["iamConfiguration"]
-    assert again["uniformBucketLevelAccess"] == first == again["bucketPolicyOnly"]
-
-
 def test_metageneration_preconditions_hold_for_buckets(api: Client, bucket: Bucket) -> None:
     api.patch(bucket.url, {"labels": {"a": "b"}}, ifMetagenerationMatch=1)
     api.patch(bucket.url, {"labels": {"a": "c"}}, ifMetagenerationMatch=1, status=412)
@@ -211,8 +203,3 @@ def test_an_empty_patch_changes_nothing(api: Client, bucket: Bucket) -> None:
     before = api.get(f"{BUCKETS}/{bucket.name}")
     assert api.patch(f"{BUCKETS}/{bucket.name}", {}) == before
     assert api.patch(f"{BUCKETS}/{bucket.name}", {"labels": {"a": "b"}})["metageneration"] == "2"
-
-
-def test_a_regional_bucket_satisfies_zone_isolation(api: Client) -> None:
-    assert create(api, name="in-a-region", location="us-central1")["satisfiesPZI"] is True
-    assert "satisfiesPZI" not in create(api, name="in-many-regions", location="US")

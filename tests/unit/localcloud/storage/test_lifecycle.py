@@ -6,7 +6,7 @@ import pytest
 
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
-from localcloud.services.storage import lifecycle
+from localcloud.services.storage import buckets
 from tests.unit.localcloud.storage.conftest import Bucket
 
 DAY = 86400.0
@@ -51,7 +51,7 @@ def test_a_rule_deletes_what_meets_all_its_conditions(
     for name in ("keep.log", "keep.txt", "tmp/a.log", "tmp/a.txt"):
         bucket.put(name)
     set_rules(bucket, rule("Delete", **condition))
-    lifecycle.apply(cloud)
+    buckets.apply_rules(cloud)
     assert bucket.names() == left
 
 
@@ -59,7 +59,7 @@ def test_only_the_newest_versions_are_kept(bucket: Bucket, cloud: Cloud) -> None
     bucket.api.patch(bucket.url, {"versioning": {"enabled": True}})
     set_rules(bucket, rule("Delete", numNewerVersions=2))
     generations = [bucket.put("x", str(n).encode())["generation"] for n in range(5)]
-    assert lifecycle.apply(cloud) == 3
+    assert buckets.apply_rules(cloud) == 3
     page = bucket.api.get(f"{bucket.url}/o", versions="true")
     assert [item["generation"] for item in page["items"]] == generations[-2:]
     assert bucket.read("x") == b"4"
