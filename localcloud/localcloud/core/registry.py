@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
@@ -147,7 +148,8 @@ class Api:
         for raw_verb, pattern, hosts, method, upload, route in self._raw:
             matched = pattern.fullmatch(path) if verb == raw_verb and host in hosts else None
             if matched:
-                return Match(method, matched.groupdict(), upload), route
+                params = {name: unquote(value) for name, value in matched.groupdict().items()}
+                return Match(method, params, upload), route
         return (unhandled, None) if unhandled else None
 
     def permissions(self) -> set[str]:

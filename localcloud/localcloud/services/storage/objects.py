@@ -5,13 +5,12 @@ import json
 import re
 import string
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import IO
-from urllib.parse import quote, unquote
-from xml.sax.saxutils import escape
+from urllib.parse import quote
 
 from localcloud.core.call import Call, Json, Request, Response
 from localcloud.core.cloud import Cloud
@@ -30,11 +29,10 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
         version = _find(cloud, call)
-        tag = records.etag(version.generation, version.metageneration)
         if Conditions.of(call).check_read(version):
-            return Response(304, headers={"ETag": tag})
+            return Response(304)
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
-            return _media(cloud, version, call.request, tag)
+            return _media(cloud, version, call.request)
     return records.object_resource(version)
 
 
@@ -239,14 +237,14 @@ _FIELDS = {
 }
 
 
-def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
+def _media(cloud: Cloud, version: Version, request: Request) -> Response:
     """Return the object's bytes, or the range of them that the request asks for.
 
     Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
     the reader.
     """
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
-    headers = _media_headers(version, etag)
+    headers = _media_headers(version)
     path = Contents(cloud).path(version.bucket, version.content)
     asked = _RANGE.fullmatch(request.headers.get("Range", "").strip())
     span = _span(asked, version.size)
@@ -262,7 +260,7 @@ def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respo
     return Response(206 if asked else 200, body, headers, length)
 
 
-def _media_headers(version: Version, etag: str) -> dict[str, str]:
+def _media_headers(version: Version) -> dict[str, str]:
     """Return the headers that go with an object's bytes, as both APIs send them.
 
     They are those of cloud.google.com/storage/docs/xml-api/reference-headers.
@@ -272,7 +270,7 @@ def _media_headers(version: Version, etag: str) -> dict[str, str]:
         k: v for k, v in version.fields.items() if v
     }
     headers = {
-        "ETag": etag,
+        "ETag": records.etag(version.generation, version.metageneration),
         "Last-Modified": formatdate(version.updated, usegmt=True),
         "Accept-Ranges": "bytes",
         "x-goog-generation": str(version.generation),
@@ -289,12 +287,6 @@ def _media_headers(version: Version, etag: str) -> dict[str, str]:
 def _header_value(value: str) -> str:
     """Return what a user set, in the form of a header: all but ASCII is percent-encoded."""
     return quote(value, safe=f" {string.punctuation}")
-
-
-def _md5_etag(version: Version) -> str:
-    """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
-    md5 = base64.b64decode(version.md5).hex() if version.md5 else str(version.generation)
-    return f'"{md5}"'
 
 
 def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
@@ -326,84 +318,43 @@ def _pieces(file: IO[bytes], start: int, length: int) -> Iterator[bytes]:
 
 
 # The XML API: GET, HEAD and PUT of an object (cloud.google.com/storage/docs/xml-api/overview).
-# TensorFlow reads and writes objects this way.
+# TensorFlow reads objects this way. Errors come as the JSON API's: it looks at the status alone.
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
-_CODES = {
-    400: "InvalidArgument",
-    401: "AuthenticationRequired",
-    403: "AccessDenied",
-    404: "NoSuchKey",
-    412: "PreconditionFailed",
-}
-_META = "x-goog-meta-"
-Handler = Callable[[Cloud, Call], Response]
-
-
-def _answered_in_xml(handler: Handler) -> Handler:
-    """Answer errors as the XML API does."""
-
-    def answer(cloud: Cloud, call: Call) -> Response:
-        call.params = {name: unquote(value) for name, value in call.params.items()}
-        try:
-            return handler(cloud, call)
-        except ApiError as error:
-            code = _CODES.get(error.code, "InternalError")
-            if "bucket does not exist" in error.message:
-                code = "NoSuchBucket"
-            text = (
-                "<?xml version='1.0' encoding='UTF-8'?>"
-                f"<Error><Code>{code}</Code><Message>{escape(error.message)}</Message></Error>"
-            )
-            headers = {"Content-Type": "application/xml; charset=UTF-8"}
-            return Response(error.code, text.encode(), headers)
-
-    return answer
+# Headers that ask for what is not done here.
+_UNSERVED = ("x-goog-acl", "x-goog-if-", "x-goog-meta-")
 
 
 @API.raw("GET", _PATH, like="objects.get", hosts=_HOSTS)
 @API.raw("HEAD", _PATH, like="objects.get", hosts=_HOSTS)
-@_answered_in_xml
 def get_by_xml(cloud: Cloud, call: Call) -> Response:
     """Return an object's bytes, or only the headers."""
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
         version = _find(cloud, call)
-        return _media(cloud, version, call.request, _md5_etag(version))
+        return _media(cloud, version, call.request)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
-@_answered_in_xml
 def put_by_xml(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
     headers = call.request.headers
-    body: Json = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
-    own = {name.lower(): value for name, value in headers.items()}
-    metadata = {name[len(_META) :]: own[name] for name in own if name.startswith(_META)}
+    for name in headers:
+        if name.lower().startswith(_UNSERVED):
+            raise ApiError(501, f"the local cloud does not implement {name}; use the JSON API")
     write = Write(
         bucket=call.params["bucket"],
         name=call.params["object"],
         principal=call.principal,
-        body=body | {"metadata": metadata} if metadata else body,
-        conditions=Conditions(
-            generation_match=_number(call, "x-goog-if-generation-match"),
-            metageneration_match=_number(call, "x-goog-if-metageneration-match"),
-        ),
+        body={field: headers[name] for name, field in _FIELDS.items() if headers.get(name)},
         hashes=versions.header_hashes(call.request),
     )
     version = write.take(cloud, versions.chunks_of(call.request.stream))
-    answer = _media_headers(version, _md5_etag(version))
+    answer = _media_headers(version)
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
-
-
-def _number(call: Call, header: str) -> int | None:
-    value = call.request.headers.get(header, "")
-    if value and not value.isdigit():
-        raise ApiError(400, f"Invalid value for {header}: '{value}' is not an integer.")
-    return int(value) if value else None
 
 
 # Objects made of others: copy, rewrite, move, compose and restore.

@@ -130,15 +130,6 @@ def _proceed(cloud: Cloud, call: Call) -> Json | Response:
         return _take(cloud, call, upload, record)
 
 
-@api.API.raw("DELETE", _PATH, like="objects.insert", hosts=api.HOSTS, upload=True)
-def cancel(cloud: Cloud, call: Call) -> Response:
-    """Cancel a session; Google answers 499 on success."""
-    upload = call.arg("upload_id")
-    _require_session(cloud, upload)
-    _discard(cloud, upload)
-    return Response(499)
-
-
 def _discard(cloud: Cloud, upload: str) -> None:
     cloud.store.delete(records.UPLOAD, upload)
     Contents(cloud).upload_path(upload).unlink(missing_ok=True)

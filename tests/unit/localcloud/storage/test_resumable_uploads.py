@@ -106,12 +106,6 @@ def test_an_empty_object_can_be_uploaded(bucket: Bucket) -> None:
     assert bucket.read("big") == b""
 
 
-def test_a_cancelled_upload_is_gone(bucket: Bucket) -> None:
-    url = start(bucket)
-    assert bucket.api.session.delete(url, timeout=30).status_code == 499
-    assert send(bucket, url, b"abc", "bytes 0-2/3").status_code == 404
-
-
 def test_a_session_expires_after_a_week(bucket: Bucket, clock: VirtualClock) -> None:
     url = start(bucket)
     clock.advance(uploads.LIFETIME - 1)
