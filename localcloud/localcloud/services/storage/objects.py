@@ -419,17 +419,17 @@ def compose(cloud: Cloud, call: Call) -> Json:
     write = Write(bucket, name, call.principal, body, conditions)
     write.check(cloud)
     contents = Contents(cloud)
-    with contents.draft() as draft, ExitStack() as files:
+    with contents.draft() as path, ExitStack() as files:
         with cloud.store.locked():
             sources = [_component(cloud, bucket, source) for source in wanted]
             paths = [contents.path(bucket, source.content) for source in sources]
-            streams = [files.enter_context(path.open("rb")) for path in paths]
+            streams = [files.enter_context(each.open("rb")) for each in paths]
         # Outside the lock: the files are open, so nothing that is deleted now can disturb.
-        draft.fill(chunk for stream in streams for chunk in versions.chunks_of(stream))
+        chunks = (chunk for stream in streams for chunk in versions.chunks_of(stream))
         # The MD5 of a composed object is unknown on Google, so clients must not count on it.
-        checksums = replace(draft.digest.result(), md5=None)
+        checksums = replace(versions.fill(path, chunks), md5=None)
         components = sum(source.components or 1 for source in sources)
-        version = write.finish(cloud, draft.path, checksums, components=components)
+        version = write.finish(cloud, path, checksums, components=components)
     return records.object_resource(version)
 
 
@@ -476,10 +476,10 @@ def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:
     write.check(cloud)
     api.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
     contents = Contents(cloud)
-    with contents.draft() as draft:
-        contents.link(source.bucket, source.content, draft.path)
+    with contents.draft() as path:
+        contents.link(source.bucket, source.content, path)
         checksums = Checksums(source.size, source.md5, source.crc32c)
-        return write.finish(cloud, draft.path, checksums, components=source.components)
+        return write.finish(cloud, path, checksums, components=source.components)
 
 
 def _source(cloud: Cloud, call: Call, bucket: str) -> Version:

@@ -7,10 +7,12 @@ import os
 import re
 import threading
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from email.message import Message
 from email.parser import BytesHeaderParser
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlencode
 from weakref import WeakValueDictionary
 
@@ -21,7 +23,7 @@ from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.storage import api, records, versions
-from localcloud.services.storage.versions import Contents, Digest, Hashes, Write
+from localcloud.services.storage.versions import Checksums, Contents, Hashes, Write
 
 
 @api.API.method("objects.insert")
@@ -167,7 +169,7 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
     # The one who opened the session counts as the writer: its URL may be handed on.
     path = Contents(cloud).upload_path(upload)
     content = ContentRange.of(call.request)
-    digest = None if content.first is None else _append(path, call.request.stream, content)
+    sums = None if content.first is None else _append(path, call.request.stream, content)
     if not content.complete(path.stat().st_size):
         return _incomplete(call, path.stat().st_size)
     write = Write(
@@ -178,8 +180,11 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
         conditions=api.Conditions(**record["conditions"]),
         hashes=Hashes(**record["hashes"]) | versions.header_hashes(call.request),
     )
+    if sums is None:
+        with path.open("rb") as file:
+            sums = versions.digest(versions.chunks_of(file))
     try:
-        version = write.finish(cloud, path, (digest or _digest_of(path)).result())
+        version = write.finish(cloud, path, sums)
     except ApiError as error:
         # A refusal is final; after a full disk the same request may succeed.
         if error.code < 500:
@@ -189,33 +194,37 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
     return records.object_resource(version)
 
 
-def _append(path: Path, stream: Stream, content: "ContentRange") -> Digest | None:
-    """Write the request's bytes; return their digest if nothing came before them.
+def _append(path: Path, stream: Stream, content: "ContentRange") -> Checksums | None:
+    """Write the request's bytes; return their checksums if nothing came before them.
 
     Google keeps what came before a connection broke; so does this, and cuts it to whole quanta.
     """
-    first = position = content.first or 0
+    first = content.first or 0
     size = path.stat().st_size
     if first > size:
         raise invalid(
             "Invalid request.  According to the Content-Range header, the upload offset is "
             f"{first} byte(s), which exceeds already uploaded size of {size} byte(s)."
         )
-    digest = Digest()
+
+    def written(file: IO[bytes]) -> Iterator[bytes]:
+        position = first
+        for chunk in versions.chunks_of(stream):
+            # After a lost answer a client sends the same bytes again.
+            file.write(chunk[max(0, size - position) :])
+            position += len(chunk)
+            yield chunk
+
     try:
         with versions.disk_errors(), path.open("r+b") as file:
             file.seek(size)
-            for chunk in versions.chunks_of(stream):
-                digest.update(chunk)
-                # After a lost answer a client sends the same bytes again.
-                file.write(chunk[max(0, size - position) :])
-                position += len(chunk)
+            sums = versions.digest(written(file))
     except (OSError, ApiError):
         _truncate(path)
         raise
     if not content.complete(path.stat().st_size):
         _truncate(path)
-    return None if size else digest
+    return None if size else sums
 
 
 def _truncate(path: Path) -> None:
@@ -223,14 +232,6 @@ def _truncate(path: Path) -> None:
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.truncate(size - size % _QUANTUM)
-
-
-def _digest_of(path: Path) -> Digest:
-    digest = Digest()
-    with path.open("rb") as file:
-        for chunk in versions.chunks_of(file):
-            digest.update(chunk)
-    return digest
 
 
 def _incomplete(call: Call, size: int) -> Response:

@@ -61,38 +61,24 @@ class Checksums:
                 )
 
 
-class Digest:
-    """Computes the checksums of bytes while they pass, so that no file is read twice."""
-
-    def __init__(self) -> None:
-        self._size = self._crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
-
-    def update(self, chunk: bytes) -> None:
-        """Add the next bytes."""
-        self._size += len(chunk)
-        self._md5.update(chunk)
-        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
-
-    def result(self) -> Checksums:
-        """Return the checksums of all bytes so far; the CRC32C's four are big-endian."""
-        both = self._md5.digest(), self._crc32c.to_bytes(4, "big")
-        return Checksums(self._size, *(base64.b64encode(each).decode() for each in both))
+def digest(chunks: Iterable[bytes]) -> Checksums:
+    """Return the checksums of bytes while they pass, so that no file is read twice."""
+    size = crc32c = 0
+    md5 = hashlib.md5(usedforsecurity=False)
+    for chunk in chunks:
+        size += len(chunk)
+        md5.update(chunk)
+        crc32c = google_crc32c.extend(crc32c, chunk)
+    # The CRC32C's four bytes are big-endian.
+    both = md5.digest(), crc32c.to_bytes(4, "big")
+    return Checksums(size, *(base64.b64encode(each).decode() for each in both))
 
 
-class Draft:
-    """Bytes on their way to an object: a file that goes away unless it is moved."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.digest = Digest()
-
-    def fill(self, chunks: Iterable[bytes]) -> None:
-        """Write all of `chunks`; 507 if the disk is full."""
-        with disk_errors(), self.path.open("wb") as file:
-            for chunk in chunks:
-                self.digest.update(chunk)
-                file.write(chunk)
+def fill(path: Path, chunks: Iterable[bytes]) -> Checksums:
+    """Write all of `chunks` to a file; 507 if the disk is full."""
+    with disk_errors(), path.open("wb") as file:
+        # `write` returns how many bytes it took; a chunk of none changes no checksum.
+        return digest(chunk for chunk in chunks if file.write(chunk))
 
 
 class Contents:
@@ -114,13 +100,13 @@ class Contents:
         return self._folder(".uploads") / upload
 
     @contextmanager
-    def draft(self) -> Iterator[Draft]:
-        """Yield a new draft, which is deleted at the end unless it was kept."""
-        draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
+    def draft(self) -> Iterator[Path]:
+        """Yield a new draft, a file which is deleted at the end unless it was kept."""
+        path = self._folder(".partial") / uuid.uuid4().hex
         try:
-            yield draft
+            yield path
         finally:
-            draft.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def keep(self, path: Path, bucket: str) -> str:
         """Move a whole file into the bucket and return the content's name."""
@@ -216,9 +202,8 @@ class Write:
     def take(self, cloud: Cloud, chunks: Iterable[bytes]) -> Version:
         """Check, write the bytes, and make them the object's live version; see `finish`."""
         self.check(cloud)
-        with Contents(cloud).draft() as draft:
-            draft.fill(chunks)
-            return self.finish(cloud, draft.path, draft.digest.result())
+        with Contents(cloud).draft() as path:
+            return self.finish(cloud, path, fill(path, chunks))
 
     def finish(
         self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None

@@ -15,7 +15,7 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.services.storage import records, versions
+from localcloud.services.storage import records
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -41,11 +41,11 @@ def test_a_failed_upload_leaves_no_file(bucket: Bucket, files: Files) -> None:
 def test_a_full_disk_is_a_clear_error(
     bucket: Bucket, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: versions.Digest, chunk: bytes) -> None:
+    def full(crc32c: int, chunk: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(versions.Digest, "update", full)
+        patched.setattr("google_crc32c.extend", full)
         refused = bucket.send("x", b"1")
     assert refused.status_code == 507
     assert "disk is full" in refused.json()["error"]["message"]
