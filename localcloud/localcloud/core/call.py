@@ -299,7 +299,7 @@ def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiErr
 
 
 def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
-    """Return one page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
+    """Return one page of `items` under the name `field`, as the call's parameters ask for it.
 
     Args:
         call: the list call.
@@ -307,10 +307,11 @@ def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
         items: all of them, in the order in which they are shown.
         size: how many a page has when the caller doesn't say.
     """
-    size = min(call.number("pageSize") or size, _LARGEST_PAGE)
+    # Older APIs call the size `maxResults`.
+    size = min(call.number("pageSize") or call.number("maxResults") or size, _LARGEST_PAGE)
     token = call.arg("pageToken")
     if size < 0 or (token and not token.isdigit()):
-        raise invalid("Request contains an invalid argument: pageSize or pageToken.")
+        raise invalid("Request contains an invalid argument: page size or token.")
     return cut(field, items, token, size)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from localcloud import data
 from localcloud.core import access, projects
-from localcloud.core.call import Call, Json, Response
+from localcloud.core.call import Call, Json, Response, page
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, invalid
@@ -22,7 +22,6 @@ from localcloud.services.storage.api import API, BUCKETS, Conditions
 from localcloud.services.storage.records import Bucket, Version
 
 log = logging.getLogger(__name__)
-_PAGE = 1000
 _IN_BUCKET = api.bucket_in("bucket")
 
 
@@ -62,22 +61,14 @@ def insert(cloud: Cloud, call: Call) -> Json:
 @API.method("buckets.list", permission="storage.buckets.list", resources=api.project_in_query)
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
-    page: Json = {"kind": "storage#buckets"}
     if call.flag("softDeleted"):
         raise ApiError(501, "the local cloud does not list soft-deleted buckets")
-    limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
-        bucket
+        records.bucket_resource(bucket)
         for bucket in records.all_buckets(cloud)
-        if bucket.project == project
-        and bucket.name.startswith(call.arg("prefix"))
-        and bucket.name > call.arg("pageToken")
+        if bucket.project == project and bucket.name.startswith(call.arg("prefix"))
     ]
-    if found:
-        page["items"] = [records.bucket_resource(bucket) for bucket in found[:limit]]
-    if len(found) > limit:
-        page["nextPageToken"] = found[limit - 1].name
-    return page
+    return {"kind": "storage#buckets"} | page(call, "items", found, size=1000)
 
 
 @BUCKETS.method("get")
