@@ -18,8 +18,8 @@ from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import Clock, rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault, Latency, cloud_started
-from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Dispatcher
 from localcloud.machines.machines import Machines, Network
 from localcloud.server.authority import Authority
 from localcloud.server.proxy import Listener

@@ -17,7 +17,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Handler
 from localcloud.core.store import POLICY, Record
 from localcloud.services import iam_policy
-from localcloud.services.storage import api, records, uploads, versions
+from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.api import API, BUCKETS, Conditions
 from localcloud.services.storage.records import Bucket, Version
 
@@ -102,7 +102,9 @@ def delete(cloud: Cloud, call: Call) -> None:
             cloud.store.delete(records.deleted_kind(bucket.name), key)
             if kept:
                 cloud.store.put(records.deleted_kind(deleted_key), key, record)
-        uploads.forget(cloud, bucket.name)
+        for upload, record in cloud.store.items(records.UPLOAD):
+            if record["bucket"] == bucket.name:
+                versions.discard_upload(cloud, upload)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, _policy_key(bucket.name))
         versions.Contents(cloud).remove_bucket(bucket.name)
@@ -428,7 +430,12 @@ def start(cloud: Cloud) -> None:
 
 def apply_rules(cloud: Cloud) -> int:
     """Do now what the rounds do; return how many versions and uploads changed."""
-    changed = uploads.expire(cloud)
+    changed = 0
+    for upload, record in cloud.store.items(records.UPLOAD):
+        # A finished one stays for its week, too: a client that lost the last answer asks again.
+        if record["created"] + versions.UPLOAD_LIFETIME <= cloud.clock.now():
+            versions.discard_upload(cloud, upload)
+            changed += record["generation"] is None
     for bucket in records.all_buckets(cloud):
         rules = bucket.settings.get("lifecycle", {}).get("rule", [])
         with cloud.store.locked():

@@ -82,8 +82,6 @@ def _write(call: Call, body: Json) -> Write:
 # Resumable uploads (cloud.google.com/storage/docs/performing-resumable-uploads). A session is a
 # record in the store and a file with the bytes so far, so it survives a restart of the emulator.
 
-LIFETIME = 7 * 86400.0
-"""Seconds after which Google forgets a session."""
 # What Google keeps of an interrupted request is a multiple of this, the smallest chunk: 256 KiB.
 _QUANTUM = 1 << 18
 _TYPE = "X-Upload-Content-Type"
@@ -132,35 +130,10 @@ def _proceed(cloud: Cloud, call: Call) -> Json | Response:
         return _take(cloud, call, upload, record)
 
 
-def _discard(cloud: Cloud, upload: str) -> None:
-    cloud.store.delete(records.UPLOAD, upload)
-    Contents(cloud).upload_path(upload).unlink(missing_ok=True)
-
-
-def forget(cloud: Cloud, bucket: str) -> None:
-    """Delete all sessions of a bucket."""
-    for upload, record in cloud.store.items(records.UPLOAD):
-        if record["bucket"] == bucket:
-            _discard(cloud, upload)
-
-
-def expire(cloud: Cloud) -> int:
-    """Discard sessions that Google would have forgotten; return how many were unfinished.
-
-    A finished one stays for its week, too: a client that lost the last answer asks for it again.
-    """
-    unfinished = 0
-    for upload, record in cloud.store.items(records.UPLOAD):
-        if record["created"] + LIFETIME <= cloud.clock.now():
-            _discard(cloud, upload)
-            unfinished += record["generation"] is None
-    return unfinished
-
-
 def _require_session(cloud: Cloud, upload: str) -> Record:
     missing = ApiError(404, f"No such upload: {upload or 'the upload_id is missing'}")
     record = cloud.store.load(records.UPLOAD, upload, missing)
-    if record["created"] + LIFETIME < cloud.clock.now():
+    if record["created"] + versions.UPLOAD_LIFETIME < cloud.clock.now():
         raise ApiError(410, f"The upload {upload} has expired: it was not finished in a week.")
     return record
 
@@ -188,7 +161,7 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
     except ApiError as error:
         # A refusal is final; after a full disk the same request may succeed.
         if error.code < 500:
-            _discard(cloud, upload)
+            versions.discard_upload(cloud, upload)
         raise
     cloud.store.put(records.UPLOAD, upload, record | {"generation": version.generation})
     return records.object_resource(version)

@@ -152,6 +152,16 @@ class Contents:
         return folder
 
 
+UPLOAD_LIFETIME = 7 * 86400.0
+"""Seconds after which Google forgets the session of a resumable upload."""
+
+
+def discard_upload(cloud: Cloud, upload: str) -> None:
+    """Forget a resumable upload and what it has sent."""
+    cloud.store.delete(records.UPLOAD, upload)
+    Contents(cloud).upload_path(upload).unlink(missing_ok=True)
+
+
 def chunks_of(stream: Stream) -> Iterator[bytes]:
     """Yield the bytes of a stream in small chunks: if it breaks off, little is lost."""
     while chunk := stream.read(1 << 18):

@@ -10,7 +10,7 @@ import requests
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.services.storage import records, uploads
+from localcloud.services.storage import records, versions
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import Bucket
 
@@ -108,7 +108,7 @@ def test_an_empty_object_can_be_uploaded(bucket: Bucket) -> None:
 
 def test_a_session_expires_after_a_week(bucket: Bucket, clock: VirtualClock) -> None:
     url = start(bucket)
-    clock.advance(uploads.LIFETIME - 1)
+    clock.advance(versions.UPLOAD_LIFETIME - 1)
     assert send(bucket, url, b"", "bytes */*").status_code == 308
     clock.advance(3602)
     assert send(bucket, url, b"", "bytes */*").status_code == 404
