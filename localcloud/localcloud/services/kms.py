@@ -1,7 +1,7 @@
 """The Cloud KMS API: key rings, symmetric keys, and who may use them.
 
 Like Google's, rings and keys can be made and never deleted. A key has one version: its rotation is
-kept and shown, but nobody waits here for the months after which it would begin.
+kept and shown, but no one waits here for the months after which it would begin.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """The Pub/Sub API: topics and their policies.
 
-Nobody publishes here: what would, budgets and alerts, has nothing to say in a cloud without costs.
+There is no publishing: what would, budgets and alerts, has nothing to say where nothing costs money.
 """
 
 import re
