@@ -285,10 +285,7 @@ def resource_names(cloud: Cloud) -> dict[str, list[str]]:
 
 def soft_deleted_bytes(cloud: Cloud) -> int:
     """Return how much Google still bills of what was deleted or replaced."""
-    store = cloud.store
-    buckets = [*store.keys(records.BUCKET), *store.keys(records.DELETED_BUCKET)]
-    kept = (record for each in buckets for _, record in store.items(records.deleted_kind(each)))
-    return sum(record["size"] for record in kept)
+    return sum(record["size"] for _, record in cloud.store.items(records.DELETED))
 
 
 def _is_deleted(record: Json) -> bool:

@@ -1,6 +1,7 @@
 """The Pub/Sub API: topics and their policies.
 
-There is no publishing: what would, budgets and alerts, has nothing to say where nothing costs money.
+There is no publishing: budgets and alerts, which would, have nothing to say where nothing costs
+money.
 """
 
 import re

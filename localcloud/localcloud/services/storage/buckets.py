@@ -4,7 +4,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -82,26 +82,13 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket.
-
-    Its soft-deleted objects are kept and billed until their time is up. The bucket's name is free
-    at once, so they move to a name with the generation in it.
-    """
+    """Delete an empty bucket; its name is free at once."""
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
         kinds = (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name))
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
-        kept = bucket.soft_delete_seconds > 0
-        deleted_key = records.version_key(bucket.name, bucket.generation)
-        if kept:
-            record = asdict(replace(bucket, soft_deleted=cloud.clock.now()))
-            cloud.store.put(records.DELETED_BUCKET, deleted_key, record)
-        for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
-            cloud.store.delete(records.deleted_kind(bucket.name), key)
-            if kept:
-                cloud.store.put(records.deleted_kind(deleted_key), key, record)
         for upload, record in cloud.store.items(records.UPLOAD):
             if record["bucket"] == bucket.name:
                 versions.discard_upload(cloud, upload)
@@ -439,12 +426,11 @@ def apply_rules(cloud: Cloud) -> int:
     for bucket in records.all_buckets(cloud):
         rules = bucket.settings.get("lifecycle", {}).get("rule", [])
         with cloud.store.locked():
-            changed += _purge(cloud, bucket.name)
             changed += sum(_apply_rule(cloud, bucket, rule) for rule in rules)
-    for key, record in cloud.store.items(records.DELETED_BUCKET):
-        changed += _purge(cloud, key)
-        if record["soft_deleted"] + Bucket(**record).soft_delete_seconds <= cloud.clock.now():
-            cloud.store.delete(records.DELETED_BUCKET, key)
+    for key, record in cloud.store.items(records.DELETED):
+        if record["until"] <= cloud.clock.now():
+            cloud.store.delete(records.DELETED, key)
+            changed += 1
     return changed
 
 
@@ -457,36 +443,27 @@ def _round(cloud: Cloud) -> None:
 
 def _settle(cloud: Cloud) -> None:
     """Undo a deletion that was interrupted: the object is still live."""
-    for bucket in records.all_buckets(cloud):
-        for kind in (records.noncurrent_kind(bucket.name), records.deleted_kind(bucket.name)):
-            for key in cloud.store.keys(kind):
-                name, generation = records.split_key(key)
-                live = records.load(cloud, records.live_kind(bucket.name), name)
-                if live is not None and live.generation == generation:
-                    cloud.store.delete(kind, key)
+    buckets = records.all_buckets(cloud)
+    kinds = [(f"{bucket.name}/", records.noncurrent_kind(bucket.name)) for bucket in buckets]
+    for prefix, kind in [*kinds, ("", records.DELETED)]:
+        for key in cloud.store.keys(kind):
+            path, generation = records.split_key(prefix + key)
+            bucket, _, name = path.partition("/")
+            live = records.load(cloud, records.live_kind(bucket), name)
+            if live is not None and live.generation == generation:
+                cloud.store.delete(kind, key)
 
 
 def _collect(cloud: Cloud) -> None:
     """Delete the files that no record names, which a killed emulator may leave."""
     used: dict[str, set[str]] = defaultdict(set)
     for bucket in records.all_buckets(cloud):
-        for kind in records.kinds(bucket.name):
+        for kind in (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name)):
             used[bucket.name] |= {record["content"] for _, record in cloud.store.items(kind)}
     kept = set(cloud.store.keys(records.UPLOAD))
     removed = versions.Contents(cloud).collect(used, kept)
     if removed:
         log.info("removed %d files of unfinished uploads and deletions", removed)
-
-
-def _purge(cloud: Cloud, bucket: str) -> int:
-    """Purge soft-deleted versions whose time is up."""
-    purged = 0
-    for key, record in cloud.store.items(records.deleted_kind(bucket)):
-        if record["hard_delete"] <= cloud.clock.now():
-            cloud.store.delete(records.deleted_kind(bucket), key)
-            versions.Contents(cloud).remove(bucket, record["content"])
-            purged += 1
-    return purged
 
 
 def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:

@@ -43,7 +43,7 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
         raise invalid(f"Invalid value for maxResults: {limit}.")
-    for name in ("filter", "includeTrailingDelimiter"):
+    for name in ("filter", "includeTrailingDelimiter", "softDeleted"):
         if call.arg(name) not in ("", "false"):
             raise ApiError(501, f"the local cloud does not implement {name} of objects.list")
     limit = min(limit or _PAGE, _PAGE)
@@ -67,7 +67,8 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
             if entry[1] == 0:
                 prefixes.append(entry[0])
             else:
-                items.append(records.object_resource(_listed(cloud, call, bucket, entry)))
+                found = records.require(cloud, bucket, entry[0], entry[2] or None)
+                items.append(records.object_resource(found))
         else:
             last = None
     token = base64.urlsafe_b64encode(json.dumps(last).encode()).decode() if last else ""
@@ -106,11 +107,8 @@ def _find(cloud: Cloud, call: Call) -> Version:
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
     if call.flag("softDeleted"):
-        if generation is None:
-            raise invalid("Required parameter: generation, to get a soft-deleted object.")
-        found = records.find_deleted(cloud, bucket, name, generation)
-    else:
-        found = records.find(cloud, bucket, name, generation)
+        raise ApiError(501, "the local cloud restores no soft-deleted objects")
+    found = records.find(cloud, bucket, name, generation)
     if found is None:
         api.require(cloud, call.principal, bucket, "storage.objects.list")
         raise records.missing(bucket, name)
@@ -120,28 +118,12 @@ def _find(cloud: Cloud, call: Call) -> Version:
 def _keys(cloud: Cloud, call: Call, bucket: str, prefix: str) -> list[tuple[str, int]]:
     """Return the sorted names to list, each with its generation; 0 stands for the live one."""
     store = cloud.store
-    if call.flag("softDeleted"):
-        if call.flag("versions"):
-            raise invalid("softDeleted and versions cannot both be true.")
-        return _split(store.keys(records.deleted_kind(bucket), prefix))
     live = store.keys(records.live_kind(bucket), prefix)
     if not call.flag("versions"):
         return [(name, 0) for name in live]
     current = [(name, records.require(cloud, bucket, name).generation) for name in live]
-    return sorted(current + _split(store.keys(records.noncurrent_kind(bucket), prefix)))
-
-
-def _split(keys: list[str]) -> list[tuple[str, int]]:
-    return sorted(records.split_key(key) for key in keys)
-
-
-def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version:
-    name, _, generation = entry
-    if call.flag("softDeleted"):
-        found = records.find_deleted(cloud, bucket, name, generation)
-        if found is not None:
-            return found
-    return records.require(cloud, bucket, name, generation or None)
+    older = store.keys(records.noncurrent_kind(bucket), prefix)
+    return sorted(current + [records.split_key(key) for key in older])
 
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
@@ -357,7 +339,7 @@ def put_by_xml(cloud: Cloud, call: Call) -> Response:
     return Response(200, headers=kept)
 
 
-# Objects made of others: copy, rewrite, move, compose and restore.
+# Objects made of others: copy, rewrite, move and compose.
 
 _SOURCES = 32
 _MOVED = Collection(API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject"))
@@ -430,25 +412,6 @@ def compose(cloud: Cloud, call: Call) -> Json:
         checksums = replace(versions.fill(path, chunks), md5=None)
         components = sum(source.components or 1 for source in sources)
         version = write.finish(cloud, path, checksums, components=components)
-    return records.object_resource(version)
-
-
-@OBJECTS.method("restore")
-def restore(cloud: Cloud, call: Call) -> Json:
-    """Restore a soft-deleted version as a new generation.
-
-    Its bytes, metadata and storage class come back; the soft-deleted version stays until its time
-    is over.
-    """
-    bucket, name = call.params["bucket"], call.params["object"]
-    generation = call.number("generation")
-    if generation is None:
-        raise invalid("Required parameter: generation")
-    with cloud.store.locked():
-        found = records.find_deleted(cloud, bucket, name, generation)
-        if found is None:
-            raise records.missing(bucket, name)
-        version = _duplicate(cloud, found, _same(call, found, bucket, name))
     return records.object_resource(version)
 
 

@@ -1,9 +1,9 @@
 """Buckets and object versions: as the store keeps them, and as the JSON API shows them.
 
-Every bucket has three kinds of its own in the store, so that listing one never walks through the
-objects of another: `object/B` holds the live version of each name, `noncurrent-object/B` the older
-ones and `soft-deleted-object/B` those that can still be restored. Times are seconds since the
-epoch; generations are microseconds since then, as Google's are.
+Every bucket has two kinds of its own in the store, so that listing one never walks through the
+objects of another: `object/B` holds the live version of each name and `noncurrent-object/B` the
+older ones. Of what is soft-deleted only the bytes count: it can't be restored here. Times are
+seconds since the epoch; generations are microseconds since then, as Google's are.
 """
 
 import base64
@@ -17,8 +17,10 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 
 BUCKET = "bucket"
-DELETED_BUCKET = "soft-deleted-bucket"
-"""The store's kind of deleted buckets that are still kept, by `version_key`."""
+DELETED = "soft-deleted-object"
+"""The store's kind of versions that Google would still keep and bill, with `size` and `until`, by
+`version_key` of BUCKET/NAME. They outlive their bucket.
+"""
 UPLOAD = "upload"
 
 
@@ -39,7 +41,6 @@ class Bucket:
     created: float
     updated: float
     settings: Json
-    soft_deleted: float | None = None
 
     @property
     def public_access_prevented(self) -> bool:
@@ -58,7 +59,7 @@ class Bucket:
 
     @property
     def soft_delete_seconds(self) -> int:
-        """How long deleted objects can be restored; 0 when not at all."""
+        """How long Google keeps deleted objects; 0 when not at all."""
         return int(self.settings["softDeletePolicy"]["retentionDurationSeconds"])
 
 
@@ -72,7 +73,6 @@ class Version:
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
         kms_version: version of the customer's key that it is encrypted with; None: Google's own.
-        soft_deleted: when it was deleted; `hard_delete` is when it will be purged.
     """
 
     bucket: str
@@ -90,8 +90,6 @@ class Version:
     fields: Json
     components: int | None = None
     noncurrent_since: float | None = None
-    soft_deleted: float | None = None
-    hard_delete: float | None = None
     kms_version: str | None = None
 
 
@@ -103,16 +101,6 @@ def live_kind(bucket: str) -> str:
 def noncurrent_kind(bucket: str) -> str:
     """Return the store's kind of a bucket's noncurrent versions, by `version_key`."""
     return f"noncurrent-object/{bucket}"
-
-
-def deleted_kind(bucket: str) -> str:
-    """Return the store's kind of a bucket's soft-deleted versions, by `version_key`."""
-    return f"soft-deleted-object/{bucket}"
-
-
-def kinds(bucket: str) -> tuple[str, str, str]:
-    """Return all kinds of the store in which a bucket has versions."""
-    return live_kind(bucket), noncurrent_kind(bucket), deleted_kind(bucket)
 
 
 def version_key(name: str, generation: int) -> str:
@@ -152,13 +140,13 @@ def all_buckets(cloud: Cloud) -> list[Bucket]:
 
 
 def load(cloud: Cloud, kind: str, key: str) -> Version | None:
-    """Return the version under a key of one of the three kinds, or None."""
+    """Return the version under a key of one of the two kinds, or None."""
     record = cloud.store.get(kind, key)
     return Version(**record) if record is not None else None
 
 
 def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
-    """Put a version under a key of one of the three kinds, without what is None."""
+    """Put a version under a key of one of the two kinds, without what is None."""
     fields = vars(version).items()
     cloud.store.put(kind, key, {k: v for k, v in fields if v is not None or k == "md5"})
 
@@ -179,11 +167,6 @@ def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) ->
         if generation is None or (live is not None and live.generation == generation):
             return live
         return load(cloud, noncurrent_kind(bucket), version_key(name, generation))
-
-
-def find_deleted(cloud: Cloud, bucket: str, name: str, generation: int) -> Version | None:
-    """Return the soft-deleted version of a generation, or None."""
-    return load(cloud, deleted_kind(bucket), version_key(name, generation))
 
 
 def missing(bucket: str, name: str) -> ApiError:
@@ -294,16 +277,11 @@ def object_resource(version: Version) -> Json:
         "timeFinalized": rfc3339(version.created),
         **version.fields,
     }
-    sometimes = {
+    sometimes: Json = {
         "md5Hash": version.md5,
         "kmsKeyName": version.kms_version,
         "componentCount": version.components,
-        "timeDeleted": _shown_time(version.noncurrent_since),
-        "softDeleteTime": _shown_time(version.soft_deleted),
-        "hardDeleteTime": _shown_time(version.hard_delete),
     }
+    if version.noncurrent_since is not None:
+        sometimes["timeDeleted"] = rfc3339(version.noncurrent_since)
     return shown | {name: value for name, value in sometimes.items() if value is not None}
-
-
-def _shown_time(moment: float | None) -> str | None:
-    return None if moment is None else rfc3339(moment)

@@ -267,8 +267,9 @@ def _next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     if live is not None:
         generation = max(generation, live.generation + 1)
     # A virtual clock may stand still, and would give a deleted version's number again.
-    older = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
-    while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in older):
+    while cloud.store.get(
+        records.noncurrent_kind(bucket), records.version_key(name, generation)
+    ) or cloud.store.get(records.DELETED, records.version_key(f"{bucket}/{name}", generation)):
         generation += 1
     return generation
 
@@ -301,18 +302,17 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
 
 
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
-    """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
+    """Keep a version as noncurrent; False, and a note of what Google keeps, when it is deleted."""
     now = cloud.clock.now()
     if noncurrent:
-        kind, kept = records.noncurrent_kind(bucket.name), replace(version, noncurrent_since=now)
+        kept = replace(version, noncurrent_since=now)
+        key = records.version_key(version.name, version.generation)
+        records.save(cloud, records.noncurrent_kind(bucket.name), key, kept)
     elif bucket.soft_delete_seconds:
-        end = now + bucket.soft_delete_seconds
-        kind = records.deleted_kind(bucket.name)
-        kept = replace(version, soft_deleted=now, hard_delete=end)
-    else:
-        return False
-    records.save(cloud, kind, records.version_key(version.name, version.generation), kept)
-    return True
+        key = records.version_key(f"{bucket.name}/{version.name}", version.generation)
+        until = now + bucket.soft_delete_seconds
+        cloud.store.put(records.DELETED, key, {"size": version.size, "until": until})
+    return noncurrent
 
 
 # Fields that callers may set (cloud.google.com/storage/docs/json_api/v1/objects#resource).

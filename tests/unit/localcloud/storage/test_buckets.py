@@ -145,9 +145,8 @@ def test_objects_of_a_deleted_bucket_count_until_soft_delete_ends(
     api.delete(bucket.url, status=204)
     assert app.soft_deleted_bytes(cloud) == 8
     api.get(bucket.url, status=404)
-    # The name is free at once, and the bucket that takes it has nothing of the old one.
-    again = Bucket(api)
-    assert again.names(softDeleted="true") == []
+    # The name is free at once.
+    Bucket(api)
     clock.advance(8 * 86400)
     assert app.soft_deleted_bytes(cloud) == 0
 
