@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
@@ -34,6 +33,8 @@ TOKENS = "tokens"
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 _LARGEST_PAGE = 1000
+# Clients send an object in one request with its metadata up to 16 MiB, the Go client's chunk.
+_LARGEST_BODY = 64 << 20
 # Of a mask: a separator where a name must be, or a name right behind a list.
 _MALFORMED = re.compile(r"(^|[,/(])([,/()]|$)|\)(?![,)]|$)")
 
@@ -75,8 +76,14 @@ class Request:
     """Bytes of the body, or -1 for a chunked one, which `stream` decodes."""
 
     def read(self) -> bytes:
-        """Return the whole body."""
-        return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
+        """Return the whole body; 413 for one that would take too much memory."""
+        body = bytearray()
+        while chunk := self.stream.read(1 << 20):
+            body += chunk
+            if len(body) > _LARGEST_BODY:
+                most = _LARGEST_BODY >> 20
+                raise ApiError(413, f"the local cloud takes at most {most} MiB in such a request")
+        return bytes(body)
 
     def form(self) -> dict[str, str]:
         """Return the fields of a form body; the last value of each."""

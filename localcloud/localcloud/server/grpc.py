@@ -106,7 +106,8 @@ class Http2:
                 self._handle(event)
             if not data:
                 break
-        self._send()
+        # No more answers: h2 refuses to write them on a connection that has ended.
+        self._socket.sendall(self._protocol.data_to_send())
 
     def _handle(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -125,6 +126,8 @@ class Http2:
         for number, stream in list(self._streams.items()):
             if stream.ended and self._written(number, stream):
                 del self._streams[number]
+            # Now, since the next call may take long, or break the connection off.
+            self._socket.sendall(self._protocol.data_to_send())
         self._socket.sendall(self._protocol.data_to_send())
 
     def _written(self, number: int, stream: _Stream) -> bool:

@@ -216,26 +216,35 @@ def patch_version(cloud: Cloud, call: Call) -> Json:
     state = call.body.get("state")
     if call.arg("updateMask") != "state" or state not in ("ENABLED", "DISABLED"):
         raise invalid("Only a version's state can be changed, to ENABLED or DISABLED.")
-    return _moved(cloud, call, {"state": state})
+    return _moved(cloud, call, {"state": state}, ("ENABLED", "DISABLED"))
 
 
 @VERSIONS.method("destroy")
 def destroy_version(cloud: Cloud, call: Call) -> Json:
-    """Schedule a version for destruction, from when on it can't be used.
+    """Schedule a version for destruction; until then it can be restored, and not used.
 
     The time comes from the key, which keeps what it was created with: the field is immutable.
     """
     wait = _KEY.load(cloud, call)["destroyScheduledDuration"]
     end = rfc3339(cloud.clock.now() + float(wait[:-1]))
-    return _moved(cloud, call, {"state": "DESTROY_SCHEDULED", "destroyTime": end})
+    change = {"state": "DESTROY_SCHEDULED", "destroyTime": end}
+    return _moved(cloud, call, change, ("ENABLED", "DISABLED"))
 
 
-def _moved(cloud: Cloud, call: Call, change: Json) -> Json:
-    """Change a version unless it is being destroyed, which also tells a client that repeats."""
+@VERSIONS.method("restore")
+def restore_version(cloud: Cloud, call: Call) -> Json:
+    """Cancel the destruction; the version is disabled then, as Google leaves it."""
+    return _moved(cloud, call, {"state": "DISABLED"}, ("DESTROY_SCHEDULED",))
+
+
+def _moved(cloud: Cloud, call: Call, change: Json, from_: tuple[str, ...]) -> Json:
+    """Change a version in one of the states `from_`; 400 also tells a client that it repeats."""
     with cloud.store.locked():
         record = _VERSION.load(cloud, call)
-        if record["state"] == "DESTROY_SCHEDULED":
-            raise failed_precondition(f"{record['name']} is in state DESTROY_SCHEDULED.")
+        if record["state"] not in from_:
+            message = f"{record['name']} is in state {record['state']}, not {' or '.join(from_)}."
+            raise failed_precondition(message)
+        record.pop("destroyTime", None)
         record |= change
         cloud.store.put(VERSION, record["name"], record)
     return public(record)

@@ -1,17 +1,24 @@
 """The Cloud Storage API: its registration, and what its calls check before they act.
 
-Permissions, access control lists, preconditions and keys.
+Permissions, access control lists, preconditions and keys; at the end the batch endpoint.
 """
 
+import io
 import re
+import uuid
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from email.message import Message
+from email.parser import BytesParser
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import parse_qs, urlsplit
 
 from localcloud.core import access, projects
-from localcloud.core.call import ANONYMOUS, Call, Json, Principal
+from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection, Resources
+from localcloud.core.registry import Api, Collection, Dispatcher, Resources
 from localcloud.services import kms
 from localcloud.services.storage import records
 from localcloud.services.storage.records import Bucket, Version
@@ -71,10 +78,13 @@ def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
 _ACL_PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
 
 
-def refuse_unserved(call: Call) -> None:
-    """Refuse a call that asks for an access control list or chooses an object's key (501)."""
+def refuse_unserved(call: Call, *harmless: str) -> None:
+    """Refuse a call that asks for an access control list or chooses an object's key (501).
+
+    Lists that are `harmless` grant nothing beyond the bucket's policy.
+    """
     for name in _ACL_PARAMETERS:
-        if call.arg(name):
+        if call.arg(name) not in ("", *harmless):
             raise ApiError(
                 501,
                 f"the local cloud has no access control lists ({name}={call.arg(name)}); grant a "
@@ -83,6 +93,12 @@ def refuse_unserved(call: Call) -> None:
     for name in ("kmsKeyName", "destinationKmsKeyName"):
         if call.arg(name):
             raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
+
+
+def refuse_soft_deleted(call: Call) -> None:
+    """Refuse a call about what was soft-deleted (501): it is counted, and not kept."""
+    if call.flag("softDeleted"):
+        raise ApiError(501, "the local cloud neither shows nor restores what was soft-deleted")
 
 
 Subject = Version | Bucket | None
@@ -192,3 +208,54 @@ def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> Non
             "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service "
             f"account has been authorized to use this key ({member.partition(':')[2]} on {key}).",
         )
+
+
+# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch). gcsfs
+# deletes every object with it, and Google's Python client has it as `client.batch()`.
+_MOST_CALLS = 100
+
+
+@API.raw("POST", r"/batch/storage/v1/?", like="batch", hosts=HOSTS, upload=True)
+def batch(cloud: Cloud, call: Call) -> Response:
+    """Answer every call of the batch in order."""
+    head = f"Content-Type: {call.request.headers.get('Content-Type', '')}\r\n\r\n".encode()
+    message = BytesParser().parsebytes(head + call.request.read())
+    if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
+        raise invalid("A batch is a multipart/mixed body of application/http parts.")
+    parts = cast("list[Message]", message.get_payload())
+    if len(parts) > _MOST_CALLS:
+        raise invalid(f"The batch has {len(parts)} calls; at most {_MOST_CALLS} are allowed.")
+    dispatcher = Dispatcher(cloud, (API,))
+    boundary = f"batch_{uuid.uuid4().hex}"
+    body = b""
+    for part in parts:
+        answer = dispatcher.answer(_request_in(call.request, part))
+        content = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
+        headers = answer.headers | {"Content-Length": str(len(content))}
+        lines = [
+            f"--{boundary}\r\nContent-Type: application/http",
+            # Clients tell answers apart by this, not by their order.
+            f"Content-ID: <response-{part.get('Content-ID', '').strip('<>')}>\r\n",
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        body += "\r\n".join(lines).encode() + b"\r\n\r\n" + content + b"\r\n"
+    body += f"--{boundary}--\r\n".encode()
+    return Response(200, body, {"Content-Type": f"multipart/mixed; boundary={boundary}"})
+
+
+def _request_in(outer: Request, part: Message) -> Request:
+    """Return the call in a part; the batch's own authorization holds where the part has none."""
+    line, _, rest = cast(bytes, part.get_payload(decode=True) or b"").lstrip().partition(b"\n")
+    words = line.decode(errors="replace").split()
+    if len(words) < 2:
+        raise invalid(f"'{' '.join(words)}' is not an HTTP request line.")
+    inner = BytesParser().parsebytes(rest)
+    content = cast(bytes, inner.get_payload(decode=True) or b"")
+    target = urlsplit(words[1])
+    headers = {name.title(): str(value) for name, value in inner.items()}
+    if not headers.get("Authorization") and outer.headers.get("Authorization"):
+        headers["Authorization"] = outer.headers["Authorization"]
+    query = parse_qs(target.query, keep_blank_values=True)
+    stream = io.BytesIO(content)
+    return Request(words[0], outer.host, target.path, query, headers, stream, len(content))

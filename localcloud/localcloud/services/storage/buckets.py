@@ -31,7 +31,8 @@ def insert(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     name = call.body.get("name") or ""
     records.check_bucket_name(name)
-    api.refuse_unserved(call)
+    # The policy of a new bucket is what `projectPrivate` asks for; gcsfs sends both.
+    api.refuse_unserved(call, "projectPrivate", "bucketOwnerFullControl")
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
     # US is Google's own default (cloud.google.com/storage/docs/locations).
@@ -61,8 +62,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
 @API.method("buckets.list", permission="storage.buckets.list", resources=api.project_in_query)
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
-    if call.flag("softDeleted"):
-        raise ApiError(501, "the local cloud does not list soft-deleted buckets")
+    api.refuse_soft_deleted(call)
     found = [
         records.bucket_resource(bucket)
         for bucket in records.all_buckets(cloud)
@@ -74,6 +74,7 @@ def _list_buckets(cloud: Cloud, call: Call) -> Json:
 @BUCKETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return a bucket."""
+    api.refuse_soft_deleted(call)
     bucket = records.require_bucket(cloud, call.params["bucket"])
     if Conditions.of(call).check_read(bucket):
         return Response(304)
@@ -312,7 +313,7 @@ def _policy_resource(bucket: str, policy: Record) -> Json:
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
-    public = any(_PUBLIC & set(binding.get("members", ())) for binding in bindings)
+    public = any(_PUBLIC & set(binding.get("members") or ()) for binding in bindings)
     if public and bucket.public_access_prevented:
         raise ApiError(
             412,

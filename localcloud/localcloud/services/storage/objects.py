@@ -43,7 +43,8 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
         raise invalid(f"Invalid value for maxResults: {limit}.")
-    for name in ("filter", "includeTrailingDelimiter", "softDeleted"):
+    api.refuse_soft_deleted(call)
+    for name in ("filter", "includeTrailingDelimiter"):
         if call.arg(name) not in ("", "false"):
             raise ApiError(501, f"the local cloud does not implement {name} of objects.list")
     limit = min(limit or _PAGE, _PAGE)
@@ -106,8 +107,7 @@ def _find(cloud: Cloud, call: Call) -> Version:
     """
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
-    if call.flag("softDeleted"):
-        raise ApiError(501, "the local cloud restores no soft-deleted objects")
+    api.refuse_soft_deleted(call)
     found = records.find(cloud, bucket, name, generation)
     if found is None:
         api.require(cloud, call.principal, bucket, "storage.objects.list")
@@ -304,14 +304,21 @@ def _pieces(file: IO[bytes], start: int, length: int) -> Iterator[bytes]:
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
-# Headers that ask for what is not done here.
-_UNSERVED = ("x-goog-acl", "x-goog-if-", "x-goog-meta-")
+# Beginnings of headers that ask for what is not done here.
+_UNSERVED = ("x-goog-acl", "x-goog-copy-", "x-goog-encryption-", "x-goog-if-", "x-goog-meta-")
+
+
+def _refuse_unserved(call: Call) -> None:
+    for name in call.request.headers:
+        if name.lower().startswith(_UNSERVED):
+            raise ApiError(501, f"the local cloud does not implement {name}; use the JSON API")
 
 
 @API.raw("GET", _PATH, like="objects.get", hosts=_HOSTS)
 @API.raw("HEAD", _PATH, like="objects.get", hosts=_HOSTS)
 def get_by_xml(cloud: Cloud, call: Call) -> Response:
     """Return an object's bytes, or only the headers."""
+    _refuse_unserved(call)
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
@@ -322,10 +329,8 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
 def put_by_xml(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
+    _refuse_unserved(call)
     headers = call.request.headers
-    for name in headers:
-        if name.lower().startswith(_UNSERVED):
-            raise ApiError(501, f"the local cloud does not implement {name}; use the JSON API")
     write = Write(
         bucket=call.params["bucket"],
         name=call.params["object"],

@@ -66,6 +66,9 @@ def test_a_version_is_not_usable_while_it_is_disabled_or_once_it_is_to_be_destro
     assert "DESTROY_SCHEDULED" in error["message"]
     assert api.get(KEY)["primary"]["state"] == "DESTROY_SCHEDULED"
     api.patch(url, {"state": "ENABLED"}, updateMask="state", status=400)
+    restored = api.post(f"{url}:restore", {})
+    assert (restored["state"], "destroyTime" in restored) == ("DISABLED", False)
+    api.post(f"{url}:restore", {}, status=400)
 
 
 def test_a_rotation_is_kept_with_the_key(api: Client, clock: VirtualClock) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from localcloud import app
@@ -91,6 +93,7 @@ def test_an_unknown_field_is_refused(api: Client) -> None:
     "field",
     [
         {"ipFilter": {"mode": "Enabled"}},
+        {"iamConfiguration": {"bucketPolicyOnly": {"enabled": True}}},
         {"autoclass": {"enabled": True}},
         {"retentionPolicy": {"retentionPeriod": "3600"}},
         {"defaultEventBasedHold": True},
@@ -98,6 +101,16 @@ def test_an_unknown_field_is_refused(api: Client) -> None:
 )
 def test_a_field_that_is_not_implemented_is_refused(api: Client, field: dict[str, object]) -> None:
     assert next(iter(field)) in str(create(api, 501, name="some-bucket", **field))
+
+
+def test_a_list_that_grants_nothing_more_is_taken_with_a_new_bucket(api: Client) -> None:
+    lists: dict[str, Any] = {
+        "predefinedAcl": "projectPrivate",
+        "predefinedDefaultObjectAcl": "bucketOwnerFullControl",
+    }
+    api.post(BUCKETS, {"name": "by-gcsfs"}, project=DEFAULT_PROJECT, **lists)
+    lists["predefinedAcl"] = "publicRead"
+    api.post(BUCKETS, {"name": "other"}, project=DEFAULT_PROJECT, status=501, **lists)
 
 
 def test_a_patch_changes_only_what_it_names(api: Client, bucket: Bucket) -> None:

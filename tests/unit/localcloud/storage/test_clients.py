@@ -141,14 +141,20 @@ def test_the_python_client_composes_copies_lists_and_deletes(
         "logs/2",
     ]
 
-    blob = remote.blob("logs/2")
-    blob.metadata = {"said": "über"}
-    blob.patch()
-    assert remote.get_blob("logs/2").metadata == {"said": "über"}
-    remote.delete_blobs(["logs/1", "logs/2"])
+    def delete_at_once(*names: str) -> None:
+        with client.batch():
+            for name in names:
+                remote.blob(name).delete()
+
+    with client.batch():
+        for name in ("logs/1", "logs/2"):
+            blob = remote.blob(name)
+            blob.metadata = {"batch": "über"}
+            blob.patch()
+    assert remote.get_blob("logs/2").metadata == {"batch": "über"}
+    delete_at_once("logs/1", "logs/2")
     with pytest.raises(NotFound):
-        remote.delete_blobs(["logs/1", "top"])
-    remote.delete_blobs(["top"])
+        delete_at_once("logs/1", "top")
     assert [blob.name for blob in client.list_blobs(remote)] == ["copy", "logs/all"]
     whole.update_storage_class("NEARLINE")
     whole.reload()

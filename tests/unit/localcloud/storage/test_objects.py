@@ -155,12 +155,48 @@ def test_head_gives_headers_without_bytes(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("name", ["x-goog-if-generation-match", "X-Goog-Meta-job", "x-goog-acl"])
+@pytest.mark.parametrize("verb", ["GET", "PUT"])
 def test_a_header_of_the_xml_api_that_would_be_ignored_is_refused(
-    bucket: Bucket, name: str
+    bucket: Bucket, verb: str, name: str
 ) -> None:
     url = f"{HOST}/{bucket.name}/x"
-    answer = bucket.api.session.put(url, data=b"data", headers={name: "0"}, timeout=30)
+    answer = bucket.api.session.request(verb, url, headers={name: "0"}, timeout=30)
     assert (answer.status_code, name.lower() in answer.text.lower()) == (501, True)
+    assert bucket.names() == []
+
+
+def test_a_multipart_upload_that_would_fill_the_memory_is_refused(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localcloud.core.call._LARGEST_BODY", 1 << 20)
+    body = multipart({"name": "m"}, bytes(1 << 21))
+    query = {"uploadType": "multipart"}
+    headers = {"Content-Type": "multipart/related; boundary=frontier"}
+    for data in (body, iter([body])):
+        answer = bucket.api.session.post(
+            bucket.upload_url, params=query, data=data, headers=headers, timeout=30
+        )
+        assert answer.status_code == 413
+        assert "at most 1 MiB" in answer.text
+    assert bucket.names() == []
+
+
+def test_gcsfs_deletes_by_a_batch_of_one_call(bucket: Bucket) -> None:
+    bucket.put("a/b")
+    mark = "===============7330845974216740156=="
+    part = (
+        f"\n--{mark}\nContent-Type: application/http\nContent-Transfer-Encoding: binary\n"
+        "Content-ID: <b29c5de2-0db4-490b-b421-6a51b598bd11+1>\n\n"
+        f"DELETE /storage/v1/b/{bucket.name}/o/a%2Fb HTTP/1.1\nContent-Type: application/json\n"
+        "accept: application/json\ncontent-length: 0\n"
+    )
+    answer = bucket.api.session.post(
+        f"{HOST}/batch/storage/v1",
+        data=f"{part}\n--{mark}--",
+        headers={"Content-Type": f'multipart/mixed; boundary="{mark}"'},
+        timeout=30,
+    )
+    assert "HTTP/1.1 204" in answer.text
     assert bucket.names() == []
 
 
