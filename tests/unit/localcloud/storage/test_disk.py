@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.app import LocalCloud
+from localcloud.app import LocalCloud, soft_deleted_bytes
 from localcloud.core.clock import VirtualClock
 from localcloud.services.storage import records
 from localcloud.testing import Client
@@ -86,6 +86,7 @@ def test_a_start_clears_what_a_killed_emulator_left(tmp_path: Path) -> None:
     # As if it was killed between the two steps of deleting it, and inside an upload.
     key = records.version_key("x", version.generation)
     records.save(first.cloud, records.noncurrent_kind(bucket.name), key, version)
+    first.cloud.store.put(records.DELETED, f"{bucket.name}/{key}", {"size": 1, "until": 1e12})
     root = first.cloud.home / "objects"
     (root / bucket.name / "orphan").write_bytes(b"lost")
     (root / ".partial" / "half").write_bytes(b"lost")
@@ -97,6 +98,7 @@ def test_a_start_clears_what_a_killed_emulator_left(tmp_path: Path) -> None:
     bucket.api = Client(second)
     assert bucket.names(versions="true") == ["x"]
     assert bucket.read("x") == b"1"
+    assert soft_deleted_bytes(second.cloud) == 0
     assert len([path for path in root.rglob("*") if path.is_file()]) == 1
     second.stop()
 
