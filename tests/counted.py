@@ -16,7 +16,7 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.dispatch import Dispatcher
+from localcloud.core.registry import Dispatcher
 from localcloud.testing import Client
 from tpu_training.data import shards
 from tpu_training.data.data_set import DataSet

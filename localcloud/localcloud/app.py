@@ -17,8 +17,8 @@ from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import Clock, rfc3339
 from localcloud.core.cloud import DEVELOPER, SETTING, Cloud, Fault, Latency, cloud_started
-from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Dispatcher
 from localcloud.machines.machines import Machines, Network
 from localcloud.server.authority import Authority
 from localcloud.server.proxy import Listener
@@ -26,7 +26,6 @@ from localcloud.services import all_apis, billing, federation, kms, monitoring, 
 from localcloud.services.aiplatform import JOB
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.pubsub import TOPIC
-from localcloud.services.secretmanager import SECRET
 from localcloud.services.storage import records
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
@@ -233,7 +232,6 @@ _BY_KIND = {
     monitoring.CHANNEL: "notification channels",
     monitoring.ALERT_POLICY: "alerting policies",
     TOPIC: "topics",
-    SECRET: "secrets",
     NODE: "tpu nodes",
     QUEUED: "tpu queued resources",
     # Deleted ones can be brought back for a while.
@@ -273,10 +271,7 @@ def resource_names(cloud: Cloud) -> dict[str, list[str]]:
 
 def soft_deleted_bytes(cloud: Cloud) -> int:
     """Return how much Google still bills of what was deleted or replaced."""
-    store = cloud.store
-    buckets = [*store.keys(records.BUCKET), *store.keys(records.DELETED_BUCKET)]
-    kept = (record for each in buckets for _, record in store.items(records.deleted_kind(each)))
-    return sum(record["size"] for record in kept)
+    return sum(record["size"] for _, record in cloud.store.items(records.DELETED))
 
 
 def _is_deleted(record: Json) -> bool:

@@ -24,7 +24,7 @@ from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.oauth2 import SCOPES
-from localcloud.services.storage.records import DELETED_BUCKET
+from localcloud.services.storage.records import DELETED
 from localcloud.services.tpu import hosts
 from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
@@ -144,5 +144,5 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     assert {kind: keys for kind, keys in left.items() if keys} == {"buckets": [STATE]}
     # Cents: of the two stacks' buckets Google keeps nothing, of Pulumi's states little.
     assert soft_deleted_bytes(cloud.cloud) < 10_000_000
-    assert not cloud.cloud.store.keys(DELETED_BUCKET)
+    assert all(key.startswith(f"{STATE}/") for key in cloud.cloud.store.keys(DELETED))
     assert cloud.cloud.machines.processes() == []

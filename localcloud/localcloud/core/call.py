@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
@@ -34,6 +33,10 @@ TOKENS = "tokens"
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 _LARGEST_PAGE = 1000
+# Clients send an object in one request with its metadata up to 16 MiB, the Go client's chunk.
+_LARGEST_BODY = 64 << 20
+# Of a mask: a separator where a name must be, or a name right behind a list.
+_MALFORMED = re.compile(r"(^|[,/(])([,/()]|$)|\)(?![,)]|$)")
 
 
 def parse_json(text: bytes) -> Json:
@@ -73,8 +76,14 @@ class Request:
     """Bytes of the body, or -1 for a chunked one, which `stream` decodes."""
 
     def read(self) -> bytes:
-        """Return the whole body."""
-        return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
+        """Return the whole body; 413 for one that would take too much memory."""
+        body = bytearray()
+        while chunk := self.stream.read(1 << 20):
+            body += chunk
+            if len(body) > _LARGEST_BODY:
+                most = _LARGEST_BODY >> 20
+                raise ApiError(413, f"the local cloud takes at most {most} MiB in such a request")
+        return bytes(body)
 
     def form(self) -> dict[str, str]:
         """Return the fields of a form body; the last value of each."""
@@ -173,11 +182,24 @@ def camel(name: str) -> str:
 
 
 def parse_mask(text: str) -> Mask:
-    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below."""
-    mask, rest = _mask_list(text)
-    if rest:
+    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below.
+
+    Raises ValueError: for a mask of another form.
+    """
+    tree: Mask = {}
+    lists, below = [tree], tree
+    for token in re.findall(r"[^,/()]+|[,/()]", text):
+        if token == "(":
+            lists.append(below)
+        elif token in ",)":
+            if token == ")" and len(lists) > 1:
+                lists.pop()
+            below = lists[-1]
+        elif token != "/":
+            below = below.setdefault(token.strip(), {})
+    if _MALFORMED.search(text) or text.count("(") != text.count(")") or len(lists) > 1:
         raise ValueError(f"Invalid field selection {text}")
-    return mask
+    return tree
 
 
 def apply_mask(mask: Mask, value: Any) -> Any:
@@ -189,33 +211,6 @@ def apply_mask(mask: Mask, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: apply_mask(mask[key], item) for key, item in value.items() if key in mask}
     return value
-
-
-def _mask_list(text: str) -> tuple[Mask, str]:
-    mask: Mask = {}
-    while text:
-        rest = _mask_item(text, mask)
-        if not rest.startswith(","):
-            return mask, rest
-        text = rest[1:]
-    return mask, text
-
-
-def _mask_item(text: str, mask: Mask) -> str:
-    end = next((i for i, char in enumerate(text) if char in ",/()"), len(text))
-    name, rest = text[:end].strip(), text[end:]
-    if not name:
-        raise ValueError(f"Invalid field selection {text}")
-    below = mask.setdefault(name, {})
-    if rest.startswith("/"):
-        return _mask_item(rest[1:], below)
-    if rest.startswith("("):
-        inner, rest = _mask_list(rest[1:])
-        if not rest.startswith(")"):
-            raise ValueError(f"Invalid field selection {text}")
-        below.update(inner)
-        return rest[1:]
-    return rest
 
 
 def is_scope(text: str) -> bool:
@@ -311,7 +306,7 @@ def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiErr
 
 
 def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
-    """Return one page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
+    """Return one page of `items` under the name `field`, as the call's parameters ask for it.
 
     Args:
         call: the list call.
@@ -319,10 +314,11 @@ def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
         items: all of them, in the order in which they are shown.
         size: how many a page has when the caller doesn't say.
     """
-    size = min(call.number("pageSize") or size, _LARGEST_PAGE)
+    # Older APIs call the size `maxResults`.
+    size = min(call.number("pageSize") or call.number("maxResults") or size, _LARGEST_PAGE)
     token = call.arg("pageToken")
     if size < 0 or (token and not token.isdigit()):
-        raise invalid("Request contains an invalid argument: pageSize or pageToken.")
+        raise invalid("Request contains an invalid argument: page size or token.")
     return cut(field, items, token, size)
 
 

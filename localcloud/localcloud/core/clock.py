@@ -20,17 +20,12 @@ def rfc3339(timestamp: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def seconds_of(moment: str) -> float:
-    """Return the timestamp of a moment as `rfc3339` prints it."""
-    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
-
-
 def optional_seconds_of(moment: str | None) -> float | None:
     """Return the timestamp of a moment in RFC 3339; None for none.
 
     Raises ValueError: for another form.
     """
-    return seconds_of(moment) if moment else None
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else None
 
 
 class Clock:

@@ -12,6 +12,7 @@ _DEFAULTS = {
     409: ("ALREADY_EXISTS", "conflict"),
     411: ("INVALID_ARGUMENT", "required"),
     412: ("FAILED_PRECONDITION", "conditionNotMet"),
+    413: ("INVALID_ARGUMENT", "uploadTooLarge"),
     416: ("OUT_OF_RANGE", "requestedRangeNotSatisfiable"),
     429: ("RESOURCE_EXHAUSTED", "rateLimitExceeded"),
     500: ("INTERNAL", "backendError"),

@@ -1,21 +1,17 @@
 """gRPC calls over HTTP/2, each answered as the REST call that it stands for.
 
-One thread reads and writes a connection, since TLS bears no two at once; each request is answered
-in a thread of its own. Google's messages are imported late: they take half a second to load and
-may not be installed. Sources: doc/PROTOCOL-HTTP2.md and doc/statuscodes.md of github.com/grpc/grpc;
-the rules of google.api.http.
+A connection has one thread, since TLS bears no two at once, and answers its calls one by one: a
+client that wants more at a time has more connections. Google's messages are imported late: they
+take half a second to load and may not be installed. Sources: doc/PROTOCOL-HTTP2.md and
+doc/statuscodes.md of github.com/grpc/grpc; the rules of google.api.http.
 """
 
 import base64
 import io
 import json
 import logging
-import queue
-import selectors
-import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -72,8 +68,8 @@ class Reply:
 class _Stream:
     headers: Headers
     body: bytearray = field(default_factory=bytearray)
+    ended: bool = False
     reply: Reply | None = None
-    begun: bool = False
 
 
 class Http2:
@@ -89,45 +85,29 @@ class Http2:
         self._answer = answer
         self._protocol = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._streams: dict[int, _Stream] = {}
-        self._answered: queue.SimpleQueue[tuple[_Stream, Reply | None]] = queue.SimpleQueue()
-        self._bell, self._ringer = socket.socketpair()
 
     def serve(self) -> None:
         """Answer requests until the client goes away or says nothing for long.
 
-        Raises ConnectionError: when the client breaks off, or is to get no answer.
+        Raises OSError: when the client breaks off, or is to get no answer.
         """
-        with self._bell, self._ringer, selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            selector.register(self._bell, selectors.EVENT_READ)
-            self._protocol.initiate_connection()
-            open_ = True
-            while open_:
-                self._send()
-                ready = {key.fileobj for key, _ in selector.select(_IDLE)}
-                if self._bell in ready:
-                    self._bell.recv(_CHUNK)
-                    self._take_replies()
-                open_ = bool(ready) and (self._socket not in ready or self._receive())
+        self._socket.settimeout(_IDLE)
+        self._protocol.initiate_connection()
+        received: list[events.Event] = []
+        while not any(isinstance(event, events.ConnectionTerminated) for event in received):
             self._send()
-
-    def _receive(self) -> bool:
-        """Take what the client sent; return whether there is more to come."""
-        self._socket.setblocking(False)
-        try:
             data = self._socket.recv(_CHUNK)
-        except ssl.SSLWantReadError:
-            return True
-        finally:
-            self._socket.settimeout(_IDLE)
-        try:
-            received = self._protocol.receive_data(data)
-        except ProtocolError:
-            # What it says to the client about that is still to be sent.
-            return False
-        for event in received:
-            self._handle(event)
-        return bool(data) and not any(isinstance(e, events.ConnectionTerminated) for e in received)
+            try:
+                received = self._protocol.receive_data(data)
+            except ProtocolError:
+                # What it says to the client about that is still to be sent.
+                break
+            for event in received:
+                self._handle(event)
+            if not data:
+                break
+        # No more answers: h2 refuses to write them on a connection that has ended.
+        self._socket.sendall(self._protocol.data_to_send())
 
     def _handle(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -137,41 +117,25 @@ class Http2:
             self._protocol.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self._streams[event.stream_id].body += event.data
         elif isinstance(event, events.StreamEnded):
-            stream = self._streams[event.stream_id]
-            threading.Thread(target=self._work, args=(stream,), daemon=True).start()
+            # Answered in `_send`: what came with it may take the request back.
+            self._streams[event.stream_id].ended = True
         elif isinstance(event, events.StreamReset):
             self._streams.pop(event.stream_id, None)
 
-    def _work(self, stream: _Stream) -> None:
-        try:
-            reply = self._answer(stream.headers, bytes(stream.body))
-        except ConnectionError:
-            reply = None
-        self._answered.put((stream, reply))
-        try:
-            self._ringer.send(b"!")
-        except OSError:
-            # The client has gone: nothing waits for this reply.
-            return
-
-    def _take_replies(self) -> None:
-        while not self._answered.empty():
-            stream, reply = self._answered.get()
-            if reply is None:
-                raise ConnectionAbortedError(f"no answer to {stream.headers.get(':path')}")
-            stream.reply = reply
-
     def _send(self) -> None:
         for number, stream in list(self._streams.items()):
-            if stream.reply is not None and self._written(number, stream, stream.reply):
+            if stream.ended and self._written(number, stream):
                 del self._streams[number]
+            # Now, since the next call may take long, or break the connection off.
+            self._socket.sendall(self._protocol.data_to_send())
         self._socket.sendall(self._protocol.data_to_send())
 
-    def _written(self, number: int, stream: _Stream, reply: Reply) -> bool:
+    def _written(self, number: int, stream: _Stream) -> bool:
         """Write as much of a reply as the client takes now; return whether it was all."""
-        if not stream.begun:
-            stream.begun = True
-            self._protocol.send_headers(number, reply.headers)
+        if stream.reply is None:
+            stream.reply = self._answer(stream.headers, bytes(stream.body))
+            self._protocol.send_headers(number, stream.reply.headers)
+        reply = stream.reply
         while reply.body:
             window = self._protocol.local_flow_control_window(number)
             size = min(window, self._protocol.max_outbound_frame_size)

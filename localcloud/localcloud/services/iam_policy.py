@@ -15,6 +15,8 @@ from localcloud.core.store import POLICY, Record
 Condition = tuple[tuple[str, str], ...]
 # Members of policies: docs.cloud.google.com/iam/docs/principal-identifiers.
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
+# Buckets' alone: cloud.google.com/storage/docs/access-control/iam#convenience.
+_CONVENIENCE = ("projectOwner", "projectEditor", "projectViewer")
 _CONDITIONAL = 3
 """The version of policies with conditions."""
 _BASIC = ("roles/owner", "roles/editor", "roles/viewer")
@@ -32,11 +34,12 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     """Replace the policy of `resource` by the one in the request body `sent`.
 
     Raises:
-        ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
-            changed since the caller read it.
+        ApiError: 400 for a role, member or account that does not exist; 409, of a bucket 412, when
+            the policy was changed since the caller read it.
     """
     # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
     policy = sent.get("policy", sent)
+    of_bucket = resource.startswith("buckets/")
     with cloud.store.locked():
         known = access.policy(cloud, resource)
         sent_etag = policy.get("etag")
@@ -46,16 +49,21 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
                 f"with exponential backoff. The request's ETag '{sent_etag}' did not match the "
                 f"current policy's ETag '{known['etag']}'."
             )
+            if of_bucket:
+                raise ApiError(412, message)
             raise ApiError(409, message, status="ABORTED", reason="aborted")
-        bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
+        sent_bindings = policy.get("bindings") or []
+        bindings = [binding for binding in sent_bindings if binding.get("members")]
         if "bindings" not in (sent.get("updateMask") or "bindings"):
             bindings = known["bindings"]
         # The whole policy is refused for one wrong binding: a part of it would be another policy.
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
-            stores = binding.get("role", "").startswith("roles/storage.")
-            known_there = ("api", "resource") if stores else ("api",)
-            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
+            attributes: tuple[str, ...] = ("resource",) if of_bucket else ()
+            if _PROJECT.fullmatch(resource):
+                stores = binding.get("role", "").startswith("roles/storage.")
+                attributes = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, (*KINDS, *_CONVENIENCE) if of_bucket else KINDS, attributes)
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 

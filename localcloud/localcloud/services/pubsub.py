@@ -1,4 +1,8 @@
-"""The Pub/Sub API: topics and their policies. Messages are accepted but have no receivers."""
+"""The Pub/Sub API: topics and their policies.
+
+There is no publishing: budgets and alerts, which would, have nothing to say where nothing costs
+money.
+"""
 
 import re
 from collections.abc import Sequence
@@ -15,8 +19,6 @@ TOPIC = "pubsub-topic"
 """The store's kind of topics, by `projects/P/topics/T`."""
 # The rules of the discovery document (`Topic.name`).
 _ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
-# https://cloud.google.com/pubsub/quotas
-_MOST_MESSAGES = 1000
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 
@@ -64,15 +66,3 @@ def patch(cloud: Cloud, call: Call) -> Json:
                 record[field] = sent[field]
         cloud.store.put(TOPIC, record["name"], record)
     return record
-
-
-@_TOPICS.method("publish")
-def publish(cloud: Cloud, call: Call) -> Json:
-    """Accept messages. Without a subscription no one receives them, here as on Google."""
-    _KIND.load(cloud, call)
-    messages = call.body.get("messages", [])
-    if not 0 < len(messages) <= _MOST_MESSAGES:
-        raise invalid(f"The value for messages must be from 1 to {_MOST_MESSAGES}.")
-    if not all(message.get("data") or message.get("attributes") for message in messages):
-        raise invalid("One or more messages in the publish request is empty.")
-    return {"messageIds": [str(cloud.operations.number()) for _ in messages]}

@@ -17,9 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 from localcloud.core import access, projects
 from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.cloud import Cloud
-from localcloud.core.dispatch import Dispatcher
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection, Resources
+from localcloud.core.registry import Api, Collection, Dispatcher, Resources
 from localcloud.services import kms
 from localcloud.services.storage import records
 from localcloud.services.storage.records import Bucket, Version
@@ -74,28 +73,32 @@ def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
     return (f"projects/{projects.identifier(cloud, call.arg('project'))}",)
 
 
-# Access control lists: the local cloud has none, policies alone decide.
+# Access control lists: the local cloud has none, policies alone decide. Google refuses these, too,
+# in buckets with uniform access (cloud.google.com/storage/docs/uniform-bucket-level-access).
 _ACL_PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
-# These grant nothing beyond the bucket's policy (…/docs/access-control/lists#predefined-acl).
-_HARMLESS = {"", "private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead"}
 
 
-def refuse_acl(call: Call, bucket: Bucket | None = None) -> None:
-    """Refuse parameters that ask for an access control list: 400 with uniform access, else 501."""
+def refuse_unserved(call: Call, *harmless: str) -> None:
+    """Refuse a call that asks for an access control list or chooses an object's key (501).
+
+    Lists that are `harmless` grant nothing beyond the bucket's policy.
+    """
     for name in _ACL_PARAMETERS:
-        value = call.arg(name)
-        if value and bucket is not None and bucket.uniform_access:
-            raise invalid(
-                "Cannot use ACL API to update bucket policy when uniform bucket-level access is "
-                "enabled. Read more at "
-                "https://cloud.google.com/storage/docs/uniform-bucket-level-access"
-            )
-        if value not in _HARMLESS:
+        if call.arg(name) not in ("", *harmless):
             raise ApiError(
                 501,
-                f"the local cloud has no access control lists ({name}={value}); grant a role in "
-                "the bucket's policy instead",
+                f"the local cloud has no access control lists ({name}={call.arg(name)}); grant a "
+                "role in the bucket's policy instead",
             )
+    for name in ("kmsKeyName", "destinationKmsKeyName"):
+        if call.arg(name):
+            raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
+
+
+def refuse_soft_deleted(call: Call) -> None:
+    """Refuse a call about what was soft-deleted (501): it is counted, and not kept."""
+    if call.flag("softDeleted"):
+        raise ApiError(501, "the local cloud neither shows nor restores what was soft-deleted")
 
 
 Subject = Version | Bucket | None
@@ -156,13 +159,6 @@ def _default_key(settings: Json) -> str:
     return str((settings.get("encryption") or {}).get("defaultKmsKeyName") or "")
 
 
-def refuse_key_in_call(call: Call) -> None:
-    """Refuse a call that chooses the object's key (501)."""
-    for name in ("kmsKeyName", "destinationKmsKeyName"):
-        if call.arg(name):
-            raise ApiError(501, f"the local cloud does not implement {name}: set the bucket's key")
-
-
 def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
     """Refuse a bucket's new default key that Cloud Storage could not use (400 or 403).
 
@@ -192,7 +188,7 @@ def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
     if not key:
         return None
     _require_use(cloud, bucket, key, kms.ENCRYPT)
-    return str(kms.primary(cloud, key)["name"])
+    return str(kms.enabled(cloud, key)["name"])
 
 
 def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
@@ -201,7 +197,7 @@ def check_readable(cloud: Cloud, bucket: Bucket, version: Version) -> None:
         return
     key = version.kms_version.partition("/cryptoKeyVersions/")[0]
     _require_use(cloud, bucket, key, kms.DECRYPT)
-    kms.enabled(cloud, version.kms_version)
+    kms.enabled(cloud, key)
 
 
 def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> None:
@@ -214,8 +210,8 @@ def _require_use(cloud: Cloud, bucket: Bucket, key: str, permission: str) -> Non
         )
 
 
-# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch). Google's
-# Python client and gcloud delete and patch many objects with it.
+# The batch endpoint: up to 100 calls in one request (cloud.google.com/storage/docs/batch). gcsfs
+# deletes every object with it, and Google's Python client has it as `client.batch()`.
 _MOST_CALLS = 100
 
 
@@ -229,42 +225,37 @@ def batch(cloud: Cloud, call: Call) -> Response:
     parts = cast("list[Message]", message.get_payload())
     if len(parts) > _MOST_CALLS:
         raise invalid(f"The batch has {len(parts)} calls; at most {_MOST_CALLS} are allowed.")
-    boundary = f"batch_{uuid.uuid4().hex}"
     dispatcher = Dispatcher(cloud, (API,))
-    begin, end = f"--{boundary}\r\n".encode(), f"--{boundary}--\r\n".encode()
-    answers = (_answer_part(dispatcher, call.request, part) for part in parts)
-    body = b"".join(begin + answer for answer in answers) + end
+    boundary = f"batch_{uuid.uuid4().hex}"
+    body = b""
+    for part in parts:
+        answer = dispatcher.answer(_request_in(call.request, part))
+        content = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
+        headers = answer.headers | {"Content-Length": str(len(content))}
+        lines = [
+            f"--{boundary}\r\nContent-Type: application/http",
+            # Clients tell answers apart by this, not by their order.
+            f"Content-ID: <response-{part.get('Content-ID', '').strip('<>')}>\r\n",
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        body += "\r\n".join(lines).encode() + b"\r\n\r\n" + content + b"\r\n"
+    body += f"--{boundary}--\r\n".encode()
     return Response(200, body, {"Content-Type": f"multipart/mixed; boundary={boundary}"})
-
-
-def _answer_part(dispatcher: Dispatcher, outer: Request, part: Message) -> bytes:
-    response = dispatcher.answer(_request_in(outer, part))
-    body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
-    headers = response.headers | {"Content-Length": str(len(body))}
-    # Clients tell answers apart by this id, not by their order.
-    lines = [
-        "Content-Type: application/http",
-        f"Content-ID: <response-{part.get('Content-ID', '').strip('<>')}>",
-        f"\r\nHTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body + b"\r\n"
 
 
 def _request_in(outer: Request, part: Message) -> Request:
     """Return the call in a part; the batch's own authorization holds where the part has none."""
-    payload = part.get_payload(decode=True)
-    line, _, rest = (payload if isinstance(payload, bytes) else b"").lstrip().partition(b"\n")
+    line, _, rest = cast(bytes, part.get_payload(decode=True) or b"").lstrip().partition(b"\n")
     words = line.decode(errors="replace").split()
     if len(words) < 2:
-        raise invalid(f"'{line.decode(errors='replace').strip()}' is not an HTTP request line.")
+        raise invalid(f"'{' '.join(words)}' is not an HTTP request line.")
     inner = BytesParser().parsebytes(rest)
-    content = inner.get_payload(decode=True)
-    body = content if isinstance(content, bytes) else b""
+    content = cast(bytes, inner.get_payload(decode=True) or b"")
     target = urlsplit(words[1])
-    query = parse_qs(target.query, keep_blank_values=True)
     headers = {name.title(): str(value) for name, value in inner.items()}
     if not headers.get("Authorization") and outer.headers.get("Authorization"):
         headers["Authorization"] = outer.headers["Authorization"]
-    stream = io.BytesIO(body)
-    return Request(words[0], outer.host, target.path, query, headers, stream, len(body))
+    query = parse_qs(target.query, keep_blank_values=True)
+    stream = io.BytesIO(content)
+    return Request(words[0], outer.host, target.path, query, headers, stream, len(content))

@@ -1,23 +1,27 @@
-"""Buckets: their methods, settings, IAM policies and locations."""
+"""Buckets: their methods, settings, IAM policies, locations, and the rules for old objects."""
 
+import logging
 import re
-from dataclasses import asdict, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from localcloud import data
 from localcloud.core import access, projects
-from localcloud.core.call import Call, Json, Response
+from localcloud.core.call import Call, Json, Response, page
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Handler
 from localcloud.core.store import POLICY, Record
 from localcloud.services import iam_policy
-from localcloud.services.storage import api, lifecycle, records, uploads, versions
+from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.api import API, BUCKETS, Conditions
-from localcloud.services.storage.records import Bucket
+from localcloud.services.storage.records import Bucket, Version
 
-_PAGE = 1000
+log = logging.getLogger(__name__)
 _IN_BUCKET = api.bucket_in("bucket")
 
 
@@ -27,17 +31,14 @@ def insert(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
     name = call.body.get("name") or ""
     records.check_bucket_name(name)
-    api.refuse_acl(call)
+    # The policy of a new bucket is what `projectPrivate` asks for; gcsfs sends both.
+    api.refuse_unserved(call, "projectPrivate", "bucketOwnerFullControl")
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
-    wanted = call.sent(WRITABLE)
     # US is Google's own default (cloud.google.com/storage/docs/locations).
-    place, place_type = check_location(call.body.get("location") or "US", wanted)
+    place, place_type = check_location(call.body.get("location") or "US")
     now = cloud.clock.now()
-    settings = _complete(wanted, {}, now)
-    if place_type != "region":
-        # How fast Google copies between regions (cloud.google.com/storage/docs/turbo-replication).
-        settings.setdefault("rpo", "DEFAULT")
+    settings = _complete(call.sent(WRITABLE), {}, now)
     with cloud.store.locked():
         _refuse_taken(cloud, call, name)
         bucket = Bucket(
@@ -61,68 +62,37 @@ def insert(cloud: Cloud, call: Call) -> Json:
 @API.method("buckets.list", permission="storage.buckets.list", resources=api.project_in_query)
 def _list_buckets(cloud: Cloud, call: Call) -> Json:
     project = _project(cloud, call)
-    page: Json = {"kind": "storage#buckets"}
-    kind = records.DELETED_BUCKET if call.flag("softDeleted") else records.BUCKET
-    limit = min(call.number("maxResults") or _PAGE, _PAGE)
+    api.refuse_soft_deleted(call)
     found = [
-        bucket
-        for bucket in records.all_buckets(cloud, kind)
-        if bucket.project == project
-        and bucket.name.startswith(call.arg("prefix"))
-        and bucket.name > call.arg("pageToken")
+        records.bucket_resource(bucket)
+        for bucket in records.all_buckets(cloud)
+        if bucket.project == project and bucket.name.startswith(call.arg("prefix"))
     ]
-    if found:
-        page["items"] = [records.bucket_resource(bucket) for bucket in found[:limit]]
-    if len(found) > limit:
-        page["nextPageToken"] = found[limit - 1].name
-    return page
+    return {"kind": "storage#buckets"} | page(call, "items", found, size=1000)
 
 
 @BUCKETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return a bucket."""
+    api.refuse_soft_deleted(call)
     bucket = records.require_bucket(cloud, call.params["bucket"])
-    if call.flag("softDeleted"):
-        raise ApiError(404, "The specified bucket does not exist.")
-    tag = records.etag(bucket.metageneration)
-    known = call.request.headers.get("If-None-Match", "").strip('"')
-    if Conditions.of(call).check_read(bucket) or known == tag:
-        return Response(304, headers={"ETag": tag})
+    if Conditions.of(call).check_read(bucket):
+        return Response(304)
     return records.bucket_resource(bucket)
-
-
-@BUCKETS.method("patch", verb="update")
-def _patch(cloud: Cloud, call: Call) -> Json:
-    return _change(cloud, call, merge=True)
-
-
-@BUCKETS.method("update")
-def _update(cloud: Cloud, call: Call) -> Json:
-    return _change(cloud, call, merge=False)
 
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket; it stays soft-deleted with its soft-deleted objects.
-
-    Its name is free at once, so what is kept moves to a name with the generation in it.
-    """
+    """Delete an empty bucket; its name is free at once."""
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
         kinds = (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name))
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
-        kept = bucket.soft_delete_seconds > 0
-        deleted_key = records.version_key(bucket.name, bucket.generation)
-        if kept:
-            record = asdict(replace(bucket, soft_deleted=cloud.clock.now()))
-            cloud.store.put(records.DELETED_BUCKET, deleted_key, record)
-        for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
-            cloud.store.delete(records.deleted_kind(bucket.name), key)
-            if kept:
-                cloud.store.put(records.deleted_kind(deleted_key), key, record)
-        uploads.forget(cloud, bucket.name)
+        for upload, record in cloud.store.items(records.UPLOAD):
+            if record["bucket"] == bucket.name:
+                versions.discard_upload(cloud, upload)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, _policy_key(bucket.name))
         versions.Contents(cloud).remove_bucket(bucket.name)
@@ -153,22 +123,22 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
     )
 
 
-def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
-    """Change a bucket: a PATCH merges, a PUT sets what it leaves out back to its default."""
+@BUCKETS.method("patch", verb="update")
+def patch(cloud: Cloud, call: Call) -> Json:
+    """Change those settings of a bucket that the body names."""
     body = call.sent(WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
-        api.refuse_acl(call, bucket)
+        api.refuse_unserved(call)
         if call.body.get("location", bucket.location).upper() != bucket.location:
             raise invalid(f"A bucket's location cannot be changed; it is {bucket.location}.")
-        if merge and not body:
+        if not body:
             return records.bucket_resource(bucket)
         now = cloud.clock.now()
-        wanted = merged(bucket.settings, body) if merge else body
         changed = replace(
             bucket,
-            settings=_complete(wanted, bucket.settings, now),
+            settings=_complete(merged(bucket.settings, body), bucket.settings, now),
             metageneration=bucket.metageneration + 1,
             updated=now,
         )
@@ -180,9 +150,8 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
 # Settings: defaults, changes, and what Google accepts.
 
 WRITABLE = {
-    *("autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold"),
-    *("encryption", "iamConfiguration", "labels", "lifecycle", "logging", "retentionPolicy"),
-    *("rpo", "softDeletePolicy", "storageClass", "versioning", "website"),
+    *("encryption", "iamConfiguration", "labels", "lifecycle", "softDeletePolicy"),
+    *("storageClass", "versioning"),
 }
 """The fields that callers set, not Google."""
 _LABEL = re.compile(r"[\w-]{0,63}")
@@ -190,8 +159,6 @@ _LABEL = re.compile(r"[\w-]{0,63}")
 # (cloud.google.com/storage/docs/soft-delete).
 _SOFT_DELETE = range(7 * 86400, 90 * 86400 + 1)
 _DEFAULT_SOFT_DELETE = str(_SOFT_DELETE.start)
-# For so long after it was enabled, uniform access can be disabled again.
-_UNLOCKED = 90 * 86400
 
 
 def merged(settings: Json, body: Json) -> Json:
@@ -215,44 +182,31 @@ def _complete(settings: Json, before: Json, now: float) -> Json:
 
     `before` are the settings so far, empty for a new bucket; `now` is in seconds since the epoch.
     """
-    moment = rfc3339(now)
     result = merged({}, settings)
     result.setdefault("storageClass", before.get("storageClass", "STANDARD"))
-    result["iamConfiguration"] = _access_settings(result, before, now)
-    _soft_delete(result, before, moment)
-    _note_times(result, before, moment)
+    result["iamConfiguration"] = _access_settings(result)
+    _soft_delete(result, before, rfc3339(now))
     if not result.get("lifecycle", {}).get("rule"):
         result.pop("lifecycle", None)
-    for empty in ("labels", "cors", "website", "logging", "billing", "encryption"):
+    for empty in ("labels", "encryption"):
         if not result.get(empty):
             result.pop(empty, None)
     versions.storage_class({}, result["storageClass"])
-    if (result.get("autoclass") or {}).get("enabled"):
-        # Autoclass starts at STANDARD whatever is requested: docs/autoclass of Cloud Storage.
-        result["storageClass"] = "STANDARD"
     problems = [*_label_problems(result.get("labels", {})), *_setting_problems(result)]
-    problems += lifecycle.rule_problems(result.get("lifecycle", {}))
+    problems += _rules_problems(result.get("lifecycle", {}))
     if problems:
         raise invalid("\n".join(problems))
     return result
 
 
-def _access_settings(settings: Json, before: Json, now: float) -> Json:
-    """Return who may open the bucket to the public, and whether policies alone decide.
-
-    Uniform access can be turned off for 90 days after it was turned on; `lockedTime` is their end
-    (cloud.google.com/storage/docs/uniform-bucket-level-access).
-    """
-    iam = dict(settings.get("iamConfiguration") or {})
-    # An old name of the same field, which clients still send.
-    old_name = iam.pop("bucketPolicyOnly", None)
-    uniform = iam.get("uniformBucketLevelAccess") or old_name or {}
-    was = before.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
-    shown: Json = {"enabled": bool(uniform.get("enabled"))}
-    if shown["enabled"]:
-        shown["lockedTime"] = was.get("lockedTime") or rfc3339(now + _UNLOCKED)
-    prevention = iam.get("publicAccessPrevention") or "inherited"
-    return {"uniformBucketLevelAccess": shown, "publicAccessPrevention": prevention}
+def _access_settings(settings: Json) -> Json:
+    """Return who may open the bucket to the public, and whether policies alone decide."""
+    iam = settings.get("iamConfiguration") or {}
+    uniform = (iam.get("uniformBucketLevelAccess") or {}).get("enabled")
+    return {
+        "uniformBucketLevelAccess": {"enabled": bool(uniform)},
+        "publicAccessPrevention": iam.get("publicAccessPrevention") or "inherited",
+    }
 
 
 def _soft_delete(settings: Json, before: Json, moment: str) -> None:
@@ -265,32 +219,6 @@ def _soft_delete(settings: Json, before: Json, moment: str) -> None:
         same = was.get("retentionDurationSeconds") == seconds
         policy["effectiveTime"] = was["effectiveTime"] if same else moment
     settings["softDeletePolicy"] = policy
-
-
-def _note_times(settings: Json, before: Json, moment: str) -> None:
-    """Note since when a retention policy and autoclass are as they are.
-
-    Clients send back what they have read, times included: those are Google's to set, so what came
-    is replaced.
-    """
-    retention = settings.get("retentionPolicy")
-    if not retention or not int(retention.get("retentionPeriod") or 0):
-        settings.pop("retentionPolicy", None)
-    else:
-        was = before.get("retentionPolicy") or {}
-        retention["retentionPeriod"] = str(retention["retentionPeriod"])
-        retention["effectiveTime"] = was.get("effectiveTime", moment)
-    autoclass = settings.get("autoclass")
-    if autoclass is None:
-        return
-    was = before.get("autoclass") or {}
-    same = bool(was.get("enabled")) == bool(autoclass.get("enabled")) and was
-    autoclass["toggleTime"] = was["toggleTime"] if same else moment
-    if autoclass.get("enabled"):
-        terminal = autoclass.setdefault("terminalStorageClass", "NEARLINE")
-        same = was.get("terminalStorageClass") == terminal
-        time = was.get("terminalStorageClassUpdateTime") if same else None
-        autoclass["terminalStorageClassUpdateTime"] = time or moment
 
 
 def _label_problems(labels: Json) -> list[str]:
@@ -322,21 +250,12 @@ def _setting_problems(settings: Json) -> list[str]:
             f"Invalid softDeletePolicy.retentionDurationSeconds: {seconds} is neither 0 nor "
             f"between {_SOFT_DELETE.start} (7 days) and {_SOFT_DELETE.stop - 1} (90 days)."
         )
-    period = int((settings.get("retentionPolicy") or {}).get("retentionPeriod", 0))
-    if not 0 <= period < 100 * 365 * 86400:
-        found.append(f"Invalid retentionPolicy.retentionPeriod: {period} is 100 years or more.")
-    terminal = (settings.get("autoclass") or {}).get("terminalStorageClass", "NEARLINE")
-    if terminal not in ("NEARLINE", "ARCHIVE"):
-        found.append(
-            f"Invalid autoclass.terminalStorageClass: '{terminal}' is neither NEARLINE nor ARCHIVE."
-        )
     return found
 
 
 # IAM policies.
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-_PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
 
 
 def _policy_key(bucket: str) -> str:
@@ -356,38 +275,28 @@ def _create_policy(cloud: Cloud, bucket: Bucket) -> None:
         for kind in (("Bucket", "Object") if bucket.uniform_access else ("Bucket",))
         for suffix, members in (("Owner", owners), ("Reader", viewers))
     ]
-    _put_policy(cloud, bucket.name, bindings, version=1, revision=1)
+    iam_policy.write(cloud, _policy_key(bucket.name), {"bindings": bindings})
 
 
 @BUCKETS.method("getIamPolicy")
 def _get_policy(cloud: Cloud, call: Call) -> Json:
-    policy = _policy(cloud, call.params["bucket"])
+    name = call.params["bucket"]
     asked = call.arg("optionsRequestedPolicyVersion")
-    return _policy_resource(call.params["bucket"], iam_policy.shown(policy, asked))
+    return _policy_resource(name, iam_policy.shown(access.policy(cloud, _policy_key(name)), asked))
 
 
 @BUCKETS.method("setIamPolicy")
 def set_policy(cloud: Cloud, call: Call) -> Json:
     """Replace a bucket's policy; an `etag` in it must be the one that was read."""
     name = call.params["bucket"]
+    key, bindings = _policy_key(name), call.body.get("bindings") or []
     with cloud.store.locked():
-        bucket = records.require_bucket(cloud, name)
-        bindings = _merged_bindings(call.body.get("bindings") or [])
-        policy = _policy(cloud, name)
-        iam_policy.require_version(call.body, bindings, policy["bindings"])
-        for binding in bindings:
-            kinds = (*iam_policy.KINDS, *_PROJECT_KINDS)
-            iam_policy.check(cloud, binding, kinds, ("resource",))
+        bucket, known = records.require_bucket(cloud, name), access.policy(cloud, key)
         _refuse_forbidden(bucket, bindings)
         resources = BUCKETS.resources(cloud, call)
         right = "storage.buckets.setIamPolicy"
-        iam_policy.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
-        if call.body.get("etag") and call.body["etag"] != policy["etag"]:
-            raise ApiError(412, "The etag of the policy does not match: it has changed.")
-        # Version 3 is the one with conditions (cloud.google.com/iam/docs/policies#versions).
-        conditional = any(binding.get("condition") for binding in bindings)
-        _put_policy(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
-        return _policy_resource(name, _policy(cloud, name))
+        iam_policy.require_modified(cloud, call, right, resources, known["bindings"], bindings)
+        return _policy_resource(name, iam_policy.write(cloud, key, call.body))
 
 
 @API.method("buckets.testIamPermissions")
@@ -399,38 +308,12 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
     return {"kind": "storage#testIamPermissionsResponse"} | held
 
 
-def _policy(cloud: Cloud, bucket: str) -> Record:
-    # The revision makes the etag: a policy that was never set has none yet.
-    return {"revision": 0, **access.policy(cloud, _policy_key(bucket))}
-
-
-def _put_policy(
-    cloud: Cloud, bucket: str, bindings: list[Json], version: int, *, revision: int
-) -> None:
-    record = {"version": version, "etag": records.etag(revision), "revision": revision}
-    cloud.store.put(POLICY, _policy_key(bucket), record | {"bindings": bindings})
-
-
 def _policy_resource(bucket: str, policy: Record) -> Json:
-    shown = {name: policy[name] for name in ("version", "etag", "bindings")}
-    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", **shown}
-
-
-def _merged_bindings(bindings: list[Json]) -> list[Json]:
-    """Return one binding for each role and condition, in the order they came, members sorted."""
-    result: dict[str, Json] = {}
-    for binding in bindings:
-        condition = binding.get("condition")
-        about = f"{binding.get('role')} {sorted((condition or {}).items())}"
-        entry = result.setdefault(about, {"role": binding.get("role") or "", "members": []})
-        entry["members"] = sorted({*entry["members"], *(binding.get("members") or [])})
-        if condition:
-            entry["condition"] = condition
-    return [binding for binding in result.values() if binding["members"]]
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", **policy}
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
-    public = any(_PUBLIC & set(binding["members"]) for binding in bindings)
+    public = any(_PUBLIC & set(binding.get("members") or ()) for binding in bindings)
     if public and bucket.public_access_prevented:
         raise ApiError(
             412,
@@ -447,35 +330,23 @@ def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
 # Locations (cloud.google.com/storage/docs/locations).
 
 
-def check_location(location: str, settings: Json) -> tuple[str, str]:
+def check_location(location: str) -> tuple[str, str]:
     """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
 
-    Google shows locations in capitals, and takes them in any case. A configurable dual-region names
-    a continent and two of its regions.
+    Google shows locations in capitals, and takes them in any case.
     """
     place = location.upper()
-    wider: dict[str, list[str]] = data.load("storage-locations")
-    chosen = (settings.get("customPlacementConfig") or {}).get("dataLocations") or []
-    if chosen:
-        wrong = [region for region in chosen if region.upper() not in _regions()]
-        if len(chosen) != 2 or wrong or place not in wider["configurable"]:
-            raise _unknown(f"{location} with {', '.join(chosen)}")
-        return place, "dual-region"
     if place in _regions():
         return place, "region"
-    for kind in ("multi-region", "dual-region"):
-        if place in wider[kind]:
+    for kind, places in data.load("storage-locations").items():
+        if place in places:
             return place, kind
-    raise _unknown(location)
+    raise invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
 @lru_cache(maxsize=1)
 def _regions() -> frozenset[str]:
     return frozenset(region.upper() for region in data.load("compute-places"))
-
-
-def _unknown(location: str) -> Exception:
-    return invalid(f"The specified location constraint is not valid: '{location}'.")
 
 
 # Small methods that clients call in passing. What they list can't be made here, but gcloud and
@@ -527,3 +398,175 @@ def service_account(cloud: Cloud, call: Call) -> Json:
         raise invalid(f"Unknown project id: {call.project}")
     number = found["projectNumber"]
     return {"kind": "storage#serviceAccount", "email_address": api.storage_agent(number)}
+
+
+# Lifecycle rules, and the hourly rounds that apply them and purge what was soft-deleted.
+# Sources: cloud.google.com/storage/docs/lifecycle (which actions and conditions there are, and that
+# all conditions of a rule must hold) and …/lifecycle-configurations (their limits).
+
+_INTERVAL = 3600.0
+"""Seconds between two rounds; Google's take up to a day to act on a rule."""
+
+
+@cloud_started
+def start(cloud: Cloud) -> None:
+    """Clean up after a killed emulator, and start the rounds."""
+    _settle(cloud)
+    _collect(cloud)
+    _round(cloud)
+
+
+def apply_rules(cloud: Cloud) -> int:
+    """Do now what the rounds do; return how many versions and uploads changed."""
+    changed = 0
+    for upload, record in cloud.store.items(records.UPLOAD):
+        # A finished one stays for its week, too: a client that lost the last answer asks again.
+        if record["created"] + versions.UPLOAD_LIFETIME <= cloud.clock.now():
+            versions.discard_upload(cloud, upload)
+            changed += record["generation"] is None
+    for bucket in records.all_buckets(cloud):
+        rules = bucket.settings.get("lifecycle", {}).get("rule", [])
+        with cloud.store.locked():
+            changed += sum(_apply_rule(cloud, bucket, rule) for rule in rules)
+    for key, record in cloud.store.items(records.DELETED):
+        if record["until"] <= cloud.clock.now():
+            cloud.store.delete(records.DELETED, key)
+            changed += 1
+    return changed
+
+
+def _round(cloud: Cloud) -> None:
+    changed = apply_rules(cloud)
+    if changed:
+        log.info("lifecycle and expiry changed %d objects", changed)
+    cloud.clock.at(cloud.clock.now() + _INTERVAL, lambda: _round(cloud))
+
+
+def _settle(cloud: Cloud) -> None:
+    """Undo a deletion that was interrupted: the object is still live."""
+    buckets = records.all_buckets(cloud)
+    kinds = [(f"{bucket.name}/", records.noncurrent_kind(bucket.name)) for bucket in buckets]
+    for prefix, kind in [*kinds, ("", records.DELETED)]:
+        for key in cloud.store.keys(kind):
+            path, generation = records.split_key(prefix + key)
+            bucket, _, name = path.partition("/")
+            live = records.load(cloud, records.live_kind(bucket), name)
+            if live is not None and live.generation == generation:
+                cloud.store.delete(kind, key)
+
+
+def _collect(cloud: Cloud) -> None:
+    """Delete the files that no record names, which a killed emulator may leave."""
+    used: dict[str, set[str]] = defaultdict(set)
+    for bucket in records.all_buckets(cloud):
+        for kind in (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name)):
+            used[bucket.name] |= {record["content"] for _, record in cloud.store.items(kind)}
+    kept = set(cloud.store.keys(records.UPLOAD))
+    removed = versions.Contents(cloud).collect(used, kept)
+    if removed:
+        log.info("removed %d files of unfinished uploads and deletions", removed)
+
+
+def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
+    action, condition = rule["action"], rule["condition"]
+    changed = 0
+    now = cloud.clock.now()
+    for version, newer in _versions(cloud, bucket):
+        if not _matches(condition, version, newer, now):
+            continue
+        if action["type"] == "SetStorageClass":
+            changed += _set_class(cloud, bucket, version, action["storageClass"])
+        else:
+            versions.delete(cloud, bucket, version)
+            changed += 1
+    return changed
+
+
+def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
+    """Yield all live and noncurrent versions, each with how many newer ones there are."""
+    by_name: dict[str, list[Version]] = defaultdict(list)
+    for kind in (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name)):
+        for _, record in cloud.store.items(kind):
+            version = Version(**record)
+            by_name[version.name].append(version)
+    for found in by_name.values():
+        found.sort(key=lambda version: -version.generation)
+        for newer, version in enumerate(found):
+            yield version, newer
+
+
+def _set_class(cloud: Cloud, bucket: Bucket, version: Version, storage_class: str) -> int:
+    if version.storage_class == storage_class:
+        return 0
+    moved = replace(
+        version,
+        storage_class=storage_class,
+        class_updated=cloud.clock.now(),
+        metageneration=version.metageneration + 1,
+    )
+    records.replace_version(cloud, moved)
+    return 1
+
+
+# Rules: which are valid, and which versions they match. Of Google's conditions those are here that
+# a stack can set; the others are refused by name when a bucket is to have them.
+
+_DAY = 86400.0
+_ACTIONS = ("Delete", "SetStorageClass")
+_COUNTS = ("age", "daysSinceNoncurrentTime", "numNewerVersions")
+_CONDITIONS = (*_COUNTS, "isLive", "matchesPrefix", "matchesSuffix")
+
+
+def _rules_problems(lifecycle: Json) -> list[str]:
+    """Return what Google would refuse about a bucket's `lifecycle`, one sentence each.
+
+    Raises ApiError: 501 for a condition that the local cloud does not know.
+    """
+    rules = lifecycle.get("rule") or []
+    found = [] if len(rules) <= 100 else [f"A bucket has at most 100 rules, not {len(rules)}."]
+    for index, rule in enumerate(rules):
+        for problem in _rule_problems(rule):
+            found.append(f"Invalid lifecycle.rule[{index}]: {problem}.")
+    return found
+
+
+def _matches(condition: Json, version: Version, newer: int, now: float) -> bool:
+    """Return whether a version meets all conditions of a valid rule.
+
+    `newer` is the number of newer versions of the same object, `now` in seconds since the epoch.
+    """
+    since = version.noncurrent_since
+    holds: dict[str, Callable[[Any], bool]] = {
+        "age": lambda days: now >= version.created + days * _DAY,
+        # A live version has no such time, so that the condition never holds.
+        "daysSinceNoncurrentTime": lambda days: since is not None and now >= since + days * _DAY,
+        "numNewerVersions": lambda number: newer >= number,
+        "isLive": lambda live: (since is None) == live,
+        "matchesPrefix": lambda texts: not texts or version.name.startswith(tuple(texts)),
+        "matchesSuffix": lambda texts: not texts or version.name.endswith(tuple(texts)),
+    }
+    return all(
+        holds[name](value)
+        for name, value in condition.items()
+        if name in holds and value is not None
+    )
+
+
+def _rule_problems(rule: Json) -> Iterator[str]:
+    action, condition = rule.get("action") or {}, rule.get("condition") or {}
+    kind = action.get("type")
+    sent = {name for name, value in condition.items() if value is not None}
+    # Google's provider sends those that are not set as 0, an empty text or an empty list.
+    if unknown := sorted(name for name in sent.difference(_CONDITIONS) if condition[name]):
+        raise ApiError(501, f"the local cloud does not implement {', '.join(unknown)} of rules")
+    if kind not in _ACTIONS:
+        yield f"action type '{kind}' is not one of {', '.join(_ACTIONS)}"
+    if kind == "SetStorageClass" and action.get("storageClass") not in versions.STORAGE_CLASSES:
+        yield f"storage class '{action.get('storageClass')}' does not exist"
+    if kind != "SetStorageClass" and action.get("storageClass"):
+        yield f"action {kind} takes no storageClass"
+    if not sent.intersection(_CONDITIONS):
+        yield "it has no condition"
+    for name in _COUNTS:
+        if (condition.get(name) or 0) < 0:
+            yield f"{name} must not be negative"

@@ -1,21 +1,16 @@
 """Objects: metadata, lists, downloads, deletion and copies; reading and writing by the XML API."""
 
 import base64
-import gzip
 import json
 import re
 import string
-import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from functools import lru_cache
-from pathlib import Path
 from typing import IO
-from urllib.parse import quote, unquote
-from xml.sax.saxutils import escape
+from urllib.parse import quote
 
 from localcloud.core.call import Call, Json, Request, Response
 from localcloud.core.cloud import Cloud
@@ -34,12 +29,10 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
         version = _find(cloud, call)
-        tag = records.etag(version.generation, version.metageneration)
-        known = call.request.headers.get("If-None-Match", "").strip('"')
-        if Conditions.of(call).check_read(version) or known == tag:
-            return Response(304, headers={"ETag": tag})
+        if Conditions.of(call).check_read(version):
+            return Response(304)
         if call.arg("alt") == "media" or call.request.path.startswith("/download/"):
-            return _media(cloud, version, call.request, tag)
+            return _media(cloud, version, call.request)
     return records.object_resource(version)
 
 
@@ -50,8 +43,10 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
         raise invalid(f"Invalid value for maxResults: {limit}.")
-    if call.arg("filter"):
-        raise ApiError(501, "the local cloud does not implement the filter of objects.list")
+    api.refuse_soft_deleted(call)
+    for name in ("filter", "includeTrailingDelimiter"):
+        if call.arg(name) not in ("", "false"):
+            raise ApiError(501, f"the local cloud does not implement {name} of objects.list")
     limit = min(limit or _PAGE, _PAGE)
     wanted = Listing(
         prefix=call.arg("prefix"),
@@ -59,7 +54,6 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
         start_offset=call.arg("startOffset"),
         end_offset=call.arg("endOffset"),
         match_glob=call.arg("matchGlob"),
-        include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
     )
     after = _decode_token(call.arg("pageToken"))
     items: list[Json] = []
@@ -74,7 +68,8 @@ def _list_objects(cloud: Cloud, call: Call) -> Json:
             if entry[1] == 0:
                 prefixes.append(entry[0])
             else:
-                items.append(records.object_resource(_listed(cloud, call, bucket, entry)))
+                found = records.require(cloud, bucket, entry[0], entry[2] or None)
+                items.append(records.object_resource(found))
         else:
             last = None
     token = base64.urlsafe_b64encode(json.dumps(last).encode()).decode() if last else ""
@@ -102,7 +97,6 @@ def delete(cloud: Cloud, call: Call) -> None:
         version = _find(cloud, call)
         Conditions.of(call).check(version)
         bucket = records.require_bucket(cloud, version.bucket)
-        versions.protect(cloud, bucket, version)
         versions.delete(cloud, bucket, version, for_good=bool(call.arg("generation")))
 
 
@@ -113,12 +107,8 @@ def _find(cloud: Cloud, call: Call) -> Version:
     """
     bucket, name = call.params["bucket"], call.params["object"]
     generation = call.number("generation")
-    if call.flag("softDeleted"):
-        if generation is None:
-            raise invalid("Required parameter: generation, to get a soft-deleted object.")
-        found = records.find_deleted(cloud, bucket, name, generation)
-    else:
-        found = records.find(cloud, bucket, name, generation)
+    api.refuse_soft_deleted(call)
+    found = records.find(cloud, bucket, name, generation)
     if found is None:
         api.require(cloud, call.principal, bucket, "storage.objects.list")
         raise records.missing(bucket, name)
@@ -128,33 +118,17 @@ def _find(cloud: Cloud, call: Call) -> Version:
 def _keys(cloud: Cloud, call: Call, bucket: str, prefix: str) -> list[tuple[str, int]]:
     """Return the sorted names to list, each with its generation; 0 stands for the live one."""
     store = cloud.store
-    if call.flag("softDeleted"):
-        if call.flag("versions"):
-            raise invalid("softDeleted and versions cannot both be true.")
-        return _split(store.keys(records.deleted_kind(bucket), prefix))
     live = store.keys(records.live_kind(bucket), prefix)
     if not call.flag("versions"):
         return [(name, 0) for name in live]
     current = [(name, records.require(cloud, bucket, name).generation) for name in live]
-    return sorted(current + _split(store.keys(records.noncurrent_kind(bucket), prefix)))
-
-
-def _split(keys: list[str]) -> list[tuple[str, int]]:
-    return sorted(records.split_key(key) for key in keys)
-
-
-def _listed(cloud: Cloud, call: Call, bucket: str, entry: "Position") -> Version:
-    name, _, generation = entry
-    if call.flag("softDeleted"):
-        found = records.find_deleted(cloud, bucket, name, generation)
-        if found is not None:
-            return found
-    return records.require(cloud, bucket, name, generation or None)
+    older = store.keys(records.noncurrent_kind(bucket), prefix)
+    return sorted(current + [records.split_key(key) for key in older])
 
 
 def _change(cloud: Cloud, call: Call, change: versions.Change) -> Json:
     # Metadata has a generation of its own, the metageneration; the bytes' stays.
-    api.refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
+    api.refuse_unserved(call)
     with cloud.store.locked():
         version = _find(cloud, call)
         Conditions.of(call).check(version)
@@ -187,7 +161,6 @@ class Listing:
     start_offset: str = ""
     end_offset: str = ""
     match_glob: str = ""
-    include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
         """Yield the entries behind `after`; `keys` are all names and generations, sorted."""
@@ -198,23 +171,15 @@ class Listing:
         for name, generation in keys[bisect_left(keys, (first, -1)) :]:
             if not name.startswith(self.prefix) or (self.end_offset and name >= self.end_offset):
                 return
-            for entry in self._entries_of(name, generation):
-                if entry[1] == 0 and entry[0] == seen:
-                    continue
-                seen = entry[0] if entry[1] == 0 else seen
-                if (after is None or entry > after) and (not glob or glob.fullmatch(entry[0])):
-                    yield entry
-
-    def _entries_of(self, name: str, generation: int) -> Iterator[Position]:
-        # A delimiter inside the prefix itself does not count.
-        end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
-        if end < 0:
-            yield name, 1, generation
-            return
-        folder = name[: end + len(self.delimiter)]
-        yield folder, 0, 0
-        if self.include_trailing_delimiter and name == folder:
-            yield name, 1, generation
+            # A delimiter inside the prefix itself does not count.
+            end = name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
+            folder = name[: end + len(self.delimiter)] if end >= 0 else ""
+            if folder and folder == seen:
+                continue
+            seen = folder or seen
+            entry = (folder, 0, 0) if folder else (name, 1, generation)
+            if (after is None or entry > after) and (not glob or glob.fullmatch(entry[0])):
+                yield entry
 
 
 def _decode_token(token: str) -> Position | None:
@@ -227,43 +192,22 @@ def _decode_token(token: str) -> Position | None:
         raise invalid(f"Invalid page token: {token}") from None
 
 
-_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")"}
+_GLOB = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-@lru_cache(maxsize=64)
 def compile_glob(glob: str) -> re.Pattern[str]:
-    """Return a glob of Cloud Storage as a regular expression.
+    """Return a glob of Cloud Storage as a regular expression: `**` does not stop at slashes.
 
-    `*` and `?` stop at slashes, `**` doesn't; `[…]` is a set, `{a,b}` alternatives, a backslash
-    takes the next character as it is
+    Raises ApiError: 501 for sets and alternatives
     (cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob).
     """
-    tokens = re.findall(r"\*\*|\\.|\[[!^]?\]?[^\]]*\]|.", glob, re.DOTALL)
-    depth = 0
-    parts: list[str] = []
-    for token in tokens:
-        depth += {"{": 1, "}": -1}.get(token, 0)
-        parts.append("|" if token == "," and depth else _GLOB.get(token) or _literal(token))
-    try:
-        if depth:
-            raise re.error("unbalanced braces")
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
-        raise invalid(f"Invalid glob pattern '{glob}': {error}.") from None
+    if re.search(r"[\[\]{}\\]", glob):
+        raise ApiError(501, f"the local cloud knows only *, ** and ? in globs, not '{glob}'")
+    tokens = re.findall(r"\*\*|.", glob, re.DOTALL)
+    return re.compile("".join(_GLOB.get(each) or re.escape(each) for each in tokens), re.DOTALL)
 
 
-def _literal(token: str) -> str:
-    """Return a set of characters, an escaped character or a plain one; no set has a slash."""
-    if len(token) > 2 and token.startswith("["):
-        inner = token[1:-1]
-        inverted = inner[0] in "!^"
-        body = (inner[1:] if inverted else inner).replace("\\", r"\\").replace("[", r"\[")
-        body = body.replace("]", r"\]")
-        return f"[^/{body}]" if inverted else f"(?!/)[{body}]"
-    return re.escape(token[1:] if len(token) == 2 and token.startswith("\\") else token)
-
-
-# Downloads: headers, ranges and decompression.
+# Downloads: headers and ranges.
 
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 _FIELDS = {
@@ -275,19 +219,15 @@ _FIELDS = {
 }
 
 
-def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
+def _media(cloud: Cloud, version: Version, request: Request) -> Response:
     """Return the object's bytes, or the range of them that the request asks for.
 
     Call it with the store locked: the file is opened here, and a later deletion doesn't disturb
     the reader.
     """
     api.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
-    headers = _media_headers(version, etag)
+    headers = _media_headers(version)
     path = Contents(cloud).path(version.bucket, version.content)
-    if _must_decompress(version, request):
-        # What only claims to be gzip is served as it is.
-        with suppress(OSError, EOFError, zlib.error):
-            return _decompressed(path, headers)
     asked = _RANGE.fullmatch(request.headers.get("Range", "").strip())
     span = _span(asked, version.size)
     if span is None:
@@ -302,26 +242,23 @@ def _media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respo
     return Response(206 if asked else 200, body, headers, length)
 
 
-def _media_headers(version: Version, etag: str) -> dict[str, str]:
+def _media_headers(version: Version) -> dict[str, str]:
     """Return the headers that go with an object's bytes, as both APIs send them.
 
-    x-goog-stored-… tell what is stored where the body is decompressed on its way
-    (cloud.google.com/storage/docs/xml-api/reference-headers).
+    They are those of cloud.google.com/storage/docs/xml-api/reference-headers.
     """
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
     fields = {"contentType": "application/octet-stream"} | {
         k: v for k, v in version.fields.items() if v
     }
     headers = {
-        "ETag": etag,
+        "ETag": records.etag(version.generation, version.metageneration),
         "Last-Modified": formatdate(version.updated, usegmt=True),
         "Accept-Ranges": "bytes",
         "x-goog-generation": str(version.generation),
         "x-goog-metageneration": str(version.metageneration),
         "x-goog-hash": hashes,
         "x-goog-storage-class": version.storage_class,
-        "x-goog-stored-content-length": str(version.size),
-        "x-goog-stored-content-encoding": _header_value(fields.get("contentEncoding", "identity")),
     }
     headers |= {name: _header_value(fields[key]) for name, key in _FIELDS.items() if key in fields}
     for key, value in fields.get("metadata", {}).items():
@@ -332,31 +269,6 @@ def _media_headers(version: Version, etag: str) -> dict[str, str]:
 def _header_value(value: str) -> str:
     """Return what a user set, in the form of a header: all but ASCII is percent-encoded."""
     return quote(value, safe=f" {string.punctuation}")
-
-
-def _md5_etag(version: Version) -> str:
-    """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
-    md5 = base64.b64decode(version.md5).hex() if version.md5 else str(version.generation)
-    return f'"{md5}"'
-
-
-def _must_decompress(version: Version, request: Request) -> bool:
-    """Decompressive transcoding: cloud.google.com/storage/docs/transcoding."""
-    return (
-        version.fields.get("contentEncoding") == "gzip"
-        and "gzip" not in request.headers.get("Accept-Encoding", "")
-        and "no-transform" not in version.fields.get("cacheControl", "")
-    )
-
-
-def _decompressed(path: Path, headers: dict[str, str]) -> Response:
-    """Decompress stored gzip for a caller who did not ask for it; ranges are ignored then."""
-    del headers["Content-Encoding"]
-    # Once to learn the length, which the header must say, and once to send.
-    with gzip.open(path) as file:
-        length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
-    headers = headers | {"Warning": "214 UploadServer gunzipped", "Content-Length": str(length)}
-    return Response(200, _pieces(gzip.open(path), 0, length), headers, length)
 
 
 def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
@@ -375,7 +287,7 @@ def _span(asked: re.Match[str] | None, size: int) -> tuple[int, int] | None:
     return None if start >= size or end < start else (start, end - start + 1)
 
 
-def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], start: int, length: int) -> Iterator[bytes]:
     # The file is read while the client takes it: an object of any size needs one chunk of memory.
     with file:
         file.seek(start)
@@ -388,90 +300,51 @@ def _pieces(file: IO[bytes] | gzip.GzipFile, start: int, length: int) -> Iterato
 
 
 # The XML API: GET, HEAD and PUT of an object (cloud.google.com/storage/docs/xml-api/overview).
-# TensorFlow reads and writes objects this way.
+# TensorFlow reads objects this way. Errors come as the JSON API's: it looks at the status alone.
 
 _HOSTS = ("storage.googleapis.com",)
 _PATH = r"/(?!(?:storage|upload|resumable|download|batch)/)(?P<bucket>[^/]+)/(?P<object>.+)"
-_CODES = {
-    400: "InvalidArgument",
-    401: "AuthenticationRequired",
-    403: "AccessDenied",
-    404: "NoSuchKey",
-    412: "PreconditionFailed",
-}
-_META = "x-goog-meta-"
-Handler = Callable[[Cloud, Call], Response]
+# Beginnings of headers that ask for what is not done here.
+_UNSERVED = ("x-goog-acl", "x-goog-copy-", "x-goog-encryption-", "x-goog-if-", "x-goog-meta-")
 
 
-def _answered_in_xml(handler: Handler) -> Handler:
-    """Answer errors as the XML API does."""
-
-    def answer(cloud: Cloud, call: Call) -> Response:
-        call.params = {name: unquote(value) for name, value in call.params.items()}
-        try:
-            return handler(cloud, call)
-        except ApiError as error:
-            code = _CODES.get(error.code, "InternalError")
-            if "bucket does not exist" in error.message:
-                code = "NoSuchBucket"
-            text = (
-                "<?xml version='1.0' encoding='UTF-8'?>"
-                f"<Error><Code>{code}</Code><Message>{escape(error.message)}</Message></Error>"
-            )
-            headers = {"Content-Type": "application/xml; charset=UTF-8"}
-            return Response(error.code, text.encode(), headers)
-
-    return answer
+def _refuse_unserved(call: Call) -> None:
+    for name in call.request.headers:
+        if name.lower().startswith(_UNSERVED):
+            raise ApiError(501, f"the local cloud does not implement {name}; use the JSON API")
 
 
 @API.raw("GET", _PATH, like="objects.get", hosts=_HOSTS)
 @API.raw("HEAD", _PATH, like="objects.get", hosts=_HOSTS)
-@_answered_in_xml
 def get_by_xml(cloud: Cloud, call: Call) -> Response:
     """Return an object's bytes, or only the headers."""
+    _refuse_unserved(call)
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
         version = _find(cloud, call)
-        tag = _md5_etag(version)
-        if call.request.headers.get("If-None-Match", "") == tag:
-            return Response(304, headers={"ETag": tag})
-        return _media(cloud, version, call.request, tag)
+        return _media(cloud, version, call.request)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
-@_answered_in_xml
 def put_by_xml(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
+    _refuse_unserved(call)
     headers = call.request.headers
-    body: Json = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
-    own = {name.lower(): value for name, value in headers.items()}
-    metadata = {name[len(_META) :]: own[name] for name in own if name.startswith(_META)}
     write = Write(
         bucket=call.params["bucket"],
         name=call.params["object"],
         principal=call.principal,
-        body=body | {"metadata": metadata} if metadata else body,
-        conditions=Conditions(
-            generation_match=_number(call, "x-goog-if-generation-match"),
-            metageneration_match=_number(call, "x-goog-if-metageneration-match"),
-        ),
+        body={field: headers[name] for name, field in _FIELDS.items() if headers.get(name)},
         hashes=versions.header_hashes(call.request),
     )
     version = write.take(cloud, versions.chunks_of(call.request.stream))
-    answer = _media_headers(version, _md5_etag(version))
+    answer = _media_headers(version)
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
 
 
-def _number(call: Call, header: str) -> int | None:
-    value = call.request.headers.get(header, "")
-    if value and not value.isdigit():
-        raise ApiError(400, f"Invalid value for {header}: '{value}' is not an integer.")
-    return int(value) if value else None
-
-
-# Objects made of others: copy, rewrite, move, compose and restore.
+# Objects made of others: copy, rewrite, move and compose.
 
 _SOURCES = 32
 _MOVED = Collection(API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject"))
@@ -509,10 +382,8 @@ def move(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         source = _source(cloud, call, name)
         api.require(cloud, call.principal, name, "storage.objects.delete", source.name)
-        bucket = records.require_bucket(cloud, name)
-        versions.protect(cloud, bucket, source)
         version = _copied(cloud, call, name)
-        versions.delete(cloud, bucket, source)
+        versions.delete(cloud, records.require_bucket(cloud, name), source)
     return records.object_resource(version)
 
 
@@ -520,8 +391,7 @@ def move(cloud: Cloud, call: Call) -> Json:
 def compose(cloud: Cloud, call: Call) -> Json:
     """Join up to 32 objects of a bucket into one (…/storage/docs/composite-objects)."""
     bucket = call.params["destinationBucket"]
-    api.refuse_acl(call, records.require_bucket(cloud, bucket))
-    api.refuse_key_in_call(call)
+    api.refuse_unserved(call)
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
         raise invalid(
@@ -531,52 +401,27 @@ def compose(cloud: Cloud, call: Call) -> Json:
     for source in wanted:
         name = source.get("name") or ""
         api.require(cloud, call.principal, bucket, "storage.objects.get", name)
-    moves = call.body.get("deleteSourceObjects")
     body = call.body.get("destination") or {}
     name, conditions = call.params["destinationObject"], Conditions.of(call)
     write = Write(bucket, name, call.principal, body, conditions)
     write.check(cloud)
     contents = Contents(cloud)
-    with contents.draft() as draft, ExitStack() as files:
+    with contents.draft() as path, ExitStack() as files:
         with cloud.store.locked():
             sources = [_component(cloud, bucket, source) for source in wanted]
             paths = [contents.path(bucket, source.content) for source in sources]
-            streams = [files.enter_context(path.open("rb")) for path in paths]
+            streams = [files.enter_context(each.open("rb")) for each in paths]
         # Outside the lock: the files are open, so nothing that is deleted now can disturb.
-        draft.fill(chunk for stream in streams for chunk in versions.chunks_of(stream))
+        chunks = (chunk for stream in streams for chunk in versions.chunks_of(stream))
         # The MD5 of a composed object is unknown on Google, so clients must not count on it.
-        checksums = replace(draft.digest.result(), md5=None)
+        checksums = replace(versions.fill(path, chunks), md5=None)
         components = sum(source.components or 1 for source in sources)
-        version = write.finish(cloud, draft.path, checksums, components=components)
-    if moves:
-        for component in sources:
-            api.require(cloud, call.principal, bucket, "storage.objects.delete", component.name)
-        _delete(cloud, bucket, [source for source in sources if source.name != version.name])
-    return records.object_resource(version)
-
-
-@OBJECTS.method("restore")
-def restore(cloud: Cloud, call: Call) -> Json:
-    """Restore a soft-deleted version as a new generation.
-
-    Its bytes, metadata and storage class come back; the soft-deleted version stays until its time
-    is over.
-    """
-    bucket, name = call.params["bucket"], call.params["object"]
-    generation = call.number("generation")
-    if generation is None:
-        raise invalid("Required parameter: generation")
-    with cloud.store.locked():
-        found = records.find_deleted(cloud, bucket, name, generation)
-        if found is None:
-            raise records.missing(bucket, name)
-        version = _duplicate(cloud, found, _same(call, found, bucket, name))
+        version = write.finish(cloud, path, checksums, components=components)
     return records.object_resource(version)
 
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
-    api.refuse_acl(call, records.require_bucket(cloud, destination))
-    api.refuse_key_in_call(call)
+    api.refuse_unserved(call)
     source_bucket = call.params.get("sourceBucket", destination)
     name = call.params["sourceObject"]
     api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
@@ -587,14 +432,10 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
 
 
 def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """Return a write of the source's bytes, with its metadata unless the caller sends other.
-
-    Holds stay behind: they protect one object, not its copies.
-    """
+    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
     body = dict(call.body)
     if not versions.writable(body):
-        held = ("temporaryHold", "eventBasedHold")
-        body |= {field: value for field, value in source.fields.items() if field not in held}
+        body |= source.fields
     return Write(bucket, name, call.principal, body, Conditions.of(call))
 
 
@@ -603,10 +444,10 @@ def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:
     write.check(cloud)
     api.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
     contents = Contents(cloud)
-    with contents.draft() as draft:
-        contents.link(source.bucket, source.content, draft.path)
+    with contents.draft() as path:
+        contents.link(source.bucket, source.content, path)
         checksums = Checksums(source.size, source.md5, source.crc32c)
-        return write.finish(cloud, draft.path, checksums, components=source.components)
+        return write.finish(cloud, path, checksums, components=source.components)
 
 
 def _source(cloud: Cloud, call: Call, bucket: str) -> Version:
@@ -623,13 +464,3 @@ def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
     Conditions(generation_match=int(expected) if expected is not None else None).check(found)
     api.check_readable(cloud, records.require_bucket(cloud, bucket), found)
     return found
-
-
-def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
-    with cloud.store.locked():
-        found = records.require_bucket(cloud, bucket)
-        for source in sources:
-            # The object may have been replaced since.
-            if records.find(cloud, bucket, source.name, source.generation) is not None:
-                versions.protect(cloud, found, source)
-                versions.delete(cloud, found, source)

@@ -1,13 +1,12 @@
 """Buckets and object versions: as the store keeps them, and as the JSON API shows them.
 
-Every bucket has three kinds of its own in the store, so that listing one never walks through the
-objects of another: `object/B` holds the live version of each name, `noncurrent-object/B` the older
-ones and `soft-deleted-object/B` those that can still be restored. Times are seconds since the
-epoch; generations are microseconds since then, as Google's are.
+Every bucket has two kinds of its own in the store, so that listing one never walks through the
+objects of another: `object/B` holds the live version of each name and `noncurrent-object/B` the
+older ones. Of what is soft-deleted only the bytes count: it can't be restored here. Times are
+seconds since the epoch; generations are microseconds since then, as Google's are.
 """
 
 import base64
-import ipaddress
 import re
 from dataclasses import asdict, dataclass
 from urllib.parse import quote
@@ -18,8 +17,10 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 
 BUCKET = "bucket"
-DELETED_BUCKET = "soft-deleted-bucket"
-"""The store's kind of deleted buckets that are still kept, by `version_key`."""
+DELETED = "soft-deleted-object"
+"""The store's kind of versions that Google would still keep and bill, with `size` and `until`, by
+`version_key` of BUCKET/NAME. They outlive their bucket.
+"""
 UPLOAD = "upload"
 
 
@@ -40,7 +41,6 @@ class Bucket:
     created: float
     updated: float
     settings: Json
-    soft_deleted: float | None = None
 
     @property
     def public_access_prevented(self) -> bool:
@@ -59,7 +59,7 @@ class Bucket:
 
     @property
     def soft_delete_seconds(self) -> int:
-        """How long deleted objects can be restored; 0 when not at all."""
+        """How long Google keeps deleted objects; 0 when not at all."""
         return int(self.settings["softDeletePolicy"]["retentionDurationSeconds"])
 
 
@@ -73,7 +73,6 @@ class Version:
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
         kms_version: version of the customer's key that it is encrypted with; None: Google's own.
-        soft_deleted: when it was deleted; `hard_delete` is when it will be purged.
     """
 
     bucket: str
@@ -91,8 +90,6 @@ class Version:
     fields: Json
     components: int | None = None
     noncurrent_since: float | None = None
-    soft_deleted: float | None = None
-    hard_delete: float | None = None
     kms_version: str | None = None
 
 
@@ -104,16 +101,6 @@ def live_kind(bucket: str) -> str:
 def noncurrent_kind(bucket: str) -> str:
     """Return the store's kind of a bucket's noncurrent versions, by `version_key`."""
     return f"noncurrent-object/{bucket}"
-
-
-def deleted_kind(bucket: str) -> str:
-    """Return the store's kind of a bucket's soft-deleted versions, by `version_key`."""
-    return f"soft-deleted-object/{bucket}"
-
-
-def kinds(bucket: str) -> tuple[str, str, str]:
-    """Return all kinds of the store in which a bucket has versions."""
-    return live_kind(bucket), noncurrent_kind(bucket), deleted_kind(bucket)
 
 
 def version_key(name: str, generation: int) -> str:
@@ -147,19 +134,19 @@ def put_bucket(cloud: Cloud, bucket: Bucket) -> None:
     cloud.store.put(BUCKET, bucket.name, asdict(bucket))
 
 
-def all_buckets(cloud: Cloud, kind: str = BUCKET) -> list[Bucket]:
+def all_buckets(cloud: Cloud) -> list[Bucket]:
     """Return all buckets by name."""
-    return [Bucket(**record) for _, record in cloud.store.items(kind)]
+    return [Bucket(**record) for _, record in cloud.store.items(BUCKET)]
 
 
 def load(cloud: Cloud, kind: str, key: str) -> Version | None:
-    """Return the version under a key of one of the three kinds, or None."""
+    """Return the version under a key of one of the two kinds, or None."""
     record = cloud.store.get(kind, key)
     return Version(**record) if record is not None else None
 
 
 def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
-    """Put a version under a key of one of the three kinds, without what is None."""
+    """Put a version under a key of one of the two kinds, without what is None."""
     fields = vars(version).items()
     cloud.store.put(kind, key, {k: v for k, v in fields if v is not None or k == "md5"})
 
@@ -182,11 +169,6 @@ def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) ->
         return load(cloud, noncurrent_kind(bucket), version_key(name, generation))
 
 
-def find_deleted(cloud: Cloud, bucket: str, name: str, generation: int) -> Version | None:
-    """Return the soft-deleted version of a generation, or None."""
-    return load(cloud, deleted_kind(bucket), version_key(name, generation))
-
-
 def missing(bucket: str, name: str) -> ApiError:
     """Return the 404 for an object."""
     return ApiError(404, f"No such object: {bucket}/{name}")
@@ -202,24 +184,18 @@ def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None)
 
 # Names of buckets and objects. The rules are Google's; its answers name only the name.
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
-# Of a part between dots, and of a name with dots as a whole.
-_LABEL_LENGTH, _WHOLE_LENGTH = 63, 222
+# A name with dots is a domain, which takes a proof of ownership.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]")
+_GOOGLES = re.compile(r"^goog|google|g00gle")
 
 
 def check_bucket_name(name: str) -> None:
-    """Refuse a name that no bucket may have (cloud.google.com/storage/docs/buckets#naming).
-
-    A domain name is 403: it takes a proof of ownership.
-    """
-    problem = _bucket_problem(name)
-    if problem:
-        raise invalid(f"Invalid bucket name: '{name}': {problem}.")
-    if "." in name:
-        raise ApiError(
-            403,
-            f"The bucket name '{name}' is a domain name: you must verify site or domain ownership "
-            "at https://search.google.com/search-console.",
+    """Refuse a name that no bucket may have (cloud.google.com/storage/docs/buckets#naming)."""
+    if not _BUCKET.fullmatch(name) or _GOOGLES.search(name):
+        raise invalid(
+            f"Invalid bucket name: '{name}': it must have 3 to 63 lower-case letters, digits, "
+            "dashes and underscores, begin and end with a letter or digit, and neither begin with "
+            "'goog' nor contain 'google'."
         )
 
 
@@ -228,26 +204,6 @@ def check_object_name(name: str) -> None:
     problem = _object_problem(name)
     if problem:
         raise invalid(f"Invalid object name: {name[:80]!r}: {problem}.")
-
-
-def _bucket_problem(name: str) -> str:
-    length = _WHOLE_LENGTH if "." in name else _LABEL_LENGTH
-    if not 3 <= len(name) <= length:
-        return f"it must have 3 to {length} characters"
-    if not _BUCKET.fullmatch(name):
-        return (
-            "it may hold lower-case letters, digits, dashes, underscores and dots, and must begin "
-            "and end with a letter or digit"
-        )
-    if any(not label or len(label) > _LABEL_LENGTH for label in name.split(".")):
-        return f"each part between dots must have 1 to {_LABEL_LENGTH} characters"
-    if name.startswith("goog") or "google" in name or "g00gle" in name:
-        return "it must not begin with 'goog' nor contain 'google' or something close to it"
-    try:
-        ipaddress.IPv4Address(name)
-    except ValueError:
-        return ""
-    return "it must not look like an IP address"
 
 
 def _object_problem(name: str) -> str:
@@ -275,23 +231,13 @@ _MEDIA = "https://storage.googleapis.com/download/storage/v1/b"
 
 
 def etag(*numbers: int) -> str:
-    """Return an entity tag in the form of Google's: a protocol buffer of the numbers in base64.
-
-    Each number is a varint behind its field's tag (protobuf.dev/programming-guides/encoding).
-    """
-    encoded = bytearray()
-    for field, number in enumerate(numbers, start=1):
-        encoded.append(field << 3)
-        while number > 0x7F:
-            encoded.append(number & 0x7F | 0x80)
-            number >>= 7
-        encoded.append(number)
-    return base64.b64encode(encoded).decode()
+    """Return an entity tag, opaque to clients: another for each generation or metageneration."""
+    return base64.b64encode(" ".join(map(str, numbers)).encode()).decode()
 
 
 def bucket_resource(bucket: Bucket) -> Json:
     """Return the bucket as the API shows it."""
-    shown = {
+    return {
         "kind": "storage#bucket",
         "id": bucket.name,
         "name": bucket.name,
@@ -306,14 +252,6 @@ def bucket_resource(bucket: Bucket) -> Json:
         "etag": etag(bucket.metageneration),
         **bucket.settings,
     }
-    if bucket.soft_deleted:
-        shown["softDeleteTime"] = rfc3339(bucket.soft_deleted)
-        shown["hardDeleteTime"] = rfc3339(bucket.soft_deleted + bucket.soft_delete_seconds)
-    if bucket.location_type == "region":
-        shown["satisfiesPZI"] = True
-    uniform = bucket.settings["iamConfiguration"]["uniformBucketLevelAccess"]
-    shown["iamConfiguration"] = bucket.settings["iamConfiguration"] | {"bucketPolicyOnly": uniform}
-    return shown
 
 
 def object_resource(version: Version) -> Json:
@@ -339,16 +277,11 @@ def object_resource(version: Version) -> Json:
         "timeFinalized": rfc3339(version.created),
         **version.fields,
     }
-    sometimes = {
+    sometimes: Json = {
         "md5Hash": version.md5,
         "kmsKeyName": version.kms_version,
         "componentCount": version.components,
-        "timeDeleted": _shown_time(version.noncurrent_since),
-        "softDeleteTime": _shown_time(version.soft_deleted),
-        "hardDeleteTime": _shown_time(version.hard_delete),
     }
+    if version.noncurrent_since is not None:
+        sometimes["timeDeleted"] = rfc3339(version.noncurrent_since)
     return shown | {name: value for name, value in sometimes.items() if value is not None}
-
-
-def _shown_time(moment: float | None) -> str | None:
-    return None if moment is None else rfc3339(moment)

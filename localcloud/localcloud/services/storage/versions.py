@@ -20,7 +20,6 @@ from pathlib import Path
 import google_crc32c
 
 from localcloud.core.call import Json, Principal, Request, Stream
-from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import api, records
@@ -62,38 +61,24 @@ class Checksums:
                 )
 
 
-class Digest:
-    """Computes the checksums of bytes while they pass, so that no file is read twice."""
-
-    def __init__(self) -> None:
-        self._size = self._crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
-
-    def update(self, chunk: bytes) -> None:
-        """Add the next bytes."""
-        self._size += len(chunk)
-        self._md5.update(chunk)
-        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
-
-    def result(self) -> Checksums:
-        """Return the checksums of all bytes so far; the CRC32C's four are big-endian."""
-        both = self._md5.digest(), self._crc32c.to_bytes(4, "big")
-        return Checksums(self._size, *(base64.b64encode(each).decode() for each in both))
+def digest(chunks: Iterable[bytes]) -> Checksums:
+    """Return the checksums of bytes while they pass, so that no file is read twice."""
+    size = crc32c = 0
+    md5 = hashlib.md5(usedforsecurity=False)
+    for chunk in chunks:
+        size += len(chunk)
+        md5.update(chunk)
+        crc32c = google_crc32c.extend(crc32c, chunk)
+    # The CRC32C's four bytes are big-endian.
+    both = md5.digest(), crc32c.to_bytes(4, "big")
+    return Checksums(size, *(base64.b64encode(each).decode() for each in both))
 
 
-class Draft:
-    """Bytes on their way to an object: a file that goes away unless it is moved."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.digest = Digest()
-
-    def fill(self, chunks: Iterable[bytes]) -> None:
-        """Write all of `chunks`; 507 if the disk is full."""
-        with disk_errors(), self.path.open("wb") as file:
-            for chunk in chunks:
-                self.digest.update(chunk)
-                file.write(chunk)
+def fill(path: Path, chunks: Iterable[bytes]) -> Checksums:
+    """Write all of `chunks` to a file; 507 if the disk is full."""
+    with disk_errors(), path.open("wb") as file:
+        # `write` returns how many bytes it took; a chunk of none changes no checksum.
+        return digest(chunk for chunk in chunks if file.write(chunk))
 
 
 class Contents:
@@ -115,13 +100,13 @@ class Contents:
         return self._folder(".uploads") / upload
 
     @contextmanager
-    def draft(self) -> Iterator[Draft]:
-        """Yield a new draft, which is deleted at the end unless it was kept."""
-        draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
+    def draft(self) -> Iterator[Path]:
+        """Yield a new draft, a file which is deleted at the end unless it was kept."""
+        path = self._folder(".partial") / uuid.uuid4().hex
         try:
-            yield draft
+            yield path
         finally:
-            draft.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def keep(self, path: Path, bucket: str) -> str:
         """Move a whole file into the bucket and return the content's name."""
@@ -165,6 +150,16 @@ class Contents:
         folder = self._root / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+UPLOAD_LIFETIME = 7 * 86400.0
+"""Seconds after which Google forgets the session of a resumable upload."""
+
+
+def discard_upload(cloud: Cloud, upload: str) -> None:
+    """Forget a resumable upload and what it has sent."""
+    cloud.store.delete(records.UPLOAD, upload)
+    Contents(cloud).upload_path(upload).unlink(missing_ok=True)
 
 
 def chunks_of(stream: Stream) -> Iterator[bytes]:
@@ -217,9 +212,8 @@ class Write:
     def take(self, cloud: Cloud, chunks: Iterable[bytes]) -> Version:
         """Check, write the bytes, and make them the object's live version; see `finish`."""
         self.check(cloud)
-        with Contents(cloud).draft() as draft:
-            draft.fill(chunks)
-            return self.finish(cloud, draft.path, draft.digest.result())
+        with Contents(cloud).draft() as path:
+            return self.finish(cloud, path, fill(path, chunks))
 
     def finish(
         self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None
@@ -233,10 +227,6 @@ class Write:
         with cloud.store.locked():
             bucket = self._admit(cloud)
             now = cloud.clock.now()
-            # Autoclass ignores the class that a write asks for (…/storage/docs/autoclass).
-            autoclass = (bucket.settings.get("autoclass") or {}).get("enabled")
-            if bucket.settings.get("defaultEventBasedHold"):
-                fields.setdefault("eventBasedHold", True)
             version = Version(
                 bucket=self.bucket,
                 name=self.name,
@@ -246,9 +236,7 @@ class Write:
                 size=checksums.size,
                 crc32c=checksums.crc32c,
                 md5=checksums.md5,
-                storage_class=storage_class(
-                    {} if autoclass else self.body, bucket.settings["storageClass"]
-                ),
+                storage_class=storage_class(self.body, bucket.settings["storageClass"]),
                 created=now,
                 updated=now,
                 class_updated=now,
@@ -266,7 +254,6 @@ class Write:
         if live is not None:
             # Replacing takes the permission to delete, too, as on Google.
             self._require(cloud, "storage.objects.delete")
-            protect(cloud, bucket, live)
         return bucket
 
     def _require(self, cloud: Cloud, permission: str) -> None:
@@ -280,8 +267,9 @@ def _next_generation(cloud: Cloud, bucket: str, name: str) -> int:
     if live is not None:
         generation = max(generation, live.generation + 1)
     # A virtual clock may stand still, and would give a deleted version's number again.
-    older = (records.noncurrent_kind(bucket), records.deleted_kind(bucket))
-    while any(cloud.store.get(kind, records.version_key(name, generation)) for kind in older):
+    while cloud.store.get(
+        records.noncurrent_kind(bucket), records.version_key(name, generation)
+    ) or cloud.store.get(records.DELETED, records.version_key(f"{bucket}/{name}", generation)):
         generation += 1
     return generation
 
@@ -313,70 +301,33 @@ def delete(cloud: Cloud, bucket: Bucket, version: Version, *, for_good: bool = F
         Contents(cloud).remove(bucket.name, version.content)
 
 
-def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
-    """Refuse to delete or replace a version that is held or must be retained (403)."""
-    error = protection(cloud, bucket, version)
-    if error is not None:
-        raise error
-
-
-def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | None:
-    """Return why a version may not be deleted or replaced, or None when it may.
-
-    Holds come first, then the bucket's retention policy, which counts from the version's creation
-    (cloud.google.com/storage/docs/object-holds and …/bucket-lock).
-    """
-    named = f"Object '{bucket.name}/{version.name}'"
-    for hold, name in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
-        if version.fields.get(hold):
-            return ApiError(
-                403,
-                f"{named} is under active {name} hold and cannot be deleted, overwritten or "
-                "archived until hold is removed.",
-            )
-    period = int(bucket.settings.get("retentionPolicy", {}).get("retentionPeriod", 0))
-    until = version.created + period
-    if period and cloud.clock.now() < until:
-        return ApiError(
-            403,
-            f"{named} is subject to bucket's retention policy or object retention and cannot be "
-            f"deleted or overwritten until {rfc3339(until)}",
-            reason="retentionPolicyNotMet",
-        )
-    return None
-
-
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
-    """Keep a version as noncurrent or soft-deleted; False when it is deleted for good."""
+    """Keep a version as noncurrent; False, and a note of what Google keeps, when it is deleted."""
     now = cloud.clock.now()
     if noncurrent:
-        kind, kept = records.noncurrent_kind(bucket.name), replace(version, noncurrent_since=now)
+        kept = replace(version, noncurrent_since=now)
+        key = records.version_key(version.name, version.generation)
+        records.save(cloud, records.noncurrent_kind(bucket.name), key, kept)
     elif bucket.soft_delete_seconds:
-        end = now + bucket.soft_delete_seconds
-        kind = records.deleted_kind(bucket.name)
-        kept = replace(version, soft_deleted=now, hard_delete=end)
-    else:
-        return False
-    records.save(cloud, kind, records.version_key(version.name, version.generation), kept)
-    return True
+        key = records.version_key(f"{bucket.name}/{version.name}", version.generation)
+        until = now + bucket.soft_delete_seconds
+        cloud.store.put(records.DELETED, key, {"size": version.size, "until": until})
+    return noncurrent
 
 
 # Fields that callers may set (cloud.google.com/storage/docs/json_api/v1/objects#resource).
 
 Change = Callable[[Json], Json]
 """What a call makes of an object's fields."""
-STORAGE_CLASSES = (
-    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
-    # Of older buckets; …/storage/docs/storage-classes#legacy.
-    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
-)
+STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
 _PLAIN = {
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
-    *("customTime", "eventBasedHold", "metadata", "temporaryHold"),
+    *("customTime", "metadata"),
 }
-_UNSUPPORTED = {"acl", "contexts", "customerEncryption", "kmsKeyName", "retention"}
-# Bytes of all keys and values together (cloud.google.com/storage/quotas#objects).
-_METADATA_LIMIT = 8192
+_UNSUPPORTED = {
+    *("acl", "contexts", "customerEncryption", "eventBasedHold", "kmsKeyName", "retention"),
+    "temporaryHold",
+}
 
 
 def writable(body: Json) -> Json:
@@ -384,15 +335,7 @@ def writable(body: Json) -> Json:
     refused = sorted(name for name in _UNSUPPORTED if body.get(name))
     if refused:
         raise ApiError(501, f"the local cloud does not implement objects' {', '.join(refused)}")
-    fields = {name: body[name] for name in _PLAIN if name in body}
-    pairs = (fields.get("metadata") or {}).items()
-    size = sum(len(key.encode()) + len((value or "").encode()) for key, value in pairs)
-    if size > _METADATA_LIMIT:
-        raise invalid(
-            f"Metadata of {size} bytes is too long: keys and values may have {_METADATA_LIMIT} "
-            "bytes together."
-        )
-    return fields
+    return {name: body[name] for name in _PLAIN if name in body}
 
 
 def without_nulls(fields: Json) -> Json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from google.api_core.exceptions import (
     AlreadyExists,
     FailedPrecondition,
     Forbidden,
-    InternalServerError,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
@@ -139,21 +136,6 @@ def test_methods_shared_by_all_versions_are_served(tpus: Any, module: Any) -> No
     assert (about.verb, about.target) == ("create", f"{PARENT}/nodes/t")
     places = tpus.list_locations({"name": "projects/tpu-stack-local"}).locations
     assert "us-central1-b" in [place.location_id for place in places]
-
-
-def test_a_slow_call_does_not_hold_up_others_on_the_same_channel(
-    tpus: Any, cloud: Cloud, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released = threading.Event()
-    monkeypatch.setattr(clock, "sleep", lambda seconds: released.wait(60))
-    cloud.faults.add(Fault("tpu.projects.locations.nodes.get", status=500, delay=3600))
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(tpus.get_node, name=f"{PARENT}/nodes/t")
-        assert list(tpus.list_nodes(parent=PARENT)) == []
-        assert not slow.done()
-        released.set()
-        with pytest.raises(InternalServerError, match="injected fault"):
-            slow.result(timeout=60)
 
 
 def test_a_lost_answer_breaks_the_connection_and_the_call_has_taken_effect(

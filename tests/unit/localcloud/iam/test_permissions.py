@@ -17,13 +17,12 @@ ROLES = f"{IAM}/roles"
 MANAGER = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
 KMS = f"cloudkms.googleapis.com/v1/projects/{PROJECT}/locations/us-central1/keyRings"
 TOPIC = f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/topic"
-SECRETS = f"secretmanager.googleapis.com/v1/projects/{PROJECT}/secrets"
 BILLING = "cloudbilling.googleapis.com/v1"
 
 
 @pytest.fixture
 def enabled_apis() -> tuple[str, ...]:
-    names = ("cloudbilling", "cloudkms", "compute", "iam", "pubsub", "secretmanager", "storage")
+    names = ("cloudbilling", "cloudkms", "compute", "iam", "pubsub", "storage")
     return tuple(f"{name}.googleapis.com" for name in names)
 
 
@@ -69,13 +68,11 @@ def test_permissions_of_another_service_are_not_tested_on_a_resource(api: Client
     api.post(KMS, keyRingId="r")
     api.post(f"{KMS}/r/cryptoKeys", {"purpose": "ENCRYPT_DECRYPT"}, cryptoKeyId="k")
     api.put(TOPIC, {})
-    api.post(SECRETS, {"replication": {"automatic": {}}}, secretId="s")
     account = api.get(f"{BILLING}/projects/{PROJECT}/billingInfo")["billingAccountName"]
     for address, right in {
         f"{IAM}/serviceAccounts/{email}": "iam.serviceAccounts.actAs",
         f"{KMS}/r/cryptoKeys/k": "cloudkms.cryptoKeys.get",
         TOPIC: "pubsub.topics.publish",
-        f"{SECRETS}/s": "secretmanager.versions.access",
         f"{BILLING}/{account}": "billing.budgets.get",
     }.items():
         api.post(f"{address}:testIamPermissions", {"permissions": [right]})

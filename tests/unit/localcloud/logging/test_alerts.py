@@ -128,15 +128,6 @@ def test_a_channel_that_a_policy_tells_is_deleted_by_force_alone(
     assert api.get(f"monitoring.googleapis.com/v3/{made['name']}")["notificationChannels"] == []
 
 
-def test_a_topic_takes_messages_of_those_who_may_publish(api: Client) -> None:
-    url = f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/messages"
-    api.put(url, {})
-    assert len(api.post(f"{url}:publish", {"messages": [{"data": "YQ=="}]})["messageIds"]) == 1
-    stranger = api.as_member(STRANGER)
-    stranger.post(f"{url}:publish", {"messages": [{"data": "YQ=="}]}, status=403)
-    api.post(f"{url}:publish", {"messages": [{}]}, status=400)
-
-
 def test_channels_and_policies_tell_when_they_were_made_and_changed(
     api: Client, clock: VirtualClock, channel: str, made: Json
 ) -> None:

@@ -136,7 +136,7 @@ def test_the_python_client_composes_copies_lists_and_deletes(
     found = client.list_blobs(remote, delimiter="/")
     assert [blob.name for blob in found] == ["copy", "top"]
     assert found.prefixes == {"logs/"}
-    assert [blob.name for blob in client.list_blobs(remote, match_glob="logs/[0-9]")] == [
+    assert [blob.name for blob in client.list_blobs(remote, match_glob="logs/?")] == [
         "logs/1",
         "logs/2",
     ]

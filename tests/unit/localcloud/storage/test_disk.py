@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.app import LocalCloud
+from localcloud.app import LocalCloud, soft_deleted_bytes
 from localcloud.core.clock import VirtualClock
-from localcloud.services.storage import records, versions
+from localcloud.services.storage import records
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -41,11 +41,11 @@ def test_a_failed_upload_leaves_no_file(bucket: Bucket, files: Files) -> None:
 def test_a_full_disk_is_a_clear_error(
     bucket: Bucket, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: versions.Digest, chunk: bytes) -> None:
+    def full(crc32c: int, chunk: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(versions.Digest, "update", full)
+        patched.setattr("google_crc32c.extend", full)
         refused = bucket.send("x", b"1")
     assert refused.status_code == 507
     assert "disk is full" in refused.json()["error"]["message"]
@@ -86,6 +86,7 @@ def test_a_start_clears_what_a_killed_emulator_left(tmp_path: Path) -> None:
     # As if it was killed between the two steps of deleting it, and inside an upload.
     key = records.version_key("x", version.generation)
     records.save(first.cloud, records.noncurrent_kind(bucket.name), key, version)
+    first.cloud.store.put(records.DELETED, f"{bucket.name}/{key}", {"size": 1, "until": 1e12})
     root = first.cloud.home / "objects"
     (root / bucket.name / "orphan").write_bytes(b"lost")
     (root / ".partial" / "half").write_bytes(b"lost")
@@ -97,6 +98,7 @@ def test_a_start_clears_what_a_killed_emulator_left(tmp_path: Path) -> None:
     bucket.api = Client(second)
     assert bucket.names(versions="true") == ["x"]
     assert bucket.read("x") == b"1"
+    assert soft_deleted_bytes(second.cloud) == 0
     assert len([path for path in root.rglob("*") if path.is_file()]) == 1
     second.stop()
 

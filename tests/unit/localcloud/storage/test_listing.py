@@ -30,8 +30,6 @@ def model(wanted: Listing, objects: list[str]) -> set[tuple[str, int]]:
             continue
         folder = wanted.prefix + rest[: rest.index(wanted.delimiter)] + wanted.delimiter
         found.add((folder, 0))
-        if wanted.include_trailing_delimiter and name == folder:
-            found.add((name, 1))
     return found
 
 
@@ -53,7 +51,6 @@ def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Posit
     delimiter=st.sampled_from(["", "/", "a", "//"]),
     start=parts,
     end=parts,
-    trailing=st.booleans(),
     size=st.integers(1, 7),
 )
 def test_pages_of_a_list_match_a_model_of_googles_documentation(
@@ -62,10 +59,9 @@ def test_pages_of_a_list_match_a_model_of_googles_documentation(
     delimiter: str,
     start: str,
     end: str,
-    trailing: bool,
     size: int,
 ) -> None:
-    wanted = Listing(prefix, delimiter, start, end, "", trailing)
+    wanted = Listing(prefix, delimiter, start, end)
     found = pages(wanted, [(name, 0) for name in sorted(objects)], size)
     assert found == sorted(found)
     assert len(found) == len(set(found))
@@ -78,11 +74,6 @@ def test_pages_of_a_list_match_a_model_of_googles_documentation(
         ("foo*bar", ["foobar", "foo1bar"], ["foo/bar", "foobarx"]),
         ("foo**bar", ["foobar", "foo/x/bar"], ["fobar"]),
         ("fo?", ["foo"], ["fo", "fo/", "fooo"]),
-        ("foo[0-9a]", ["foo1", "fooa"], ["foob", "foo/"]),
-        ("foo[!0-9]", ["foox"], ["foo1", "foo/"]),
-        ("{foo,b*r}", ["foo", "bar", "br"], ["baz"]),
-        ("a/{b,{c,d}e}", ["a/b", "a/ce", "a/de"], ["a/c"]),
-        (r"a\*b", ["a*b"], ["axb"]),
         ("a.b+c", ["a.b+c"], ["axb+c", "a.bbc"]),
         ("**/", ["a/", "a/b/"], ["a"]),
         ("a,b", ["a,b"], ["a"]),
@@ -96,9 +87,9 @@ def test_a_glob_matches_as_google_documents(
     assert [name for name in other if pattern.fullmatch(name)] == []
 
 
-@pytest.mark.parametrize("glob", ["{a", "a}", "[b-a]"])
-def test_a_broken_glob_is_refused(glob: str) -> None:
-    with pytest.raises(ApiError, match="Invalid glob"):
+@pytest.mark.parametrize("glob", ["{a,b}", "[0-9]", r"a\*"])
+def test_a_glob_with_more_than_stars_and_question_marks_is_refused(glob: str) -> None:
+    with pytest.raises(ApiError, match="knows only"):
         compile_glob(glob)
 
 

@@ -106,7 +106,7 @@ def test_masks_reach_into_lists_and_objects(mask: str, shown: dict[str, object])
     assert call.apply_mask(call.parse_mask(mask), value) == shown
 
 
-@pytest.mark.parametrize("mask", ["a(", "a)", "a,,b", "/a", "a/"])
+@pytest.mark.parametrize("mask", ["a(", "a)", "a,,b", "/a", "a/", "a),b(c", "a(b)c"])
 def test_a_malformed_mask_is_an_error(mask: str) -> None:
     with pytest.raises(ValueError, match="Invalid field selection"):
         call.parse_mask(mask)
