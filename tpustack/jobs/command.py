@@ -31,8 +31,8 @@ _RECENT = 86400
     "job",
     cls=console.LazyGroup,
     later={
-        "sweep": "tpustack.jobs.sweep_command:sweep",
-        "trials": "tpustack.jobs.sweep_command:trials",
+        "sweep": "tpustack.jobs.sweep:sweep_command",
+        "trials": "tpustack.jobs.sweep:trials_command",
     },
 )
 def command() -> None:
@@ -45,6 +45,7 @@ def command() -> None:
 @command.command("submit")
 @options.queue_options
 @options.job_options
+@options.vertex_options
 @click.option("--name", help="The job's name; by default one from its content.")
 @click.option(
     "--idle-stop",

@@ -1,28 +1,35 @@
-"""A sweep: the same job with other parameters, each trial a job of the queue.
+"""`tpustack job sweep` and `job trials`: the same job with other parameters, each trial a job.
 
-`sweeps/NAME.json` in the first queue's bucket is the sweep's record. A trial is written there
-before its job is submitted, so that a command that continues the sweep submits what is missing and
-nothing twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
+`sweeps/NAME.json` in the queue's bucket is the sweep's record. A trial is written there before its
+job is submitted, so that a command that continues the sweep submits what is missing and nothing
+twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
 parameters, and submits them.
 """
 
-import itertools
+import json
 import math
 import random
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
+import click
+from click.core import ParameterSource
+
+from tpu_agent.jobs.queue import SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import parse
+from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
-from tpustack.jobs import vertex
+from tpustack.jobs import spec as options
+from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
+from tpustack.jobs.source import upload
 
 if TYPE_CHECKING:
     import optuna
@@ -52,18 +59,6 @@ class Parameter:
     high: float | int = 0
     is_log: bool = False
     choices: tuple[str, ...] = ()
-
-    def at(self, place: float) -> Value:
-        """Return the value at a place of the range, from 0 to 1 (exclusive)."""
-        if self.choices:
-            return self.choices[int(place * len(self.choices))]
-        # Each integer has an equal share, also the last.
-        end = self.high + 1 if isinstance(self.high, int) else self.high
-        if self.is_log:
-            value = self.low * (end / self.low) ** place
-        else:
-            value = self.low + (end - self.low) * place
-        return min(int(value), self.high) if isinstance(self.low, int) else self.rounded(value)
 
     def has(self, value: Value) -> bool:
         """Return whether a value is one of it."""
@@ -147,16 +142,13 @@ MINIMIZE: Goal = "minimize"
 MAXIMIZE: Goal = "maximize"
 
 
-# Its jobs are called NAME-000, and must be names of jobs, too.
-_LONGEST_NAME = 50
-
-
 def require_name(name: str) -> str:
     """Return a sweep's name. Raises UsageError for what can't be one."""
-    if len(name) > _LONGEST_NAME or not paths.NAME.fullmatch(name):
+    # Its jobs are called NAME-000, and must be names of jobs, too.
+    if not paths.NAME.fullmatch(job_of(name, 0)):
         raise UsageError(
-            f"{name!r} is not a name of a sweep (at most {_LONGEST_NAME} lower-case letters, "
-            "digits, hyphens, dots, underscores; a letter or digit first and last)"
+            f"{name!r} is not a name of a sweep (at most 59 lower-case letters, digits, hyphens, "
+            "dots, underscores; a letter or digit first)"
         )
     return name
 
@@ -172,8 +164,7 @@ class Trial:
 
     Attributes:
         number: from 0 on.
-        bucket: whose queue has it.
-        job: its name there.
+        job: its name in the queue.
         params: what it was started with.
         reports: the metric by step, as far as it was read.
         value: the metric at its end.
@@ -181,7 +172,6 @@ class Trial:
     """
 
     number: int
-    bucket: str
     job: str
     params: dict[str, Value]
     state: str = OPEN
@@ -198,9 +188,7 @@ class Sweep:
         params: as `--param` has them.
         spec: of each job, before its parameters go into the command.
         wanted: how many trials.
-        parallel: how many of them are in each queue at a time.
-        buckets: whose queues run trials; the first has this record.
-        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
+        parallel: how many of them are in the queue at a time.
     """
 
     name: str
@@ -208,13 +196,10 @@ class Sweep:
     spec: Spec
     metric: str
     goal: Goal
-    pruner: str
     wanted: int
     parallel: int
     seed: int
-    buckets: tuple[str, ...]
     trials: tuple[Trial, ...] = ()
-    places: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def best(self) -> Trial | None:
@@ -236,20 +221,15 @@ class Sweep:
         """Whether nothing is left to do."""
         return len(self.trials) >= self.wanted and not self.open_ones()
 
-    def open_ones(self, bucket: str | None = None) -> list[Trial]:
-        """Return the trials that have not ended, all or those of one bucket."""
-        return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
+    def open_ones(self) -> list[Trial]:
+        """Return the trials that have not ended."""
+        return [one for one in self.trials if one.state == OPEN]
 
     def having(self, trial: Trial) -> "Sweep":
         """Return the sweep with a trial that is new or has changed."""
         others = [one for one in self.trials if one.number != trial.number]
         trials = sorted([*others, trial], key=lambda one: one.number)
         return replace(self, trials=tuple(trials))
-
-    def document(self) -> dict[str, Any]:
-        """Return it for programs."""
-        best = self.best
-        return {**asdict(self), "best": best.number if best else None}
 
 
 class Record:
@@ -296,11 +276,10 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
     try:
         sweep = records.load(Sweep, data)
         space = space_of(sweep.params)
-        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
+        wrong = {"name": sweep.name != name}
         for number, one in enumerate(sweep.trials):
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))
-                and one.bucket in sweep.buckets
                 and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
                 and one.params.keys() == {each.name for each in space}
                 and all(each.has(one.params[each.name]) for each in space)
@@ -316,15 +295,14 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
 
 # Bytes of a line: a longer one is data, not a report.
 _LONGEST = 64 << 10
-_STEP = re.compile(rb"\bstep=(\d+)")
+_STEP = re.compile(rb"\bstep=(\d{1,15})\b")
 
 
 class Reports:
     """The metric of one job by step, from what the job wrote into the bucket.
 
-    A running job reports in its log: by a line that is a JSON object with the metric and perhaps
-    `step`, or by one with `step=` and `METRIC=` in it, as the trainer writes them. Once it is over,
-    `metrics.json` in MODEL_DIR counts first, which the trainer writes.
+    A running job reports in its log, by lines with `step=` and `METRIC=` in them. Once it is over,
+    `metrics.json` in MODEL_DIR counts first. The trainer writes both.
     """
 
     def __init__(self, queue: Queue, job: str, metric: str) -> None:
@@ -356,34 +334,21 @@ class Reports:
         return self._values[max(self._values)] if self._values else None
 
     def _add(self, line: bytes) -> None:
-        if len(line) >= _LONGEST or self._metric.encode() not in line:
-            return
-        content = parse(line)
-        value, step = _number(content.get(self._metric)), _number(content.get("step"))
-        if value is None and (word := self._word.search(line)) and (at := _STEP.search(line)):
-            value, step = _number(word[1].decode(errors="replace")), float(at[1])
-        if value is not None:
-            following = max(self._values, default=0) + 1
-            # The sweep's record takes no larger one.
-            known = step is not None and abs(step) <= 2**52
-            self._values[int(step) if known and step is not None else following] = value
+        if len(line) < _LONGEST and (found := self._word.search(line)):
+            step, value = _STEP.search(line), _number(found[1].decode(errors="replace"))
+            if step and value is not None:
+                self._values[int(step[1])] = value
 
 
 def _number(value: object) -> float | None:
     """Return a number, also one that is written as text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
     try:
-        return float(value)
-    except (ValueError, OverflowError):
+        return float(str(value))
+    except ValueError:
         return None
 
 
 # --- What Optuna decides.
-
-# How many trials are spread evenly before results decide: as many as TPESampler draws first.
-_SPREAD = 10
-PRUNERS = ("median", "hyperband", "none")
 
 
 def require_optuna() -> None:
@@ -400,18 +365,15 @@ def require_optuna() -> None:
 
 def next_params(sweep: Sweep) -> dict[str, Value]:
     """Return the parameters of the next trial."""
-    space = space_of(sweep.params)
-    # Parameters follow from the record alone: the study is recreated from it each time.
-    number = len(sweep.trials)
-    if number < _SPREAD:
-        places = _places(sweep.seed, number, len(space))
-        return {one.name: one.at(place) for one, place in zip(space, places, strict=True)}
-    asked = _study(sweep, sweep.seed + number).ask(_distributions(sweep)).params
-    return {one.name: one.rounded(asked[one.name]) for one in space}
+    # Parameters follow from the record alone: the study is recreated from it each time. First
+    # numbers of neighbouring seeds lie close together, so each trial's seed is drawn, too.
+    drawn = random.Random(f"{sweep.seed} {len(sweep.trials)}").randrange(2**32)
+    asked = _study(sweep, drawn).ask(_distributions(sweep)).params
+    return {one.name: one.rounded(asked[one.name]) for one in space_of(sweep.params)}
 
 
 def is_poor(sweep: Sweep, trial: Trial) -> bool:
-    """Return whether the pruner would end a trial now."""
+    """Return whether a trial is worse than the median of others at its step, once five ended."""
     import optuna
 
     if not trial.reports:
@@ -419,39 +381,18 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
     study = _study(sweep, sweep.seed)
     # Optuna decides only about trials that its own ask() began, and this study is a copy: so the
     # trial is looked up by its place among those that were added.
-    index = [one.number for one in sweep.trials].index(trial.number)
-    return optuna.trial.Trial(study, study.trials[index]._trial_id).should_prune()
-
-
-def _places(seed: int, number: int, parameters: int) -> list[float]:
-    """Return where in each parameter's range, from 0 to 1, an early trial lies.
-
-    Trials are points of an additive recurrence: any few after one another are spread evenly over
-    all parameters together (Roberts 2018, "The Unreasonable Effectiveness of Quasirandom
-    Sequences"). A sampler with a seed of its own for each trial would draw first numbers, which
-    lie close together. The seed shifts all points.
-    """
-    ratio = 2.0
-    for _ in range(60):  # Converges to the root of x^(n+1) = x + 1.
-        ratio = (1 + ratio) ** (1 / (parameters + 1))
-    shifts = random.Random(seed)
-    return [(shifts.random() + number * ratio ** -(index + 1)) % 1 for index in range(parameters)]
+    return optuna.trial.Trial(study, study.trials[trial.number]._trial_id).should_prune()
 
 
 def _study(sweep: Sweep, seed: int) -> "optuna.Study":
     import optuna
 
-    pruners = {
-        "median": optuna.pruners.MedianPruner,
-        "hyperband": optuna.pruners.HyperbandPruner,
-        "none": optuna.pruners.NopPruner,
-    }
     study = optuna.create_study(
         study_name=sweep.name,
         direction=sweep.goal,
         # Trials that run count as bad ones, or parallel ones would all be drawn next to each other.
         sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
-        pruner=pruners[sweep.pruner](),
+        pruner=optuna.pruners.MedianPruner(),
     )
     distributions = _distributions(sweep)
     states = optuna.trial.TrialState
@@ -486,8 +427,6 @@ def _distributions(sweep: Sweep) -> dict[str, Any]:
 
 # Seconds between two steps. A trial takes minutes, and a list of the bucket costs money.
 _PAUSE = 2.0
-# Vertex AI is asked less often than the bucket.
-_ASK_EVERY = 10
 # Reports of a trial that are kept in the record.
 _MOST_REPORTS = 200
 
@@ -498,31 +437,25 @@ class Driver:
     Args:
         sweep: as its record has it.
         record: where it is written.
-        queues: those of its buckets, by their names.
+        queue: runs its trials.
         say: gets a line about each thing that happens.
     """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        record: Record,
-        queues: Mapping[str, Queue],
-        say: Callable[[str], None],
+        self, sweep: Sweep, record: Record, queue: Queue, say: Callable[[str], None]
     ) -> None:
         self.sweep = sweep
-        self._record, self._queues, self._say = record, queues, say
+        self._record, self._queue, self._say = record, queue, say
         # By trial: how far its log was read, and whether this command knows that its job exists.
         self._reports: dict[int, Reports] = {}
         self._begun: set[int] = set()
-        self._steps = itertools.count()
 
     def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Run until every trial has ended. Raises GoogleError or TpustackError."""
         for trial in self.sweep.trials:
-            queue = self._queues[trial.bucket]
             # The command that pruned it may have ended before it stopped the job.
-            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
-                jobs.stop_job(queue, trial.job)
+            if trial.state == PRUNED and (job := self._queue.read(trial.job)) and not job.is_over:
+                jobs.stop_job(self._queue, trial.job)
         while True:
             self.step()
             if self.sweep.is_over:
@@ -531,26 +464,23 @@ class Driver:
 
     def step(self) -> None:
         """Read the trials, prune poor ones, submit new ones."""
-        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
-        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
-        for bucket in before.buckets:
-            self._fill(bucket)
+        before = self.sweep
+        poor = [trial for trial in before.open_ones() if self._look(trial)]
+        self._fill()
         if self.sweep != before:
             self._record.write(self.sweep)
         # The record is written before anything else is done.
         for trial in poor:
-            jobs.stop_job(self._queues[trial.bucket], trial.job)
+            jobs.stop_job(self._queue, trial.job)
         for trial in self.sweep.open_ones():
             self._submit(trial)
 
-    def _look(self, trial: Trial, *, asks: bool) -> bool:
+    def _look(self, trial: Trial) -> bool:
         """Read a trial's reports and end; return whether it is now pruned."""
-        queue = self._queues[trial.bucket]
-        job = queue.read(trial.job)
+        job = self._queue.read(trial.job)
         if job is None:
             return False
-        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
-        made = Reports(queue, trial.job, self.sweep.metric)
+        made = Reports(self._queue, trial.job, self.sweep.metric)
         reports = self._reports.setdefault(trial.number, made)
         known = replace(trial, reports=_thinned(reports.read()))
         if job.is_over:
@@ -564,37 +494,28 @@ class Driver:
         self._say(f"trial {trial.number} is ended early: {value:g} at step {step}")
         return True
 
-    def _fill(self, bucket: str) -> None:
+    def _fill(self) -> None:
         """Add trials until the queue has `parallel` of them.
 
         Parameters that are chosen now know fewer results than those chosen later: so no more trials
-        are in a queue than keep its TPU busy.
+        are in the queue than keep its TPU busy.
         """
-        while (
-            len(self.sweep.trials) < self.sweep.wanted
-            and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
+        while (number := len(self.sweep.trials)) < self.sweep.wanted and (
+            len(self.sweep.open_ones()) < self.sweep.parallel
         ):
-            number = len(self.sweep.trials)
-            params = next_params(self.sweep)
-            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
+            name = job_of(self.sweep.name, number)
+            self._set(Trial(number, name, next_params(self.sweep)))
 
     def _submit(self, trial: Trial) -> None:
         if trial.number in self._begun:
             return
-        queue, place = self._queues[trial.bucket], self.sweep.places.get(trial.bucket, {})
-        command = command_with(self.sweep.spec.command, trial.params)
-        spec = replace(self.sweep.spec, command=command, vertex=place)
-        known = queue.read(trial.job)
-        job = known or jobs.submit(queue, spec, trial.job, None)
-        if place:
-            # The command that submitted it may have ended before Vertex AI had it, or answered.
-            job = vertex.refreshed(queue, job, math.inf) if known else job
-            if job.state == QUEUED and not job.custom_job:
-                vertex.start(queue, job, place)
-        self._begun.add(trial.number)
-        if known is None:
+        # The command that wrote it into the record may have ended before it submitted the job.
+        if self._queue.read(trial.job) is None:
+            command = command_with(self.sweep.spec.command, trial.params)
+            jobs.submit(self._queue, replace(self.sweep.spec, command=command), trial.job, None)
             shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
             self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
+        self._begun.add(trial.number)
 
     def _set(self, trial: Trial) -> None:
         self.sweep = self.sweep.having(trial)
@@ -623,3 +544,153 @@ def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float],
     while len(finite) // every > _MOST_REPORTS:
         every *= 2
     return finite[every - 1 :: every]
+
+
+# --- The commands.
+
+# What the stack's own training is written for, and how the agent's variables become its arguments.
+_FRAMEWORK = "tensorflow"
+_TRAINER = (
+    'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '
+    '--tpu-project="$TPU_PROJECT" --data="$DATA_DIR" --model-dir="$MODEL_DIR"'
+)
+# The options that are fields of a Sweep under the same names.
+_SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
+_WITH_RESUME = {"--resume", "--stack", "--bucket", "--json"}
+
+
+@click.command("sweep")
+@options.queue_options
+@click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
+@click.option(
+    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
+)
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time (2).")
+@click.option("--metric", default="loss", help="The figure of the jobs that counts.")
+@click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
+@click.option("--resume", metavar="NAME", help="Continue this sweep; takes no other options.")
+@click.option("--name", help="The sweep's name; by default one from its content.")
+@console.as_json("trials")
+@options.job_options
+def sweep_command(
+    stack: str | None, bucket: str | None, resume: str | None, as_json: bool, **given: Any
+) -> None:
+    """Look for the best parameters: each trial is a job of the queue.
+
+    Without --command, the trials are the training of the stack. Interrupt it at any time: jobs
+    keep running, and --resume continues. Poor trials end early.
+    """
+    # Asked first: hours later, at the eleventh trial, would be too late.
+    require_optuna()
+    # A continued sweep may have only results left to read, for which no stack must run jobs.
+    queue = open_queue(stack, bucket, submits=resume is None)
+    framework = _FRAMEWORK if given["command"] is None and resume is None else given["framework"]
+    warnings = [why_without_tpu(stack, framework)]
+    with explained(queue):
+        if resume is None:
+            record, begun = _begin(queue, stack, given)
+        else:
+            _refuse_others()
+            record = Record(queue.store, resume)
+            begun = record.read()
+        for warning in filter(None, [*warnings, why_waiting(queue)]):
+            _say(f"warning: {warning}")
+        _say(
+            f"sweep {begun.name}: {begun.wanted} trials. If this ends, continue it by "
+            f"--resume {begun.name}"
+        )
+        driver = Driver(begun, record, queue, _say)
+        driver.run()
+    _print(driver.sweep, as_json=as_json)
+    sys.exit(0 if driver.sweep.best else 1)
+
+
+def _say(text: str) -> None:
+    click.echo(console.plain(text), err=True)
+
+
+def _begin(queue: Queue, stack: str | None, given: dict[str, Any]) -> tuple[Record, Sweep]:
+    """Return a new sweep, whose archive and record are in the bucket.
+
+    Everything that can be wrong is found before the first write: nothing deletes a record.
+    """
+    if given["command"] is None:
+        given |= {"command": command_of(stack), "framework": _FRAMEWORK}
+    settings = {key: given.pop(key) for key in _SETTINGS}
+    name, command = given.pop("name"), given["command"]
+    space = space_of(settings["params"])
+    if not space:
+        raise UsageError("--param: give at least one, like --param learning_rate=1e-4..1e-1:log")
+    first = {one.name: one.choices[0] if one.choices else one.low for one in space}
+    # What is checked is what a trial would run.
+    asked = options.JobOptions(**{**given, "command": command_with(command, first)})
+    spec, source = asked.checked(None)
+    # The name is by all that makes the sweep, so the same one is not begun twice by accident.
+    all_of_it = replace(spec, command=f"{command} {settings}")
+    name = jobs.name_of(all_of_it) if name is None else name
+    made = Sweep(name=name, spec=replace(spec, command=command), **settings)
+    record = Record(queue.store, made.name)
+    # Before the record: a command that continues the sweep needs the archive in the bucket.
+    if source.archive is not None:
+        upload(queue, source.archive)
+    record.write(made)
+    return record, made
+
+
+def command_of(stack: str | None) -> str:
+    """Return what trains as the stack's settings say. Raises UsageError without a stack."""
+    from tpustack.stacks import load
+
+    if stack is None:
+        raise UsageError(
+            "--command: (not given), and without --stack there is no training to vary. Give one "
+            'like --command "python main.py"'
+        )
+    # Quoted, since bash on the machine splits them again.
+    return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
+
+
+def _refuse_others() -> None:
+    """Raise UsageError for options that a sweep has for good once it is begun."""
+    # click knows whether a value is a default, which their values alone do not show.
+    context = click.get_current_context()
+    given = {
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name is not None
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    }
+    if others := sorted(given - _WITH_RESUME):
+        raise UsageError(
+            f"--resume keeps the options that the sweep began with: leave out {', '.join(others)}"
+        )
+
+
+@click.command("trials")
+@click.argument("sweep")
+@options.on_queue
+@console.as_json("trials")
+def trials_command(queue: Queue, sweep: str, as_json: bool) -> None:
+    """Show the trials of a sweep, as far as it has come."""
+    _print(Record(queue.store, sweep).read(), as_json=as_json)
+
+
+def _print(sweep: Sweep, *, as_json: bool) -> None:
+    """Print the trials, the best first, then those that have no value."""
+    if as_json:
+        best = sweep.best.number if sweep.best else None
+        click.echo(json.dumps({**asdict(sweep), "best": best}, indent=2))
+        return
+    from infra.cost import aligned
+
+    names = [one.name for one in space_of(sweep.params)]
+    rows = [("trial", "state", console.line(sweep.metric), *names, "job", "steps")]
+    for one in sorted(sweep.trials, key=sweep.rank):
+        best = " *" if one == sweep.best else ""
+        value = "" if one.value is None else f"{one.value:.6g}"
+        steps = str(one.reports[-1][0]) if one.reports else ""
+        params = (str(one.params[name]) for name in names)
+        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
+        rows.append(tuple(map(console.line, cells)))
+    click.echo("\n".join(aligned(rows, left=len(rows[0]))))

