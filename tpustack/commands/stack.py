@@ -145,12 +145,9 @@ def cost_command(
 ) -> None:
     """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
 
-    Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
-
     Without a stack: what a TPU costs. A price that no source names is unknown.
     """
     catalog = Catalog()
-    epoch, line = None, None
     if stack is not None:
         others = {
             "--accelerator-type": accelerator_type,
@@ -167,11 +164,6 @@ def cost_command(
         problems = stacks.check(stack, catalog).problems
         refuse([problem for problem in problems if not problem.setting.startswith("training.")])
         estimate = cost.of_stack(settings, stack, catalog, hours)
-        # Several slices share each step, which is compiled for one.
-        if settings.tpu.slices == 1:
-            manifest = stacks.manifest_of(settings, root())
-            epoch = stacks.epoch_cost(settings, manifest, estimate)
-            line = stacks.epoch_line(settings, manifest, epoch)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:
@@ -179,10 +171,9 @@ def cost_command(
         way = Capacity(capacity or Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
-        known = epoch and epoch.as_json()
-        console.echo_json({**cost.as_json(estimate), "epoch": known})
+        console.echo_json(cost.as_json(estimate))
     else:
-        click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
+        click.echo(cost.table(estimate))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
