@@ -18,7 +18,7 @@ COMMANDS = {
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
     "cost": "Show what a stack or a TPU costs an hour, a day and a run.",
-    "dashboard": "Serve a page with stacks, TPUs, jobs, goodput and curves, live.",
+    "dashboard": "Serve a page with stacks, TPUs, jobs and goodput, live.",
     "dataset": "Fetch a data set for `tpu-training data convert`.",
     "demo": "Train a model on the local Google Cloud, from nothing.",
     "doctor": "Find the known errors in a log, or in a stack's logs and states.",

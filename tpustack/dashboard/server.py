@@ -33,8 +33,7 @@ from tpu_core import paths
 from tpu_core.bucket import Item
 from tpu_core.google import Json
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place, Source, drift, sources
-from tpustack.dashboard.trainings import curves
+from tpustack.dashboard.sources import Place, Source, sources
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs.queue import explained, why_waiting
@@ -198,8 +197,6 @@ class Application:
     def __init__(self, places: Sequence[Place], google: Google) -> None:
         self._places = {place.name: place for place in places}
         self._google = google
-        # An engine takes some 300 MB.
-        self._engines = anyio.CapacityLimiter(1)
         job = "/api/places/{place}/jobs/{job}"
         self.asgi = Starlette(
             routes=[
@@ -209,8 +206,6 @@ class Application:
                 Route(f"{job}/log.txt", self._whole_log),
                 Route(f"{job}/stop", self._about_job(_stop), methods=["POST"]),
                 Route(f"{job}/resubmit", self._about_job(_resubmit), methods=["POST"]),
-                Route("/api/places/{place}/curves", self._curves),
-                Route("/api/places/{place}/drift", self._drift, methods=["POST"]),
                 Route("/", _file),
                 Route("/{file}", _file),
             ],
@@ -254,14 +249,6 @@ class Application:
 
         await run_sync(begin)
         return StreamingResponse(jobs.job_log(queue, name), media_type="text/plain")
-
-    async def _curves(self, request: Request) -> Response:
-        folder, bucket = request.query_params.get("training", ""), self._place(request).bucket
-        return JSONResponse(await run_sync(curves, self._google, bucket, folder))
-
-    async def _drift(self, request: Request) -> Response:
-        place = self._place(request)
-        return JSONResponse(await run_sync(drift, place, limiter=self._engines))
 
     def _place(self, request: Request) -> Place:
         """Return the place that a call names. Raises UsageError if there is none with a bucket."""

@@ -3,27 +3,30 @@
 Each is a `Source`, read as often as its answer may change and its calls are worth their price.
 """
 
+import dataclasses
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
+from urllib.parse import quote
 
 import click
 
 from infra.catalog import Catalog
-from infra.cost import of_stack
+from infra.cost import Estimate, of_stack
 from infra.names import names_of
 from infra.settings import StackSettings
 from tpu_agent.jobs.queue import Queue
-from tpu_core import lease
+from tpu_core import lease, paths
 from tpu_core.google import Json
+from tpu_training.goodput import account as accounts
+from tpu_training.goodput.ledger import Ledger, read
 from tpustack import stacks
 from tpustack.cloud.google import Google, Nodes
 from tpustack.console import plain
-from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError, UsageError
+from tpustack.goodput import files_of, money_of
 from tpustack.jobs.job import job_rows
 from tpustack.jobs.queue import RUNNERS, bucket_of, explained, queue_of
 
@@ -185,27 +188,6 @@ def stack(place: Place, catalog: Catalog) -> Json:
     }
 
 
-def drift(place: Place) -> Json:
-    """Compare a stack's state with the cloud by the engine, which writes neither.
-
-    Raises:
-        UsageError: the place is not a stack.
-        TpustackError: there is no engine, or the backend can't be read.
-    """
-    # The engine's library takes a second to load, and most pages never ask for this.
-    from tpustack.ci.drift import drift as compare
-    from tpustack.ci.result import Run
-    from tpustack.engine.backend import users_own
-
-    if place.settings is None:
-        raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
-    backend = users_own()
-    with tempfile.TemporaryDirectory() as folder:
-        job = Run(backend, backend.root, Path(folder), lambda _: None)
-        (result,) = compare(job, [place.name])
-    return result.as_json()
-
-
 def _tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
     """Return the names of the TPUs that stacks should have, and whose they are."""
     zones: dict[Zone, dict[str, Place]] = {}
@@ -239,3 +221,115 @@ def _row(name: str, place: Place, nodes: Nodes) -> Json:
         "health": node.get("health", ""),
         "said": node.get("healthDescription", ""),
     }
+
+
+# --- Trainings: goodput and cost by day.
+
+_DAY = 86400.0
+# A job's training has its ledger in `jobs/NAME/model`, a stack's own in `jobs/NAME`.
+_GLOB = f"{paths.JOBS}**/ledger/*.json"
+# The trainings that are shown, those that changed last: a page with more is not read.
+_MOST = 50
+
+
+class Trainings:
+    """The trainings of a bucket; a ledger that has not changed is not read again.
+
+    Args:
+        google: the APIs.
+        bucket: without gs://.
+        estimate: what the stack costs; None where that is not known.
+    """
+
+    def __init__(self, google: Google, bucket: str, estimate: Estimate | None) -> None:
+        self._google, self._bucket, self._estimate = google, bucket, estimate
+        self._known: dict[str, tuple[tuple[int, ...], Json]] = {}
+
+    def read(self) -> list[Json]:
+        """Return what is known of each training, the newest first. Raises TpustackError."""
+        folders: dict[str, list[int]] = {}
+        for path, generation in _ledgers(self._google, self._bucket):
+            folders.setdefault(path.rpartition("/ledger/")[0], []).append(generation)
+        newest = sorted(folders, key=lambda folder: -max(folders[folder]))[:_MOST]
+        self._known = {folder: self._of(folder, tuple(folders[folder])) for folder in newest}
+        return [found for _, found in self._known.values() if found]
+
+    def _of(self, folder: str, generations: tuple[int, ...]) -> tuple[tuple[int, ...], Json]:
+        known = self._known.get(folder)
+        if known and known[0] == generations:
+            return known
+        ledger = read(files_of(f"gs://{self._bucket}/{folder}", self._google))
+        found = training(folder, ledger, self._estimate) if ledger.entries else {}
+        return generations, found
+
+
+def training(folder: str, ledger: Ledger, estimate: Estimate | None) -> Json:
+    """Return a training's goodput and cost, in all and by day.
+
+    Args:
+        folder: its place in the bucket.
+        ledger: what it wrote; there is at least one start.
+        estimate: what the stack costs; None where that is not known.
+    """
+    total = accounts.account(ledger)
+    return {
+        "folder": folder,
+        "begin": ledger.entries[0].begin,
+        "end": ledger.entries[-1].end,
+        "ending": ledger.entries[-1].ending,
+        "steps": total.steps,
+        "lostSteps": total.lost_steps,
+        "starts": total.starts,
+        "causes": dict(total.causes),
+        **_figures(total, estimate),
+        "days": [
+            {"day": day, **_figures(dataclasses.replace(total, seconds=seconds), estimate)}
+            for day, seconds in by_day(accounts.timeline(ledger), total.seconds).items()
+        ],
+        "problems": ledger.problems,
+    }
+
+
+def by_day(
+    segments: Sequence[accounts.Segment], states: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """Return the seconds of each state by day (UTC), the last day first."""
+    days: dict[str, dict[str, float]] = {}
+    for segment in segments:
+        for day, share in _shares(segment.begin, segment.end):
+            seconds = days.setdefault(day, dict.fromkeys(states, 0.0))
+            for state, spent in segment.seconds.items():
+                seconds[state] += spent * share
+    return dict(sorted(days.items(), reverse=True))
+
+
+def _shares(begin: float, end: float) -> Iterator[tuple[str, float]]:
+    """Yield each day of a span, and the part of the span that is in it."""
+    now = begin
+    while now < end:
+        after = min(end, (now // _DAY + 1) * _DAY)
+        day = datetime.fromtimestamp(now, tz=timezone.utc).date().isoformat()
+        yield day, (after - now) / (end - begin)
+        now = after
+
+
+def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
+    money = money_of(total, estimate) if estimate else None
+    return {
+        "wall": total.wall,
+        "goodput": total.goodput,
+        "seconds": {state: spent for state, spent in total.seconds.items() if spent},
+        "cost": money and f"{money.total:f}",
+        "complete": money is None or money.complete,
+    }
+
+
+_LIST = "https://storage.googleapis.com/storage/v1/b/{}/o"
+_FIELDS = "items(name,generation),nextPageToken"
+
+
+def _ledgers(google: Google, bucket: str) -> Iterator[tuple[str, int]]:
+    """Yield path and generation of each ledger in a bucket. Raises TpustackError."""
+    query = {"prefix": paths.JOBS, "matchGlob": _GLOB, "fields": _FIELDS}
+    for item in google.pages(_LIST.format(quote(bucket, safe="")), "items", query):
+        yield item["name"], int(item["generation"])

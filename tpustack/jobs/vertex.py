@@ -227,11 +227,11 @@ _PATIENCE = 600.0
 _NEVER = "the command that submitted it ended before Vertex AI had it"
 
 
-def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
+def refreshed(queue: Queue, job: Job) -> Job:
     """Return a job with what Vertex AI knows beyond its record: that it never ran, or was killed.
 
     If the answer to its submission was lost, the job gets the name of its custom job; if Vertex AI
-    does not have it after `patience` seconds, it ends.
+    does not have it after _PATIENCE seconds, it ends.
 
     Raises:
         GoogleError: the bucket refuses.
@@ -243,7 +243,7 @@ def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
     custom = found[0] if found else {}
     state = _ENDED.get(str(custom.get("state")))
     # None means that the caller may not look: then nothing follows from it.
-    is_late = found == [] and time.time() > job.submitted + patience
+    is_late = found == [] and time.time() > job.submitted + _PATIENCE
 
     def update(now: Job) -> Job:
         if now.is_over:
