@@ -7,12 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tpu_core.records import replace_file
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
@@ -212,27 +210,13 @@ def _comes_later(one: Excerpt) -> bool:
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @console.stack("The stack whose job to look at; without it the one Pulumi selected.")
 @console.as_json("account")
-@click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
-@click.option(
-    "--prometheus",
-    metavar="FILE",
-    help="Also write metrics for Prometheus, such as for node exporter's textfile collector; - "
-    "prints them and nothing else.",
-)
-def goodput_command(
-    what: str | None,
-    stack: str | None,
-    as_json: bool,
-    plot: str | None,
-    prometheus: str | None,
-) -> None:
+def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
     Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
-    _refuse(as_json, plot, prometheus)
     from rich.console import Console
 
     from tpu_training.goodput import account as accounts
@@ -253,22 +237,10 @@ def goodput_command(
     total = accounts.account(ledger)
     # What MODEL_DIR cost is not known: no stack is named that it ran on.
     money = None if what and not stack else _money(stack, total)
-    if plot:
-        from tpu_training.errors import InputError
-        from tpu_training.goodput.account import draw
-
-        path = Path(plot)
-        try:
-            path.write_bytes(draw(ledger, total, path.suffix.removeprefix(".")))
-        except (InputError, OSError) as error:
-            raise TpustackError(f"--plot={path}: {error}") from None
-    if prometheus:
-        text = accounts.to_prometheus(total, where.rstrip("/").rpartition("/")[2])
-        _write_prometheus(prometheus, text)
     if as_json:
         cost = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
-    elif prometheus != "-":
+    else:
         tables = (goodput.states_table(total, money), goodput.causes_table(total))
         for table in filter(None, (*tables, goodput.machines_table(total))):
             Console().print(table)
@@ -278,24 +250,6 @@ def goodput_command(
         )
     for problem in ledger.problems:
         click.echo(problem, err=True)
-
-
-def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
-    """Raise UsageError with all that is wrong with the options, before the ledger is read."""
-    from tpu_training.goodput.account import KINDS
-
-    wrong = []
-    if plot is not None and Path(plot).suffix.removeprefix(".") not in KINDS:
-        wrong.append(f"--plot={plot}: expected {' or '.join(f'NAME.{kind}' for kind in KINDS)}")
-    if prometheus == "-" and as_json:
-        wrong.append(
-            "--prometheus=- and --json both print to standard output: give --prometheus a file"
-        )
-    for name, path in (("--plot", plot), ("--prometheus", prometheus)):
-        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            wrong.append(f"{name}={path}: there is no folder {Path(path).parent}")
-    if wrong:
-        raise UsageError("; ".join(wrong))
 
 
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
@@ -322,20 +276,6 @@ def _money(stack: str | None, total: "Account") -> "Money":
 
     name = name_of(stack)
     return goodput.money_of(total, of_stack(stacks.load(name), name, Catalog()))
-
-
-def _write_prometheus(target: str, text: str) -> None:
-    """Write the whole file or none: node exporter may read it at any time.
-
-    Its textfile collector reads `*.prom` alone, so it does not see the file while it is written.
-    """
-    if target == "-":
-        click.echo(text, nl=False)
-        return
-    try:
-        replace_file(Path(target), text.encode())
-    except OSError as error:
-        raise TpustackError(f"--prometheus={target}: {error}") from None
 
 
 @click.command("dashboard")

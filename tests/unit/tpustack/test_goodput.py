@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -87,45 +86,6 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
     done = run("goodput", str(tmp_path))
     assert done.code == 1
     assert "no training has written a ledger there" in done.err
-
-
-def test_all_that_is_wrong_with_the_options_is_told_at_once(run: Run, tmp_path: Path) -> None:
-    done = run(
-        *("goodput", str(tmp_path), "--json", "--plot", "x.gif"),
-        *("--prometheus", str(tmp_path / "missing" / "x.prom")),
-    )
-    assert done.code == 2
-    assert "--plot=x.gif: expected NAME.png or NAME.svg" in done.err
-    assert "there is no folder" in done.err
-    both = run("goodput", str(tmp_path), "--json", "--prometheus", "-")
-    assert both.code == 2
-    assert "both print to standard output" in both.err
-
-
-def test_a_picture_is_drawn(run: Run, model: Path, tmp_path: Path) -> None:
-    assert run("goodput", str(model), "--plot", str(tmp_path / "a.png")).code == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_command_says_what_to_install(
-    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = run("goodput", str(model), "--plot", str(tmp_path / "a.png"))
-    assert done.code == 1
-    assert "drawing the picture needs matplotlib: pip install" in done.err
-    assert not (tmp_path / "a.png").exists()
-
-
-def test_prometheus_gets_a_whole_file_or_standard_output(
-    run: Run, model: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "goodput.prom"
-    assert "goodput 30.0%" in run("goodput", str(model), "--prometheus", str(target)).out
-    printed = run("goodput", str(model), "--prometheus", "-").out
-    assert target.read_text() == printed
-    assert 'tpu_training_state_seconds{job_name="model",state="lost"} 360.0' in printed
-    assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
 
 
 @pytest.fixture

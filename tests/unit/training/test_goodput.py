@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tpu_training.errors import InputError
-from tpu_training.goodput.account import (
-    KINDS,
-    STATES,
-    Account,
-    account,
-    draw,
-    timeline,
-    to_prometheus,
-)
+from tpu_training.goodput.account import STATES, Account, account, timeline
 from tpu_training.goodput.ledger import (
     FINISHED,
     PARTS,
@@ -268,62 +258,3 @@ def test_what_is_of_another_format_is_garbage(other: object) -> None:
         assert parse_entry(text) or parse_tpus(text)
         changed = json.dumps(content | {"format": other})
         assert (parse_entry(changed), parse_tpus(changed)) == (None, None)
-
-
-# The grammar of https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information
-SAMPLE = re.compile(
-    r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{(?P<labels>[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
-    r'(?:,[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*")*)\} (?P<value>[-+.\deE]+)'
-)
-
-
-def test_prometheus_gets_each_metric_once_with_its_type_before_it() -> None:
-    why = 'refused: "no\\capacity"\nat all'
-    agent = tpus(400.0, (0.0, "ready", ""), (100.0, "recovering", why), (200.0, "ready", ""))
-    found = of(entry(0, 0, 50, compute=90), entry(250, 40, 50, compute=80), agent=(agent,))
-    text = to_prometheus(found, "a-job")
-    assert text.endswith("\n")
-    typed, values = [], {}
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            typed.append(line.split()[2])
-        elif not line.startswith("# HELP "):
-            sample = SAMPLE.fullmatch(line)
-            assert sample, line
-            assert sample["name"] == typed[-1]
-            assert (sample["name"], sample["labels"]) not in values
-            values[sample["name"], sample["labels"]] = float(sample["value"])
-    assert len(typed) == len(set(typed))
-    own = 'job_name="a-job"'
-    assert values["tpu_training_goodput_ratio", own] == found.goodput
-    assert values["tpu_training_state_seconds", f'{own},state="recovering"'] == 100
-    escaped = r"refused: \"no\\capacity\"\nat all"
-    assert values["tpu_training_badput_seconds", f'{own},cause="{escaped}"'] == found.causes[why]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    picture = draw(ledger, account(ledger), kind)
-    assert picture == draw(ledger, account(ledger), kind)
-    if kind == "svg":
-        text = picture.decode()
-        assert "badput by cause" in text
-        assert "provisioning" in text
-
-
-def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    total = account(ledger)
-    plain, begin = draw(ledger, total, "svg"), timeline(ledger)[0].begin
-    assert draw(ledger, total, "svg", [begin - 1.0]) == draw(ledger, total, "svg", [0.0])
-    assert draw(ledger, total, "svg", [begin + 1.0]) != plain
-
-
-def test_a_picture_of_no_time_at_all_is_refused() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(files(entry(0.0, 0, 0, duration=0.0)))
-    with pytest.raises(InputError, match="no time has passed yet"):
-        draw(ledger, account(ledger), "png")
