@@ -217,8 +217,6 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
-    from rich.console import Console
-
     from tpu_training.goodput import account as accounts
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
@@ -241,9 +239,8 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
         cost = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
     else:
-        tables = (goodput.states_table(total, money), goodput.causes_table(total))
-        for table in filter(None, (*tables, goodput.machines_table(total))):
-            Console().print(table)
+        for table in goodput.tables(total, money):
+            click.echo(table + "\n")
         click.echo(
             f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
             f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
