@@ -25,7 +25,6 @@ print("from", os.path.relpath(sys.prefix, os.environ["ARTIFACTS_DIR"]), flush=Tr
 open(os.path.join(os.environ["ARTIFACTS_DIR"], "made.txt"), "w").write("made")
 sys.exit(3)
 """
-REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
 SECONDS = 120
 
@@ -70,8 +69,7 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 ) -> None:
     before = cloud.status()["resources"]
     engine = deploy(jobs={"enabled": True}, limits={"idleMinutes": 60})
-    # What finds the engine.
-    (project / "tools").symlink_to(REPOSITORY / "tools")
+    outputs = engine.up(ignore).outputs
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "main.py").write_text(MAIN)
@@ -92,11 +90,9 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 
     submitted = job(
         *("submit", "--command", "python main.py 42", "--dir", str(folder), "--name", "first"),
-        *("--framework", "tensorflow", "--create", "--idle-stop", "30"),
+        *("--framework", "tensorflow", "--idle-stop", "30"),
     )
     assert submitted.returncode == 0, submitted.stderr
-    assert "pulumi up for the stack local: it has no bucket yet" in submitted.stderr
-    outputs = engine.outputs()
     followed = job("logs", "first", "--follow")
     assert followed.returncode == 3, followed.stderr
     assert f"argument 42 url {outputs['tpu_endpoint']}\nfrom ../venv\n" in followed.stdout
@@ -104,7 +100,7 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
     (made,) = json.loads(job("artifacts", "first", "--json", at=bucket).stdout)
     assert (made["name"], made["bytes"]) == ("artifacts/made.txt", 4)
 
-    second = job("submit", "--command", "sleep 600", "--name", "long", "--create")
+    second = job("submit", "--command", "sleep 600", "--name", "long")
     assert (second.returncode, second.stderr) == (0, "")
     assert job("stop", "long").returncode == 0
     assert job("wait", "long", "--timeout", "1m").returncode == 143

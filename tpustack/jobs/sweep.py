@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from click.core import ParameterSource
 
 from tpu_agent.jobs.queue import SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths, records
@@ -259,7 +258,7 @@ class Record:
         except Conflict:
             if not self._generation:
                 raise UsageError(
-                    f"--name: there is a sweep {self._name} already. `tpustack job sweep --resume "
+                    f"--name: there is a sweep {self._name} already. `tpustack job trials --resume "
                     f"{self._name}` continues it; another --name begins a new one"
                 ) from None
             raise TpustackError(
@@ -556,12 +555,13 @@ _TRAINER = (
 )
 # The options that are fields of a Sweep under the same names.
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
-_WITH_RESUME = {"--resume", "--stack", "--bucket", "--json"}
 
 
 @click.command("sweep")
 @options.queue_options
-@click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
+@click.option(
+    "--param", "params", multiple=True, required=True, metavar="NAME=RANGE", help="What varies."
+)
 @click.option(
     "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
 )
@@ -569,39 +569,37 @@ _WITH_RESUME = {"--resume", "--stack", "--bucket", "--json"}
 @click.option("--metric", default="loss", help="The figure of the jobs that counts.")
 @click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
-@click.option("--resume", metavar="NAME", help="Continue this sweep; takes no other options.")
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @console.as_json("trials")
 @options.job_options
-def sweep_command(
-    stack: str | None, bucket: str | None, resume: str | None, as_json: bool, **given: Any
-) -> None:
+def sweep_command(stack: str | None, bucket: str | None, as_json: bool, **given: Any) -> None:
     """Look for the best parameters: each trial is a job of the queue.
 
     Without --command, the trials are the training of the stack. Interrupt it at any time: jobs
-    keep running, and --resume continues. Poor trials end early.
+    keep running, and `job trials --resume` continues. Poor trials end early.
     """
     # Asked first: hours later, at the eleventh trial, would be too late.
     require_optuna()
-    # A continued sweep may have only results left to read, for which no stack must run jobs.
-    queue = open_queue(stack, bucket, submits=resume is None)
-    framework = _FRAMEWORK if given["command"] is None and resume is None else given["framework"]
-    warnings = [why_without_tpu(stack, framework)]
+    queue = open_queue(stack, bucket, submits=True)
+    if given["command"] is None:
+        given |= {"command": command_of(stack), "framework": _FRAMEWORK}
+    if warning := why_without_tpu(stack, given["framework"]):
+        _say(f"warning: {warning}")
     with explained(queue):
-        if resume is None:
-            record, begun = _begin(queue, stack, given)
-        else:
-            _refuse_others()
-            record = Record(queue.store, resume)
-            begun = record.read()
-        for warning in filter(None, [*warnings, why_waiting(queue)]):
-            _say(f"warning: {warning}")
-        _say(
-            f"sweep {begun.name}: {begun.wanted} trials. If this ends, continue it by "
-            f"--resume {begun.name}"
-        )
-        driver = Driver(begun, record, queue, _say)
-        driver.run()
+        record, begun = _begin(queue, given)
+        _drive(queue, record, begun, as_json=as_json)
+
+
+def _drive(queue: Queue, record: Record, begun: Sweep, *, as_json: bool) -> None:
+    """Run what is left of a sweep, print it, and end the process."""
+    if warning := why_waiting(queue):
+        _say(f"warning: {warning}")
+    _say(
+        f"sweep {begun.name}: {begun.wanted} trials. If this ends, `tpustack job trials --resume "
+        f"{begun.name}` continues it"
+    )
+    driver = Driver(begun, record, queue, _say)
+    driver.run()
     _print(driver.sweep, as_json=as_json)
     sys.exit(0 if driver.sweep.best else 1)
 
@@ -610,18 +608,14 @@ def _say(text: str) -> None:
     click.echo(console.plain(text), err=True)
 
 
-def _begin(queue: Queue, stack: str | None, given: dict[str, Any]) -> tuple[Record, Sweep]:
+def _begin(queue: Queue, given: dict[str, Any]) -> tuple[Record, Sweep]:
     """Return a new sweep, whose archive and record are in the bucket.
 
     Everything that can be wrong is found before the first write: nothing deletes a record.
     """
-    if given["command"] is None:
-        given |= {"command": command_of(stack), "framework": _FRAMEWORK}
     settings = {key: given.pop(key) for key in _SETTINGS}
     name, command = given.pop("name"), given["command"]
     space = space_of(settings["params"])
-    if not space:
-        raise UsageError("--param: give at least one, like --param learning_rate=1e-4..1e-1:log")
     first = {one.name: one.choices[0] if one.choices else one.low for one in space}
     # What is checked is what a trial would run.
     asked = options.JobOptions(**{**given, "command": command_with(command, first)})
@@ -651,36 +645,26 @@ def command_of(stack: str | None) -> str:
     return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
 
 
-def _refuse_others() -> None:
-    """Raise UsageError for options that a sweep has for good once it is begun."""
-    # click knows whether a value is a default, which their values alone do not show.
-    context = click.get_current_context()
-    given = {
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name is not None
-        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    }
-    if others := sorted(given - _WITH_RESUME):
-        raise UsageError(
-            f"--resume keeps the options that the sweep began with: leave out {', '.join(others)}"
-        )
-
-
 @click.command("trials")
 @click.argument("sweep")
 @options.on_queue
+@click.option("--resume", is_flag=True, help="First run what is left of it, wherever it began.")
 @console.as_json("trials")
-def trials_command(queue: Queue, sweep: str, as_json: bool) -> None:
+def trials_command(queue: Queue, sweep: str, resume: bool, as_json: bool) -> None:
     """Show the trials of a sweep, as far as it has come."""
-    _print(Record(queue.store, sweep).read(), as_json=as_json)
+    record = Record(queue.store, sweep)
+    found = record.read()
+    if resume:
+        require_optuna()
+        _drive(queue, record, found, as_json=as_json)
+    _print(found, as_json=as_json)
 
 
 def _print(sweep: Sweep, *, as_json: bool) -> None:
     """Print the trials, the best first, then those that have no value."""
     if as_json:
-        best = sweep.best.number if sweep.best else None
-        click.echo(json.dumps({**asdict(sweep), "best": best}, indent=2))
+        document = {**asdict(sweep), "best": sweep.best and sweep.best.number}
+        click.echo(json.dumps(document, indent=2))
         return
     from infra.cost import aligned
 

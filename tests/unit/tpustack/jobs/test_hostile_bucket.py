@@ -180,7 +180,7 @@ def test_a_damaged_sweep_record_is_reported_and_starts_nothing(
 ) -> None:
     pytest.importorskip("optuna")
     write(queue, **changed)
-    for command in (("trials", "s"), ("sweep", "--resume", "s")):
+    for command in (("trials", "s"), ("trials", "s", "--resume")):
         done = job(*command)
         assert done.code == 1
         assert "sweeps/s.json is not a record of a sweep: " in done.err

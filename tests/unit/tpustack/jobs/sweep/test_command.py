@@ -54,7 +54,7 @@ def test_a_sweep_ends_with_its_trials_as_table_and_json(
     assert {job.split()[0] for job in machine.ran} == {"python"}
     again = job("trials", "s")
     assert f"{told['best']} *" in again.out
-    resumed = job("sweep", "--resume", "s", "--json")
+    resumed = job("trials", "s", "--resume", "--json")
     assert (resumed.code, json.loads(resumed.out)) == (0, told)
     assert len(machine.ran) == 3
 
@@ -62,13 +62,11 @@ def test_a_sweep_ends_with_its_trials_as_table_and_json(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-c", "x"), "--param: give at least one"),
+        (("-c", "x"), "Missing option '--param'"),
         (("-c", "python gone.py", *RATE), "it runs gone.py"),
         (("-c", "x", *RATE, "--name", "No"), "'No' is not a name of a sweep"),
         (("-c", "x", *RATE, "--on", "vertex"), "No such option '--on'"),
         (RATE, "--command: (not given), and without --stack"),
-        (("--resume", "gone"), "there is no sweep gone in gs://a-bucket"),
-        (("--resume", "s", "--trials", "4"), "leave out --trials"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -80,6 +78,11 @@ def test_an_invalid_sweep_is_refused_and_writes_nothing(
     assert said in done.err
     assert "Traceback" not in done.err
     assert not list(queue.store.items(""))
+
+
+def test_a_sweep_that_was_never_begun_can_not_be_resumed(job: Run) -> None:
+    done = job("trials", "gone", "--resume")
+    assert (done.code, "there is no sweep gone in gs://a-bucket" in done.err) == (2, True)
 
 
 def test_the_table_shows_any_text_as_it_is(job: Run, queue: Queue) -> None:
