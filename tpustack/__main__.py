@@ -14,7 +14,7 @@ from tpustack.errors import TpustackError
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
-    "catalog": "Browse TPU types, runtimes, machine types and prices.",
+    "catalog": "Browse TPU types, runtimes and machine types, with prices.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
     "cost": "Show what a stack or a TPU costs an hour, a day and a run.",
@@ -27,7 +27,6 @@ COMMANDS = {
     "init": "Write the settings file of a new stack.",
     "job": "Submit any program to a stack's queue, and look after it.",
     "local": "Start, stop and look into the local Google Cloud.",
-    "logs": "Print what a stack's VM wrote, also after the VM is gone.",
     "permissions": "Write the role that a stack's deployer needs, as a file for gcloud.",
     "recover": "Repair a stack whose update was killed, or whose TPU Google took.",
     "settings": "List every setting of a stack file.",
@@ -36,11 +35,11 @@ COMMANDS = {
 # The module and the function of each, below the package.
 _WHERE = {
     "bootstrap": "bootstrap:command",
-    "catalog": "commands.stack:catalog_command",
+    "catalog": "reference:catalog_command",
     "check": "commands.stack:check_command",
     "ci": "ci.command:command",
     "cost": "commands.stack:cost_command",
-    "dashboard": "commands.training:dashboard_command",
+    "dashboard": "dashboard.server:dashboard_command",
     "dataset": "datasets:command",
     "demo": "demo:command",
     "doctor": "commands.training:doctor_command",
@@ -49,10 +48,9 @@ _WHERE = {
     "init": "commands.init:init_command",
     "job": "jobs.command:command",
     "local": "local:local_command",
-    "logs": "commands.training:logs_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",
-    "settings": "commands.stack:settings_command",
+    "settings": "reference:settings_command",
     "wheel": "commands.stack:wheel_command",
 }
 

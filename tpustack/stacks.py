@@ -1,18 +1,13 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need.
-
-What Google's TPU compiler said of a job is only looked up here: to compile takes minutes, and is
-what `tpu-training compile` does. Without its answer, commands say less and fail no more often.
-"""
+"""The stack files: read and checked without engine or cloud."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
@@ -21,10 +16,6 @@ from infra.names import names_of
 from infra.settings import StackSettings, base, parse
 from tpustack.errors import UsageError
 from tpustack.project import root
-
-if TYPE_CHECKING:
-    from tpu_training.compile import Answer, Manifest
-
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -114,13 +105,25 @@ def check(stack: str, catalog: Catalog) -> Report:
 
 
 def _misfit(settings: StackSettings) -> Iterator[str]:
-    """Yield that the job is known not to fit into the TPU."""
-    answer = answer_of(settings, manifest_of(settings, root()))
-    if answer is not None:
-        from tpu_training.compile import misfit
+    """Yield that the job is known not to fit into one slice of its TPU; compile nothing.
 
-        if why := misfit(answer):
-            yield f"training.args: {why}"
+    Nothing is known if `tpu-training compile` was not asked for these arguments, this data and this
+    TPU type on this machine.
+    """
+    folder = root() / (settings.training.data or "")
+    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
+        return
+    # It takes a while to load, for which only those who have data should wait.
+    from tpu_training.compile import cached_job, misfit, read_manifest
+    from tpu_training.errors import TrainingError
+
+    try:
+        manifest = read_manifest(str(folder))
+    except TrainingError:
+        return
+    answer = cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
+    if answer and (why := misfit(answer)):
+        yield f"training.args: {why}"
 
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
@@ -131,41 +134,3 @@ def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context
 def shown(path: Path) -> str:
     """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))
-
-
-# What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
-
-
-def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
-    """Return the description of the stack's data set; None if it is not on this machine."""
-    folder = root / (settings.training.data or "")
-    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
-        return None
-    # It takes a while to load, for which only those who have data should wait.
-    from tpu_training.compile import read_manifest
-    from tpu_training.errors import TrainingError
-
-    try:
-        return read_manifest(str(folder))
-    except TrainingError:
-        return None
-
-
-def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
-    """Return what is known of the stack's job on one slice of its TPU; compiles nothing.
-
-    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type,
-    or if the arguments name a TPU or data of their own.
-    """
-    if manifest is None:
-        return None
-    from tpu_training.compile import cached_job
-
-    return cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
-
-
-def asking(settings: StackSettings) -> str:
-    """Return the command that finds the answer."""
-    data = f"--data={settings.training.data or 'DIR'}"
-    job = shlex.join([*settings.training.args, data])
-    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"

@@ -1,4 +1,4 @@
-"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel.
+"""The commands about stack files: check, cost, permissions, wheel.
 
 All but `check --live` take neither engine nor cloud nor credentials.
 """
@@ -12,12 +12,10 @@ import yaml
 
 from infra import cost, deployer
 from infra.catalog import Catalog
-from infra.checks.context import nearest, one_of, without_tpus
+from infra.checks.context import nearest, one_of
 from infra.settings.base import Problem, counted
 from infra.settings.machines import Capacity
-from infra.settings.reference import all_settings
 from tpustack import console, project, stacks
-from tpustack import reference as tables
 from tpustack.console import refuse
 from tpustack.errors import UsageError
 from tpustack.project import root
@@ -32,8 +30,8 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
 
     With --live, Google is asked before anything is made: whether billing is on, which APIs are
-    enabled, what the caller may do, what the zone offers, what quotas allow, which names are taken,
-    which organization policies refuse something.
+    enabled, what the caller may do, what the zone offers, what quotas allow, and which names
+    are taken.
 
     Exit code 0: all fine, 2: problems, 3: Google left a question open.
     """
@@ -221,79 +219,6 @@ def permissions_command(stack: str, look: bool) -> None:
     if objects and not look:
         where = f"under the condition\n#   {objects}"
         click.echo(f"# And on the project {deployer.OBJECTS_ROLE}, {where}")
-
-
-@click.command("settings")
-@click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
-@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
-def settings_command(as_json: bool, as_page: bool) -> None:
-    """List every setting of a stack file: type, default, range and description."""
-    if as_json and as_page:
-        raise click.UsageError("--json and --markdown exclude each other")
-    if as_json:
-        console.echo_json({"settings": [setting.as_json() for setting in all_settings()]})
-    elif as_page:
-        click.echo(tables.settings_page(), nl=False)
-    else:
-        for setting in all_settings():
-            click.echo(f"{setting.path}  ({tables.facts(setting)})")
-            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
-
-
-_TABLES = {
-    "accelerators": tables.accelerators,
-    "runtimes": tables.runtimes,
-    "machines": tables.machines,
-    "prices": tables.prices,
-}
-
-
-@click.command("catalog")
-@click.argument("table", type=click.Choice(list(_TABLES)), default="accelerators")
-@click.option(
-    "--zone",
-    shell_complete=console.zones,
-    help="Only what this zone has, for example us-central1-b.",
-)
-@click.option(
-    "--type",
-    "kind",
-    shell_complete=console.accelerators,
-    help="Only this type or family, for example v3-32, v3 or n2-highmem.",
-)
-@console.as_json("table")
-def catalog_command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
-    """Browse the catalog: TPU types (by zone), runtimes, machine types and prices in US dollars.
-
-    Every fact and its source is in infra/catalog.
-    """
-    catalog = Catalog()
-    refuse(_catalog_problems(catalog, table, zone, kind))
-    if table == "accelerators" and zone is None and kind is None:
-        listing = tables.by_zone(catalog)
-    else:
-        listing = _TABLES[table](catalog, zone, kind)
-    if as_json:
-        console.echo_json({table: listing.records})
-    elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
-        refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
-    else:
-        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
-
-
-def _catalog_problems(
-    catalog: Catalog, table: str, zone: str | None, kind: str | None
-) -> list[Problem]:
-    # Ordered as in the catalog, which the cures name the closest of.
-    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
-    types = dict.fromkeys(tables.type_names(catalog, table))
-    problems = []
-    if zone is not None and zone not in zones:
-        problems.append(without_tpus("--zone", zone, zones))
-    if kind is not None and kind not in types:
-        why = f"is nothing that the catalog's {table} have"
-        problems.append(Problem("--type", kind, why, nearest(kind, types)))
-    return problems
 
 
 @click.command("wheel")

@@ -1,12 +1,10 @@
-"""The commands that watch a training: follow, logs, doctor, goodput, dashboard.
+"""The commands that watch a training: follow, doctor, goodput.
 
 Each imports what it needs when it runs: together these take seconds to load.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -61,49 +59,8 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
     return outputs_of(stack)
 
 
-@click.command("logs")
-@console.stack("The stack whose VM to read.", required=True)
-@console.as_json("lines")
-def logs_command(stack: str, as_json: bool) -> None:
-    """Print what a stack's VM wrote to its serial port, also after the VM is gone.
-
-    Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
-    it works after `pulumi destroy`, too.
-    """
-    from infra.names import names_of
-    from tpustack import stacks
-    from tpustack.cloud.google import Google
-    from tpustack.logs.serial import logged_lines
-
-    stacks.require_file(stack)
-    settings = stacks.load(stack)
-    project, vm = settings.project, names_of(settings, stack).vm
-    # By names alone: the engine's outputs are gone after `pulumi destroy`.
-    found = list(logged_lines(Google(), project, vm))
-    if not found:
-        raise TpustackError(
-            f"Cloud Logging has nothing from the last 30 days of a VM {vm} in {project}. Either no "
-            "such VM ran, or serial port logging is off: the VM's metadata "
-            "serial-port-logging-enable is not true, or the organization policy "
-            f"compute.disableSerialPortLogging forbids it. While the VM runs, `tpustack follow "
-            f"--stack {stack}` reads its serial port"
-        )
-    if as_json:
-        lines = [asdict(line) for line in found]
-        console.echo_json({"project": project, "vm": vm, "lines": lines})
-        return
-    # A group may have replaced its VM, and two machines of one name ran at different times.
-    for instance, group in groupby(found, key=lambda line: line.instance):
-        first, *others = group
-        click.echo(f"{vm} (number {instance}) from {first.time} on:")
-        for line in (first, *others):
-            click.echo(f"  {line.text}")
-
-
 # The lines of an error that are named, and the unknown errors that are shown.
 _MOST_LINES, _MOST_UNKNOWN = 5, 20
-# The known error of a step that does not fit (known_errors.json).
-_MEMORY = "device-memory"
 # The trainer's last words, which are printed first.
 _ENDED = "training failed: "
 
@@ -131,15 +88,12 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
     diagnoses = [diagnose(source, text) for source, text in texts]
     findings = [found for one in diagnoses for found in one.findings]
     unknown = [found for one in diagnoses for found in one.unknown]
-    fits = None
-    if file is None and any(found.known.id == _MEMORY for found in findings):
-        fits = _what_fits(stack)
     if as_json:
         known = [found.as_json() for found in findings]
         others = [found.as_json() for found in unknown]
-        console.echo_json({"findings": known, "unknown": others, "fits": fits})
+        console.echo_json({"findings": known, "unknown": others})
     else:
-        _print_errors(findings, unknown, fits)
+        _print_errors(findings, unknown)
     if findings or unknown:
         sys.exit(1)
 
@@ -162,23 +116,7 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     return stack_texts(Google(), outputs)
 
 
-def _what_fits(stack: str | None) -> str:
-    """Return the largest batch that fits the stack's TPU, or how to find it out.
-
-    The catalogue's cure for a full TPU is general; this is about the stack's own job.
-    """
-    from tpu_training.compile import largest_batch
-    from tpustack import project, stacks
-    from tpustack.engine.backend import name_of
-
-    # Nothing is compiled here, which may take minutes: only an answer from before is used.
-    settings = stacks.load(name_of(stack))
-    answer = stacks.answer_of(settings, stacks.manifest_of(settings, project.root()))
-    known = largest_batch(answer) if answer else None
-    return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
-
-
-def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | None) -> None:
+def _print_errors(findings: list[Finding], unknown: list[Excerpt]) -> None:
     """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
     found: list[Excerpt] = [*findings, *unknown[:_MOST_UNKNOWN]]
@@ -192,8 +130,6 @@ def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | N
             continue
         click.echo(f"  cause: {known.cause}")
         click.echo(f"  cure:  {known.cure}")
-        if fits and known.id == _MEMORY:
-            click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {known.link}")
     if len(unknown) > _MOST_UNKNOWN:
         click.echo(f"{len(unknown) - _MOST_UNKNOWN} more unknown errors; --json shows all")
@@ -273,32 +209,3 @@ def _money(stack: str | None, total: "Account") -> "Money":
 
     name = name_of(stack)
     return goodput.money_of(total, of_stack(stacks.load(name), name, Catalog()))
-
-
-@click.command("dashboard")
-@click.option(
-    *("--stack", "-s", "stacks"),
-    multiple=True,
-    shell_complete=console.stacks,
-    help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
-)
-@click.option(
-    *("--bucket", "buckets"),
-    metavar="gs://BUCKET",
-    multiple=True,
-    help="Show what is in this bucket, which is enough to read; may be given several times.",
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
-)
-def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
-    """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
-
-    The page is served on this machine alone, at an address that only this output shows.
-    It ends with Ctrl-C, and keeps nothing.
-    """
-    from tpustack.dashboard.server import serve
-    from tpustack.dashboard.sources import places
-
-    found = places(stacks, buckets)
-    serve(found, port or 0, lambda url: click.echo(f"{url}\nCtrl-C ends it."))

@@ -10,8 +10,6 @@ import yaml
 import tpustack.project
 from tests.compiled import keep_answer, write_data
 from tpustack.commands import stack as commands
-from tpustack.commands import training
-from tpustack.engine import backend
 
 from .conftest import Run
 
@@ -59,23 +57,3 @@ def test_check_does_not_warn_of_a_job_that_fits_or_was_never_compiled(
     if needed:
         keep_answer(GIVEN, needed_gib=needed)
     assert "fit v3-8" not in run("check", "--stack", stack).out
-
-
-@pytest.mark.parametrize(
-    ("known", "answer"),
-    [
-        (True, "The largest --global_batch_size that fits v3-8 is 8192"),
-        (False, "`tpu-training compile --tpu=v3-8 --global_batch_size=512 --epochs=3 "),
-    ],
-)
-def test_doctor_answers_too_little_memory_with_the_largest_batch(
-    known: bool, answer: str, stack: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if known:
-        keep_answer(GIVEN, needed_gib=16)
-    log = "ResourceExhaustedError: Ran out of memory in memory space hbm"
-    monkeypatch.setattr(training, "_of_stack", lambda _: iter([("serial port", log)]))
-    monkeypatch.setattr(backend, "name_of", lambda _: stack)
-    done = run("doctor", "--stack", stack)
-    assert done.code == 1
-    assert f"  fits:  {answer}" in done.out
