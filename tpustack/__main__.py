@@ -35,7 +35,7 @@ COMMANDS = {
 # The module and the function of each, below the package.
 _WHERE = {
     "bootstrap": "bootstrap:command",
-    "catalog": "reference:catalog_command",
+    "catalog": "commands.reference:catalog_command",
     "check": "commands.stack:check_command",
     "ci": "ci.command:command",
     "cost": "commands.stack:cost_command",
@@ -50,7 +50,7 @@ _WHERE = {
     "local": "local:local_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",
-    "settings": "reference:settings_command",
+    "settings": "commands.reference:settings_command",
     "wheel": "commands.stack:wheel_command",
 }
 

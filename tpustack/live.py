@@ -182,7 +182,7 @@ def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
     granted: set[str] = set()
     for first in range(0, len(needed), _MOST):
         body = {"permissions": needed[first : first + _MOST]}
-        granted.update(target.google.ask(f"{url}:testIamPermissions", body).get("permissions", ()))
+        granted.update(target.google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
     missing = sorted(set(needed) - granted)
     if not missing:
         return _ok(f"all {len(needed)} {where}")

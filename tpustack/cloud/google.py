@@ -196,17 +196,11 @@ class Google:
                 return
             query["pageToken"] = page["nextPageToken"]
 
-    def ask(self, url: str, body: object) -> dict[str, Any]:
-        """Send a question as JSON and return the answer."""
-        return _json(url, self._ask("POST", url, None, body))
-
-    def post(self, url: str, parameters: Mapping[str, str | int], body: object) -> None:
-        """Send JSON to `url`."""
-        self._ask("POST", url, parameters, body)
-
-    def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
-        """Start to delete the resource at `url`."""
-        self._ask("DELETE", url, parameters)
+    def post(
+        self, url: str, body: object, parameters: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Send JSON to `url` and return the answer."""
+        return _json(url, self._ask("POST", url, parameters, body))
 
     def exchange(
         self, method: str, url: str, headers: dict[str, str], body: core.Body

@@ -364,7 +364,7 @@ class CustomJobs:
         """Cancel a job that Vertex AI has returned. Raises TpustackError."""
         # Of its name only the number counts: the project in it is one that Google chose.
         number = str(job["name"]).rpartition("/")[2]
-        self._google.post(f"{self._parent}/{number}:cancel", {}, {})
+        self._google.post(f"{self._parent}/{number}:cancel", {})
 
     def _cure(self, status: int, text: str, where: Mapping[str, str]) -> str:
         """Return the cure of a refusal, by its status and Google's words."""
