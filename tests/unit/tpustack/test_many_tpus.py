@@ -18,7 +18,6 @@ from tpustack.cloud.google import Google
 from tpustack.commands.recovery import lost_tpus
 from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
-from tpustack.jobs.queue import OnDemand
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
 QUEUED = {"fallbackZones": list(ZONES[1:])}
@@ -93,25 +92,6 @@ def test_no_tpu_counts_as_lost_while_its_zone_is_unreachable(
     outputs = {"project": DEFAULT_PROJECT, "tpu_zone": ZONES[0], "tpu_names": ["tpu"]}
     with pytest.raises(TpustackError, match=f"does not reach {ZONES[0]}"):
         lost_tpus(google, outputs)
-
-
-@pytest.mark.parametrize("slices", [1, 64])
-def test_a_job_that_makes_its_tpu_looks_by_lists(
-    google: Google,
-    stand: Callable[..., None],
-    calls: Callable[[], int],
-    slices: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settings = a_stack("dev", slices=slices, queued=QUEUED)
-    names = tpus(settings, "dev")
-    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: google)
-    monkeypatch.setattr(OnDemand, "_load", lambda _: settings)
-    wanted = OnDemand("dev", None, create=True, managed=False)
-    stand(ZONES[2], names)
-    monkeypatch.setattr("tpustack.jobs.queue.why_waiting", lambda _: None)
-    wanted.prepare(None, pytest.fail)  # type: ignore[arg-type]
-    assert calls() == len(ZONES)
 
 
 @pytest.mark.parametrize("stacks", [1, 64])
