@@ -158,14 +158,11 @@ class Google:
         """Return the JSON at `url`."""
         return _json(url, self._ask("GET", url, parameters))
 
-    def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
-        """Return the text at `url`, such as an object's content."""
-        return self._ask("GET", url, parameters).decode(errors="replace")
-
     def content(self, url: str) -> str:
         """Return the text of an object by its gs:// address."""
         bucket, _, name = url.removeprefix("gs://").partition("/")
-        return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
+        url = _OBJECT.format(quote(bucket), quote(name, safe=""))
+        return self._ask("GET", url, {"alt": "media"}).decode(errors="replace")
 
     def pages(
         self,
