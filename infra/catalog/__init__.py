@@ -303,6 +303,14 @@ def vertex_tpus() -> Mapping[str, VertexTpu]:
     return {name: VertexTpu(**about) for name, about in entries.read_table(_VERTEX)["tpus"].items()}
 
 
+@lru_cache(maxsize=1)
+def vertex_regions() -> tuple[str, ...]:
+    """Return where custom jobs can have TPUs: the regions where Cloud TPU has one of theirs."""
+    types = Catalog().accelerators
+    zones = {zone for name in vertex_tpus() for zone in types[name].zones}
+    return tuple(sorted({zone.rpartition("-")[0] for zone in zones}))
+
+
 def why_not_on_vertex(kind: str) -> str:
     """Return why a type of TPU is not among them."""
     reasons: Mapping[str, str] = entries.read_table(_VERTEX)["notOffered"]

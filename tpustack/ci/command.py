@@ -149,20 +149,25 @@ def _drift(stacks: tuple[str, ...], output: Path) -> None:
 
 @command.command("sweep")
 @click.option("--remote", default="origin", show_default=True, help="Whose branches count.")
+@click.option(
+    "--remove-orphans", is_flag=True, help="Delete resources of stacks that have no state."
+)
 @_OUTPUT
-def _sweep(remote: str, output: Path) -> None:
+def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     """Remove the stacks of requests whose branch is gone or whose time is up.
 
-    Fails if resources carry such a stack's labels and are in no state, and names them.
+    Names the resources that carry such a stack's labels but are in no state.
     """
     branches = pipeline.remote_branches(root(), remote)
     requested = pipeline.load_pipeline(root()).pull_requests
 
     def work(run: result.Run) -> Iterator[result.Result]:
-        before = run.backend.stacks()
-        yield from sweep.sweep(run, branches, pipeline.utc_now())
+        before, now = run.backend.stacks(), pipeline.utc_now()
+        yield from sweep.sweep(run, branches, now)
         if requested:
-            yield from sweep.orphans(run, Google(), requested.project, before)
+            yield from sweep.sweep_orphans(
+                run, Google(), requested.project, now, before, remove=remove_orphans
+            )
 
     _run("sweep", output, [], work)
 

@@ -1,31 +1,39 @@
-"""`tpustack ci sweep` and `destroy`: remove stacks that are no longer needed, and name orphans.
+"""`tpustack ci sweep` and `destroy`: remove stacks that are no longer needed, and orphans.
 
 An orphan is a resource of a request's stack that exists at Google and is in no state. It is
 recognized by all labels that each resource of such a stack gets; one is its mark, which only a
 stack of this name in this backend has. Accounts, networks and health checks can have no labels:
-their descriptions have the mark (`infra.names.mark_of`). Orphans are not deleted: a state is lost
-by a person's hand, or the backend is another one, and no label tells which.
+their descriptions have the mark (`infra.names.mark_of`). A custom job of Vertex AI belongs to the
+stack whose account it runs as: its own labels are whatever a submitter wrote.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import quote
 
-from infra.names import MADE_FOR, MARK, mark_of
+from infra.catalog import vertex_regions
+from infra.names import MADE_FOR, MARK, VERTEX, mark_of
+from infra.resources.vertex import UNENDED, account_of
+from tpu_core.google import vertex_root
 from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
-from tpustack.cloud.google import Forbidden, Google, says_disabled
+from tpustack.cloud.google import Forbidden, Google, NotFound, parse_time, says_disabled
 from tpustack.errors import TpustackError
 
 # Bounds what a mistake in the branches or the backend can cost.
-MOST_STACKS = 10
-_COMPUTE = "https://compute.googleapis.com/compute/v1/projects/{}/{}/{}"
-_STORAGE = "https://storage.googleapis.com/storage/v1/b"
-_TPUS = "https://tpu.googleapis.com/v2/projects/{}/locations/-"
-_ACCOUNTS = "https://iam.googleapis.com/v1/projects/{}/serviceAccounts"
+MOST_STACKS, MOST_ORPHANS = 10, 60
+# Google's lists may lag behind what a run does; a run itself is known by its stack.
+SETTLED = timedelta(hours=2)
+COMPUTE = "https://compute.googleapis.com/compute/v1"
+_STORAGE = "https://storage.googleapis.com/storage/v1"
+_TPU = "https://tpu.googleapis.com/v2"
+_IAM = "https://iam.googleapis.com/v1"
 _MADE = re.compile(re.escape(MADE_FOR) + r"(?P<stack>\S+) \((?P<mark>[0-9a-f]+)\)")
+# Google does not say when an account was made; the rest of its stack does.
+_LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 Json = Mapping[str, Any]
 
 
@@ -108,65 +116,119 @@ def _remove_stack(run: Run, stack: str) -> Result:
 # Orphans.
 
 
-def orphans(run: Run, google: Google, project: str, before: Collection[str]) -> list[Result]:
-    """Name what requests' stacks have left that the backend does not have: a failure for each.
+@dataclass(frozen=True)
+class Orphan:
+    """One resource: the stack that it was made for, its name for people, its address, its time."""
+
+    stack: str
+    name: str
+    url: str
+    made: datetime
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether it is an account that Vertex AI runs a stack's jobs as."""
+        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a custom job of Vertex AI, which is cancelled."""
+        return "/customJobs/" in self.url
+
+
+def sweep_orphans(
+    run: Run, google: Google, project: str, now: datetime, before: Collection[str], *, remove: bool
+) -> list[Result]:
+    """Name, or remove, resources of requests' stacks that the backend no longer has.
 
     Args:
-        run: the run.
-        google: the APIs.
         project: where requests' stacks are.
-        before: the stacks that the backend had when the run began. Google's lists may still have
-            what the run itself has deleted.
+        before: the stacks that the backend had when the run began.
     """
-    found: dict[str, dict[str, None]] = {}
-    for what, stack, resource in _stamped(google, project):
-        if stack:
-            name = str(resource["name"]).rpartition("/")[2]
-            # A request has its labels once for each of its TPUs.
-            found.setdefault(stack, {})[f"{what} {name}"] = None
+    labelled = (
+        _orphan(what, stack, link, resource)
+        for what, owner, link, resource in _labelled(google, project)
+        if (stack := _stack_by_labels(owner))
+    )
+    # A request has its labels once for each of its TPUs.
+    found = [*dict.fromkeys(labelled), *_described(google, project)]
     # Asked afterwards: a stack exists before its first resource.
-    known = {*before, *run.backend.stacks()}
-    return [
-        failed(
-            stack,
-            f"no state knows of {', '.join(names)}, made for this stack in {project}. Delete them "
-            "by hand, or put the state back that knows them (docs/state.md)",
+    known = run.backend.stacks()
+    found = [each for each in found if each.stack not in known]
+    found = [*_custom_jobs(google, project, found), *found]
+    results, room = [], MOST_ORPHANS
+    for stack in sorted({each.stack for each in found}):
+        own = [each for each in found if each.stack == stack]
+        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes that."
+        if why:
+            names = ", ".join(each.name for each in own)
+            note = f"No state knows of: {names}. {why}"
+            results.append(Result(stack, Outcome.NO_CHANGE, notes=(note,)))
+        else:
+            room -= len(own)
+            results.append(_removed(stack, own, _remove_orphans(google, own)))
+    return results
+
+
+def _why_kept(own: list[Orphan], before: Collection[str], now: datetime, room: int) -> str:
+    """Return why nothing of a stack is deleted although no state knows of it; empty if it is."""
+    if not any(map(pipeline.REQUEST.fullmatch, before)):
+        return (
+            "It stays: the backend has no stack of any request, so it may be empty by mistake. "
+            "Delete it by hand if it is not."
         )
-        for stack, names in sorted(found.items())
-        if stack not in known
-    ]
+    if max(each.made for each in own) > now - SETTLED:
+        return "It stays until all of it is two hours old, since a run may still be at work on it."
+    if len(own) > room:
+        return f"Left for the next sweep: one deletes at most {MOST_ORPHANS} such resources."
+    return ""
 
 
-def _stamped(google: Google, project: str) -> Iterator[tuple[str, str, Json]]:
-    """Yield what may have a mark: what it is, the stack of this backend it is for, and itself."""
+def _removed(stack: str, own: list[Orphan], left: dict[Orphan, str]) -> Result:
+    """Return what a removal did; it failed if not even a part of it went."""
+    if len(left) == len(own):
+        return failed(stack, "\n".join(left.values()))
+    gone = ", ".join(each.name for each in own if each not in left)
+    notes = [f"Removed, since no state knew of it: {gone}."]
+    if left:
+        notes.append(f"Left for the next sweep: {'; '.join(left.values())}")
+    return Result(stack, Outcome.CHANGES, notes=tuple(notes))
 
-    def compute(collection: str) -> Iterator[Json]:
-        # Names without a folder, such as `disks`, are of all zones and regions (aggregatedList).
-        place, _, name = collection.rpartition("/")
-        url = _COMPUTE.format(project, place or "aggregated", name)
-        return _listed(google, url, "items" if place else name)
 
-    tpus = _TPUS.format(project)
-    for entry in _listed(google, f"{tpus}/queuedResources", "queuedResources"):
-        for spec in entry.get("tpu", {}).get("nodeSpec", []):
-            yield "TPU request", _by_labels(spec["node"]), entry
-    for node in _listed(google, f"{tpus}/nodes", "nodes"):
-        if not node.get("queuedResource"):
-            yield "TPU", _by_labels(node), node
-    # The VMs of a group and their template have its labels; the group itself has none.
-    for template in compute("global/instanceTemplates"):
-        yield "template", _by_labels(template["properties"]), template
-    for what, collection in {"VM": "instances", "disk": "disks"}.items():
-        for each in compute(collection):
-            yield what, _by_labels(each), each
-    for bucket in _listed(google, _STORAGE, "items", project=project):
-        yield "bucket", _by_labels(bucket), bucket
-    # A network's name tells of all that is in it.
-    for what, collection in {"health check": "healthChecks", "network": "networks"}.items():
-        for each in compute(f"global/{collection}"):
-            yield what, _by_description(each), each
-    for account in _listed(google, _ACCOUNTS.format(project), "accounts"):
-        yield "account", _by_description(account), account
+def _remove_orphans(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
+    """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
+    left = {}
+    ending = any(each.is_job for each in orphans)
+    in_a_network = re.compile("/(firewalls|routers|subnetworks)/")
+    filled = {each.stack for each in orphans if in_a_network.search(each.url)}
+    for orphan in orphans:
+        if "/global/networks/" in orphan.url and orphan.stack in filled:
+            # Google accepts the call and fails later, in an operation that is not watched.
+            left[orphan] = f"{orphan.name}: it goes once nothing is in it"
+            continue
+        if ending and orphan.runs_jobs:
+            # The next run knows by it alone whose the jobs are.
+            left[orphan] = f"{orphan.name}: it stays until no custom job runs as it"
+            continue
+        try:
+            _remove_orphan(google, orphan)
+        except NotFound:
+            continue
+        except TpustackError as error:
+            left[orphan] = f"{orphan.name}: {error}"
+    return left
+
+
+def _remove_orphan(google: Google, orphan: Orphan) -> None:
+    if orphan.is_job:
+        google.post(f"{orphan.url}:cancel", {}, {})
+        return
+    if orphan.url.startswith(_STORAGE):
+        for each in _listed(google, f"{orphan.url}/o", "items", versions="true"):
+            url = f"{orphan.url}/o/{quote(each['name'], safe='')}"
+            google.delete(url, {"generation": each["generation"]})
+    # `force` deletes the queue's TPU VMs along with the request.
+    google.delete(orphan.url, {"force": "true"} if "/queuedResources/" in orphan.url else None)
 
 
 def _listed(google: Google, url: str, field: str, **parameters: str) -> Iterator[Json]:
@@ -178,7 +240,52 @@ def _listed(google: Google, url: str, field: str, **parameters: str) -> Iterator
             raise
 
 
-def _by_labels(labelled: Json) -> str:
+def _in_compute(google: Google, project: str) -> Callable[[str], Iterator[Json]]:
+    """Return what lists a collection of Compute Engine: a global one, or one of all places.
+
+    Names without a folder, such as `disks`, are of all zones and regions (aggregatedList).
+    """
+
+    def listed(collection: str) -> Iterator[Json]:
+        place, _, name = collection.rpartition("/")
+        url = f"{COMPUTE}/projects/{project}/{place or 'aggregated'}/{name}"
+        return _listed(google, url, "items" if place else name)
+
+    return listed
+
+
+def _labelled(google: Google, project: str) -> Iterator[tuple[str, Json, str, Json]]:
+    """Yield what can have labels, in the order in which it can be deleted.
+
+    Each with what it is, what has its labels, its address, and the whole resource.
+    """
+    tpus = f"{_TPU}/projects/{project}/locations/-"
+    for entry in _listed(google, f"{tpus}/queuedResources", "queuedResources"):
+        for spec in entry.get("tpu", {}).get("nodeSpec", []):
+            yield "TPU request", spec["node"], f"{_TPU}/{entry['name']}", entry
+    for node in _listed(google, f"{tpus}/nodes", "nodes"):
+        if not node.get("queuedResource"):
+            yield "TPU", node, f"{_TPU}/{node['name']}", node
+    listed = _in_compute(google, project)
+    templates = {_at_api(each["selfLink"]): each for each in listed("global/instanceTemplates")}
+    # A group recreates its VM, so it goes first.
+    for group in listed("instanceGroupManagers"):
+        # A group has no labels. What a VM says about its group anybody may have written.
+        if template := templates.get(_at_api(group["instanceTemplate"])):
+            yield "group of VM", template["properties"], group["selfLink"], group
+    for instance in listed("instances"):
+        metadata = instance.get("metadata", {}).get("items", [])
+        if not any(each["key"] == "created-by" for each in metadata):
+            yield "VM", instance, instance["selfLink"], instance
+    for template in templates.values():
+        yield "template", template["properties"], template["selfLink"], template
+    for disk in listed("disks"):
+        yield "disk", disk, disk["selfLink"], disk
+    for bucket in _listed(google, f"{_STORAGE}/b", "items", project=project):
+        yield "bucket", bucket, f"{_STORAGE}/b/{bucket['name']}", bucket
+
+
+def _stack_by_labels(labelled: Json) -> str:
     """Return the request's stack of this backend that a resource's labels name, or nothing."""
     labels = labelled.get("labels") or {}
     stack = str(labels.get("tpu-stack", ""))
@@ -186,8 +293,76 @@ def _by_labels(labelled: Json) -> str:
     return stack if pipeline.REQUEST.fullmatch(stack) and own.items() <= labels.items() else ""
 
 
-def _by_description(resource: Json) -> str:
+def _described(google: Google, project: str) -> Iterator[Orphan]:
+    """Yield what has a request's stack of this backend in its description, in order of deletion.
+
+    What is still in use when its turn comes goes with a later run.
+    """
+    listed = _in_compute(google, project)
+    for check in listed("global/healthChecks"):
+        if stack := _stack_by_description(check):
+            yield _orphan("health check", stack, check["selfLink"], check)
+    parts = {"firewall rule": "global/firewalls", "router": "routers", "subnetwork": "subnetworks"}
+    for network in listed("global/networks"):
+        if not (stack := _stack_by_description(network)):
+            continue
+        for what, collection in parts.items():
+            for part in listed(collection):
+                if _at_api(part["network"]) == _at_api(network["selfLink"]):
+                    yield _orphan(what, stack, part["selfLink"], part)
+        yield _orphan("network", stack, network["selfLink"], network)
+    for account in _listed(google, f"{_IAM}/projects/{project}/serviceAccounts", "accounts"):
+        if stack := _stack_by_description(account):
+            url = f"{_IAM}/{account['name']}"
+            yield Orphan(stack, f"account {account['email']}", url, _LONG_AGO)
+
+
+def _stack_by_description(resource: Json) -> str:
     """Return the request's stack that made a resource; empty if none of this backend did."""
     found = _MADE.fullmatch(resource.get("description") or "")
     is_own = found and found["mark"] == mark_of(found["stack"])
     return found["stack"] if found and is_own and pipeline.REQUEST.fullmatch(found["stack"]) else ""
+
+
+def _orphan(what: str, stack: str, link: str, resource: Json) -> Orphan:
+    url = _at_api(link)
+    return Orphan(stack, f"{what} {url.rpartition('/')[2]}", url, _creation_time(resource))
+
+
+def _custom_jobs(google: Google, project: str, orphans: Iterable[Orphan]) -> Iterator[Orphan]:
+    """Yield the jobs that have not ended and run as an account among `orphans`.
+
+    Without such an account no region is asked.
+
+    Raises:
+        TpustackError: the caller may not look; what is not found here would lose its account.
+    """
+    stacks = {each.url.rpartition("/")[2]: each.stack for each in orphans if each.runs_jobs}
+    for region in vertex_regions() if stacks else ():
+        root = vertex_root(region)
+        url = f"{root}/projects/{project}/locations/{region}/customJobs"
+        try:
+            for job in _listed(google, url, "customJobs", filter=UNENDED):
+                if stack := stacks.get(account_of(job)):
+                    # Its title is whatever a submitter wrote.
+                    name = f"custom job {job['name'].rpartition('/')[2]} in {region}"
+                    yield Orphan(stack, name, f"{root}/{job['name']}", _creation_time(job))
+        except Forbidden as error:
+            raise TpustackError(
+                f"{error}. Custom jobs may run as {', '.join(sorted(stacks))}, whose stacks are in "
+                "no state: looking takes aiplatform.customJobs.list, which `tpustack bootstrap` "
+                "grants"
+            ) from None
+
+
+def _creation_time(resource: Json) -> datetime:
+    """Return when a resource was made; the end of time if Google does not say."""
+    for name in ("creationTimestamp", "createTime", "timeCreated"):
+        if name in resource:
+            return parse_time(str(resource[name]))
+    return datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _at_api(link: str) -> str:
+    """Return a resource's address at the API that can delete it."""
+    return link.replace("https://www.googleapis.com/compute/v1", COMPUTE)

@@ -137,7 +137,7 @@ def nothing_is_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{at}.toolchain", SimpleNamespace(find=dict, engine=dict))
     monkeypatch.setattr(f"{at}.build_wheel", lambda: None)
     monkeypatch.setattr(f"{at}.pipeline.remote_branches", lambda *_: {"main"})
-    monkeypatch.setattr("tpustack.ci.sweep.orphans", lambda *_, **__: [])
+    monkeypatch.setattr("tpustack.ci.sweep.sweep_orphans", lambda *_, **__: [])
     monkeypatch.setattr(f"{at}.Google", object)
     monkeypatch.setattr("tpustack.ci.deployment.require_project", lambda project: None)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere")

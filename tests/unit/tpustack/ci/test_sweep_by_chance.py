@@ -1,11 +1,12 @@
-"""Whatever is in a project, a sweep names nothing of a stack that lives in any backend."""
+"""Whatever is in a project, a sweep deletes nothing of a stack that lives in any backend."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,19 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.names import MADE_FOR, MARK, mark_of
+from infra.names import JOB_LABEL, MADE_FOR, MARK, mark_of
 from infra.settings import OWN_LABELS
 from infra.settings.base import SettingsError
 from infra.settings.parse import parse
 from tests.examples import examples
 from tpustack.ci.result import Run
-from tpustack.ci.sweep import orphans
-from tpustack.cloud.google import Google
+from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans
+from tpustack.cloud.google import Google, NotFound
 
+NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 PROJECT = "p"
 BACKENDS = ("gs://ours", "gs://ours/", "gs://theirs", "file:///root")
 STACKS = ("pr-1", "pr-2", "pr-12", "dev", "prod", "pr-1x")
-KINDS = ("queued", "node", "vm", "disk", "template", "bucket", "network", "check", "account")
+KINDS = ("queued", "node", "vm", "disk", "template", "bucket", "network", "check", "account", "job")
 UNLABELLED = ("network", "check", "account")
 COMPUTE = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}"
 
@@ -40,6 +42,8 @@ class Made:
     backend: str
     stack: str
     added: tuple[tuple[str, str], ...]
+    minutes: int
+    """How long ago."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,10 @@ class Scene:
     late: str
     """A stack that our backend gets while the sweeper looks."""
 
-    def is_orphan(self, made: Made) -> bool:
+    def may_go(self, made: Made) -> bool:
         """Whether no state knows of it, and only ours could."""
         alive = {*self.stacks[0], self.late}
-        is_request = made.stack in ("pr-1", "pr-2", "pr-12")
-        return is_request and made.backend == BACKENDS[0] and made.stack not in alive
+        return made.backend == BACKENDS[0] and made.stack not in alive
 
 
 ADDED = st.lists(
@@ -72,6 +75,7 @@ MADE = st.builds(
     st.sampled_from(BACKENDS),
     st.sampled_from(STACKS),
     ADDED,
+    st.integers(0, 600),
 )
 SCENES = st.builds(
     Scene,
@@ -102,10 +106,11 @@ def labels_of(made: Made) -> dict[str, str]:
 
 @dataclass
 class Project:
-    """Google's lists of what is there."""
+    """Google's lists of what is there, each resource by the address that deletes it."""
 
     scene: Scene
     known: set[str]
+    deleted: set[int] = field(default_factory=set)
 
     pages = Google.pages
 
@@ -115,6 +120,8 @@ class Project:
     def get(self, url: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.known |= {self.scene.late} - {""}
         path = url.partition(PROJECT + "/")[2] or url
+        if "/b/" in url or ("customJobs" in url and "us-central1" not in url):
+            return {}
         for kind, (ending, items) in LISTS.items():
             if path.endswith(ending):
                 found = [self.shown(n) for n in range(len(self.all)) if self.all[n].kind == kind]
@@ -124,18 +131,45 @@ class Project:
 
     def shown(self, number: int) -> dict[str, Any]:
         made = self.all[number]
+        when = (NOW - timedelta(minutes=made.minutes)).isoformat()
         told = f"{MADE_FOR}{made.stack} ({mark(made.backend, made.stack)})"
         labels = {} if made.kind in UNLABELLED else {"labels": labels_of(made)}
         common = {
-            "name": f"p/serviceAccounts/n{number}" if made.kind == "account" else f"n{number}",
+            "name": f"p/serviceAccounts/n{number}-vx@p" if made.kind == "account" else f"n{number}",
+            "selfLink": f"{COMPUTE}/n{number}",
             "description": told if made.kind in UNLABELLED else "",
+            "email": f"n{number}-vx@p",
             **labels,
         }
+        times = {} if made.kind == "account" else {TIMES.get(made.kind, "creationTimestamp"): when}
         if made.kind == "queued":
-            return {"name": f"n{number}", "tpu": {"nodeSpec": [{"node": labels}]}}
+            return {"name": f"n{number}", "tpu": {"nodeSpec": [{"node": labels}]}, **times}
+        if made.kind == "job":
+            own = {"labels": {JOB_LABEL: "x"}, "jobSpec": {"serviceAccount": self.runner(made)}}
+            return {"name": f"customJobs/n{number}", **own, **times}
         if made.kind == "template":
-            return {**common, "properties": labels}
-        return common
+            return {**common, "properties": labels, **times}
+        return {**common, **times}
+
+    def runner(self, job: Made) -> str:
+        """The account of the stack that a job is of; it may have gone."""
+        made_by = (job.backend, job.stack)
+        found = [
+            f"n{number}-vx@p"
+            for number, each in enumerate(self.all)
+            if each.kind == "account" and (each.backend, each.stack) == made_by
+        ]
+        return found[0] if found else "gone-vx@p"
+
+    def post(self, url: str, parameters: Mapping[str, str], body: object) -> None:
+        assert url.endswith(":cancel")
+        self.deleted.add(int(url.removesuffix(":cancel").rpartition("/n")[2]))
+
+    def delete(self, url: str, parameters: Mapping[str, str] | None = None) -> None:
+        number = int(url.rpartition("/n")[2].removesuffix("-vx@p"))
+        if number in self.deleted:
+            raise NotFound(url)
+        self.deleted.add(number)
 
 
 LISTS = {
@@ -148,11 +182,13 @@ LISTS = {
     "network": ("networks", "items"),
     "check": ("healthChecks", "items"),
     "account": ("serviceAccounts", "accounts"),
+    "job": ("customJobs", "customJobs"),
 }
+TIMES = {"queued": "createTime", "node": "createTime", "bucket": "timeCreated", "job": "createTime"}
 
 
 def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
-    marks = labels_of(Made("vm", BACKENDS[0], "pr-1", ())).keys() - {"request"}
+    marks = labels_of(Made("vm", BACKENDS[0], "pr-1", (), 0)).keys() - {"request"}
     assert marks == set(OWN_LABELS)
     with pytest.raises(SettingsError) as refused:
         parse({"tpu-stack:labels": dict.fromkeys(OWN_LABELS, "x")}, "dev")
@@ -161,19 +197,37 @@ def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
 
 @settings(max_examples=examples(2500), deadline=None)
 @given(SCENES)
-def test_exactly_what_no_state_knows_of_is_named(scene: Scene) -> None:
+def test_nothing_of_a_living_stack_is_ever_deleted(scene: Scene) -> None:
+    ours = BACKENDS[0]
     known = set(scene.stacks[0])
     google = Project(scene, known)
-    run = cast(Run, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: dict.fromkeys(known))))
+    job = cast(Run, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: dict.fromkeys(known))))
+    before = set(known)
+    with backend(ours):
+        sweep_orphans(job, cast(Google, google), PROJECT, NOW, before, remove=True)
+    gone = [google.all[number] for number in google.deleted]
+    assert [each for each in gone if not scene.may_go(each)] == []
+    young = NOW - SETTLED
+    assert all(
+        each.kind == "account" or NOW - timedelta(minutes=each.minutes) <= young for each in gone
+    )
+    assert len(gone) <= MOST_ORPHANS
+    assert not gone or any(each in ("pr-1", "pr-2", "pr-12") for each in before)
+
+
+def test_orphans_of_a_dead_stack_are_deleted_up_to_the_limit() -> None:
+    left = [
+        Made(kind, BACKENDS[0], f"pr-{stack}", (), 300)
+        for stack in range(2, 12)
+        for kind in KINDS
+        if kind != "network"
+    ]
+    scene = Scene((frozenset(),) * 4, tuple(left), "")
+    google = Project(scene, {"pr-1"})
+    job = cast(Run, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: {"pr-1": None})))
     with backend(BACKENDS[0]):
-        found = orphans(run, cast(Google, google), PROJECT, set(known))
-    named = {
-        int(word.strip(",")[1:])
-        for one in found
-        for word in one.problem.partition(", made for")[0].split()
-        if word.strip(",")[1:].isdigit()
-    }
-    for number, made in enumerate(scene.resources):
-        # A setting of labels can't make one ours; it may hide one of ours.
-        assert number not in named or scene.is_orphan(made)
-        assert number in named or not scene.is_orphan(made) or "request" in dict(made.added)
+        first = sweep_orphans(job, cast(Google, google), PROJECT, NOW, ["pr-1"], remove=True)
+    # Each stack's account waits until its job has ended.
+    assert len(google.deleted) == MOST_ORPHANS // 9 * 8
+    assert not any(google.all[number].kind == "account" for number in google.deleted)
+    assert "Left for the next sweep: one deletes at most 60" in first[-1].notes[0]
