@@ -316,7 +316,7 @@ class VmSettings(Section):
     os_login: bool = True
     """Let IAM decide who may log in by SSH, instead of keys in metadata."""
     serial_port_logging: bool = True
-    """Send the serial port's output to Cloud Logging, where it outlives the VM."""
+    """Send the serial port's output to Cloud Logging, for `tpustack logs`."""
     shielded: ShieldedSettings = ShieldedSettings()
     """Shielded VM."""
     ops_agent: bool = False

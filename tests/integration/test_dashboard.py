@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from tests.browser import Page, browsing, find_browser
 from tpustack.engine.stack import Stack
@@ -16,6 +18,7 @@ from tpustack.local import LocalCloudCommand
 
 REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
+BUCKET = "https://storage.googleapis.com/storage/v1/b/tpu-stack-local-tpu-stack-local"
 COUNTS = 'for i in $(seq 600); do echo "line $i <b>bold</b>"; sleep 0.1; done'
 
 
@@ -54,11 +57,30 @@ def text(page: Page, selector: str) -> str:
     return str(page.value(f"document.querySelector({selector!r}).textContent"))
 
 
-def test_a_person_sees_a_log_live_stops_the_job_and_hears_of_a_preemption(
-    address: str, cloud: LocalCloudCommand
+def compared(address: str) -> dict[str, Any]:
+    """What Compare shows of the stack."""
+    root, _, token = address.partition("#token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.post(f"{root}api/places/local/drift", headers=headers, timeout=300)
+    assert answer.ok, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_person_sees_drift_and_a_log_live_stops_the_job_and_hears_of_a_preemption(
+    address: str, cloud: LocalCloudCommand, google: requests.Session
 ) -> None:
+    found = compared(address)
+    assert (found["outcome"], found["changes"]) == ("no change", []), found
+    labels = google.get(BUCKET).json()["labels"] | {"managed-by": "hand"}
+    google.patch(BUCKET, json={"labels": labels}).raise_for_status()
+    found = compared(address)
+    assert found["outcome"] == "drift"
+    assert [change["properties"] for change in found["changes"]] == [['labels["managed-by"]']]
+    assert google.get(BUCKET).json()["labels"] == labels
+
     if find_browser() is None:
-        pytest.skip("it takes Chromium, which is not installed")
+        pytest.skip("the rest takes Chromium, which is not installed")
     with browsing() as page:
         page.open(address)
         page.wait("document.querySelector('#jobs-rows .state')?.textContent === 'running'")

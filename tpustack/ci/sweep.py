@@ -221,7 +221,7 @@ def _remove_orphans(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
 
 def _remove_orphan(google: Google, orphan: Orphan) -> None:
     if orphan.is_job:
-        google.post(f"{orphan.url}:cancel", {}, {})
+        google.post(f"{orphan.url}:cancel", {})
         return
     if orphan.url.startswith(_STORAGE):
         for each in _listed(google, f"{orphan.url}/o", "items", versions="true"):

@@ -199,6 +199,10 @@ class Google:
         """Send JSON to `url` and return the answer."""
         return _json(url, self._ask("POST", url, parameters, body))
 
+    def delete(self, url: str, parameters: Mapping[str, str] | None = None) -> None:
+        """Start to delete the resource at `url`."""
+        self._ask("DELETE", url, parameters)
+
     def exchange(
         self, method: str, url: str, headers: dict[str, str], body: core.Body
     ) -> core.Answer:

@@ -1,10 +1,11 @@
-"""The commands that watch a training: follow, doctor, goodput.
+"""The commands that watch a training: follow, logs, doctor, goodput.
 
 Each imports what it needs when it runs: together these take seconds to load.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -57,6 +58,40 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
     from tpustack.engine.backend import outputs_of
 
     return outputs_of(stack)
+
+
+@click.command("logs")
+@console.stack("The stack whose VM to read.", required=True)
+def logs_command(stack: str) -> None:
+    """Print what a stack's VM wrote to its serial port, also after the VM is gone.
+
+    Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
+    it works after `pulumi destroy`, too.
+    """
+    from infra.names import names_of
+    from tpustack import stacks
+    from tpustack.cloud.google import Google
+    from tpustack.logs.serial import logged_lines
+
+    stacks.require_file(stack)
+    settings = stacks.load(stack)
+    project, vm = settings.project, names_of(settings, stack).vm
+    # By names alone: the engine's outputs are gone after `pulumi destroy`.
+    found = list(logged_lines(Google(), project, vm))
+    if not found:
+        raise TpustackError(
+            f"Cloud Logging has nothing from the last 30 days of a VM {vm} in {project}. Either no "
+            "such VM ran, or serial port logging is off: the VM's metadata "
+            "serial-port-logging-enable is not true, or the organization policy "
+            f"compute.disableSerialPortLogging forbids it. While the VM runs, `tpustack follow "
+            f"--stack {stack}` reads its serial port"
+        )
+    # A group may have replaced its VM, and two machines of one name ran at different times.
+    for instance, group in groupby(found, key=lambda line: line[0]):
+        lines = list(group)
+        click.echo(f"{vm} (number {instance}) from {lines[0][1]} on:")
+        for _, _, text in lines:
+            click.echo(f"  {text}")
 
 
 # The lines of an error that are named, and the unknown errors that are shown.

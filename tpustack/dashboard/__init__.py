@@ -1,1 +1,1 @@
-"""A page on localhost: stacks, TPUs, jobs and goodput, read from buckets and APIs."""
+"""A page on localhost: stacks, TPUs, jobs, goodput and curves, read from buckets and APIs."""

@@ -35,7 +35,7 @@ from tpu_core.bucket import Item
 from tpu_core.google import Json
 from tpustack import console
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place, Source, places, sources
+from tpustack.dashboard.sources import Place, Source, curves, drift, places, sources
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs.queue import explained, why_waiting
@@ -63,7 +63,7 @@ _PATIENCE = 1
     "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
 )
 def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
-    """Show stacks, TPUs, jobs, goodput and cost on one page, live.
+    """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
 
     The page is served on this machine alone, at an address that only this output shows.
     It ends with Ctrl-C, and keeps nothing.
@@ -209,6 +209,8 @@ class Application:
     def __init__(self, places: Sequence[Place], google: Google) -> None:
         self._places = {place.name: place for place in places}
         self._google = google
+        # An engine takes some 300 MB.
+        self._engines = anyio.CapacityLimiter(1)
         job = "/api/places/{place}/jobs/{job}"
         self.asgi = Starlette(
             routes=[
@@ -218,6 +220,8 @@ class Application:
                 Route(f"{job}/log.txt", self._whole_log),
                 Route(f"{job}/stop", self._about_job(_stop), methods=["POST"]),
                 Route(f"{job}/resubmit", self._about_job(_resubmit), methods=["POST"]),
+                Route("/api/places/{place}/curves", self._curves),
+                Route("/api/places/{place}/drift", self._drift, methods=["POST"]),
                 Route("/", _file),
                 Route("/{file}", _file),
             ],
@@ -261,6 +265,14 @@ class Application:
 
         await run_sync(begin)
         return StreamingResponse(jobs.job_log(queue, name), media_type="text/plain")
+
+    async def _curves(self, request: Request) -> Response:
+        folder, bucket = request.query_params.get("training", ""), self._place(request).bucket
+        return JSONResponse(await run_sync(curves, self._google, bucket, folder))
+
+    async def _drift(self, request: Request) -> Response:
+        place = self._place(request)
+        return JSONResponse(await run_sync(drift, place, limiter=self._engines))
 
     def _place(self, request: Request) -> Place:
         """Return the place that a call names. Raises UsageError if there is none with a bucket."""

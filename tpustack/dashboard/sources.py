@@ -5,13 +5,21 @@ Each is a `Source`, read as often as its answer may change and its calls are wor
 
 import dataclasses
 import json
+import math
+import re
+import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import click
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 
 from infra.catalog import Catalog
 from infra.cost import Estimate, of_stack
@@ -19,6 +27,7 @@ from infra.names import names_of
 from infra.settings import StackSettings
 from tpu_agent.jobs.queue import Queue
 from tpu_core import lease, paths
+from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_training.goodput import account as accounts
 from tpu_training.goodput.ledger import Ledger, read
@@ -188,6 +197,27 @@ def stack(place: Place, catalog: Catalog) -> Json:
     }
 
 
+def drift(place: Place) -> Json:
+    """Compare a stack's state with the cloud by the engine, which writes neither.
+
+    Raises:
+        UsageError: the place is not a stack.
+        TpustackError: there is no engine, or the backend can't be read.
+    """
+    # The engine's library takes a second to load, and most pages never ask for this.
+    from tpustack.ci.drift import drift as compare
+    from tpustack.ci.result import Run
+    from tpustack.engine.backend import users_own
+
+    if place.settings is None:
+        raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
+    backend = users_own()
+    with tempfile.TemporaryDirectory() as folder:
+        job = Run(backend, backend.root, Path(folder), lambda _: None)
+        (result,) = compare(job, [place.name])
+    return result.as_json()
+
+
 def _tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
     """Return the names of the TPUs that stacks should have, and whose they are."""
     zones: dict[Zone, dict[str, Place]] = {}
@@ -248,8 +278,9 @@ class Trainings:
     def read(self) -> list[Json]:
         """Return what is known of each training, the newest first. Raises TpustackError."""
         folders: dict[str, list[int]] = {}
-        for path, generation in _ledgers(self._google, self._bucket):
-            folders.setdefault(path.rpartition("/ledger/")[0], []).append(generation)
+        for item in _matching(self._google, self._bucket, paths.JOBS, _GLOB):
+            folder = item["name"].rpartition("/ledger/")[0]
+            folders.setdefault(folder, []).append(int(item["generation"]))
         newest = sorted(folders, key=lambda folder: -max(folders[folder]))[:_MOST]
         self._known = {folder: self._of(folder, tuple(folders[folder])) for folder in newest}
         return [found for _, found in self._known.values() if found]
@@ -324,12 +355,143 @@ def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
     }
 
 
+# --- Learning curves.
+
+# What a training's folder in the bucket is called.
+_FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
+_MOST_POINTS = 300
+# Of a training's files, which also hold pictures and graphs: all of it is read at each look.
+_MOST_BYTES = 64 * 2**20
+Curve = list[tuple[int, float]]
+"""Steps and values."""
+
+
+def curves(google: Google, bucket: str, folder: str) -> dict[str, Curve]:
+    """Return the points of each curve in a training's folder, by tag.
+
+    Where a killed training was started again, what the later start wrote for a step counts.
+
+    Raises:
+        UsageError: it is not a training's folder.
+        TpustackError: the bucket refuses.
+    """
+    if not _FOLDER.fullmatch(folder):
+        raise UsageError(f"{folder!r} is not a folder of a training. Write it like jobs/NAME")
+    store = Bucket(bucket, google.exchange)
+    series: dict[str, dict[int, float]] = {}
+    for file in _event_files(google, bucket, folder):
+        found = store.read(file["name"])
+        for tag, step, value in points(found[0] if found else b""):
+            series.setdefault(tag, {})[step] = value
+    return {tag: thinned(sorted(series[tag].items())) for tag in sorted(series)}
+
+
+def thinned(curve: Sequence[tuple[int, float]], most: int = _MOST_POINTS) -> Curve:
+    """Return at most `most` points, with the first, the last, and of each part lowest and highest.
+
+    So no peak is lost, however many points there are.
+    """
+    if len(curve) <= most:
+        return list(curve)
+    parts = (most - 2) // 2
+    kept = {0: curve[0], len(curve) - 1: curve[-1]}
+    for part in range(parts):
+        places = range(part * len(curve) // parts, (part + 1) * len(curve) // parts)
+        for chosen in (min, max):
+            place = chosen(places, key=lambda number: curve[number][1])
+            kept[place] = curve[place]
+    return [kept[place] for place in sorted(kept)]
+
+
+def _event_files(google: Google, bucket: str, folder: str) -> list[Json]:
+    """Return the newest event files that are small enough together, the oldest of them first.
+
+    They are in the training's folder, or in one for each split. Their names begin with the time at
+    which they were begun.
+    """
+    prefix = f"{folder}/"
+    # The folder's own characters must match themselves alone.
+    literal = re.sub(r"([\\*?\[\]{}])", r"\\\1", prefix)
+    found = _matching(google, bucket, prefix, f"{literal}**events.out.tfevents.*")
+    kept: list[Json] = []
+    left = _MOST_BYTES
+    for file in sorted(found, key=lambda file: file["name"].rpartition("/")[2], reverse=True):
+        left -= int(file["size"])
+        if left < 0:
+            break
+        kept.insert(0, file)
+    return kept
+
+
+# A file of TensorBoard events is a chain of records (TFRecord: length in 8 bytes, its check in 4,
+# content, its check in 4), each an Event of protocol buffers, read here without TensorFlow. The
+# numbers of their fields are those of event.proto, summary.proto and tensor.proto in
+# https://github.com/tensorflow/tensorflow/tree/v2.19.0/tensorflow/core
+_HEAD, _CHECK = 12, 4
+# How a tensor's content encodes DT_FLOAT and DT_DOUBLE.
+_FORMATS = {1: "<f", 2: "<d"}
+_SCHEMA = """
+name: "events" syntax: "proto3"
+message_type { name: "Event"
+  field { name: "step" number: 2 type: TYPE_INT64 }
+  field { name: "summary" number: 5 type: TYPE_MESSAGE type_name: "Summary" } }
+message_type { name: "Summary"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Value" } }
+message_type { name: "Value" oneof_decl { name: "value" }
+  field { name: "tag" number: 1 type: TYPE_STRING }
+  field { name: "simple_value" number: 2 type: TYPE_FLOAT oneof_index: 0 }
+  field { name: "tensor" number: 8 type: TYPE_MESSAGE type_name: "Tensor" oneof_index: 0 } }
+message_type { name: "Tensor"
+  field { name: "dtype" number: 1 type: TYPE_INT32 }
+  field { name: "tensor_content" number: 4 type: TYPE_BYTES }
+  field { name: "float_val" number: 5 label: LABEL_REPEATED type: TYPE_FLOAT }
+  field { name: "double_val" number: 6 label: LABEL_REPEATED type: TYPE_DOUBLE } }
+"""
+# A pool of its own: where TensorFlow is loaded, the common one has its messages.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
+_Event = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Event"))
+
+
+def points(data: bytes) -> Iterator[tuple[str, int, float]]:
+    """Yield tag, step and value of every number in a file.
+
+    What is half written, or not an event, ends it.
+    """
+    begin = 0
+    while begin + _HEAD <= len(data):
+        (length,) = struct.unpack_from("<Q", data, begin)
+        end = begin + _HEAD + length
+        if end + _CHECK > len(data):
+            return
+        try:
+            event = _Event.FromString(data[begin + _HEAD : end])
+        except DecodeError:
+            return
+        for value in event.summary.value:
+            kind = value.WhichOneof("value")
+            found = _scalar(value.tensor) if kind == "tensor" else kind and value.simple_value
+            if value.tag and found is not None and math.isfinite(found):
+                yield value.tag, event.step, found
+        begin = end + _CHECK
+
+
+def _scalar(tensor: Any) -> float | None:
+    """Return the number in a tensor; None if it has none of a kind known here, or several."""
+    values = [*tensor.float_val, *tensor.double_val]
+    form = _FORMATS.get(tensor.dtype)
+    if form and len(tensor.tensor_content) == struct.calcsize(form):
+        values = [*struct.unpack(form, tensor.tensor_content)]
+    return values[0] if form and len(values) == 1 else None
+
+
+# --- A bucket's objects.
+
 _LIST = "https://storage.googleapis.com/storage/v1/b/{}/o"
-_FIELDS = "items(name,generation),nextPageToken"
+_FIELDS = "items(name,generation,size),nextPageToken"
 
 
-def _ledgers(google: Google, bucket: str) -> Iterator[tuple[str, int]]:
-    """Yield path and generation of each ledger in a bucket. Raises TpustackError."""
-    query = {"prefix": paths.JOBS, "matchGlob": _GLOB, "fields": _FIELDS}
-    for item in google.pages(_LIST.format(quote(bucket, safe="")), "items", query):
-        yield item["name"], int(item["generation"])
+def _matching(google: Google, bucket: str, prefix: str, glob: str) -> Iterator[Json]:
+    """Yield the objects below `prefix` that match a glob of Cloud Storage. Raises TpustackError."""
+    query = {"prefix": prefix, "matchGlob": glob, "fields": _FIELDS}
+    return google.pages(_LIST.format(quote(bucket, safe="")), "items", query)

@@ -1,4 +1,4 @@
-"""What a stack's machines write: followed live, or read for errors.
+"""What a stack's machines write: followed live, read for errors, or from Cloud Logging.
 
 A VM writes to its serial port. Google shows none of a TPU VM: a trainer there is followed by what
 it writes to the bucket.
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_training.goodput.ledger import read
-from tpustack.cloud.google import Google, NotFound, look_up
+from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
 from tpustack.console import unbroken
 from tpustack.errors import TpustackError
 from tpustack.goodput import files_of
+from tpustack.logs.diagnosis import Log
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -383,3 +384,60 @@ def _unresolved(text: str) -> str:
     boot = current_boot(text)
     began = [found.start() for found in _BEGINS.finditer(boot)]
     return boot[began[-1] :] if began else boot
+
+
+# --- Cloud Logging, which keeps what a VM's serial port wrote, also after the VM is gone.
+
+_API = "logging.googleapis.com"
+# The names and the label of the serial port's entries: "View serial port output",
+# cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
+_FILTER = (
+    'logName="projects/{}/logs/serialconsole.googleapis.com%2Fserial_port_1_output" '
+    'AND resource.type="gce_instance" AND labels."compute.googleapis.com/resource_name"="{}"'
+)
+# The most entries that Google gives at once.
+_PAGE = 1000
+
+
+def logged_lines(google: Google, project: str, vm: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what all VMs of a name wrote in the last 30 days, oldest first, without colours.
+
+    Each is a VM's number, the time and the line. Lines of progress are put as `tpustack follow`
+    puts them; empty ones are left out.
+
+    Raises:
+        TpustackError: when Google refuses.
+    """
+    story = Story()
+    for entry in _entries(google, project, vm):
+        instance = entry["resource"]["labels"]["instance_id"]
+        for text in filter(str.strip, Log.of(entry.get("textPayload", "")).lines):
+            event = story.read(text)
+            shown = str(event) if isinstance(event, Progress) else text
+            yield instance, entry["timestamp"], shown
+
+
+def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
+    body: dict[str, object] = {
+        "resourceNames": [f"projects/{project}"],
+        "filter": _FILTER.format(project, vm),
+        "orderBy": "timestamp asc",
+        "pageSize": _PAGE,
+    }
+    while True:
+        try:
+            page = google.post(f"https://{_API}/v2/entries:list", body)
+        except Forbidden as error:
+            why = f"the Cloud Logging API is disabled in {project}: `gcloud services enable {_API} "
+            why += f"--project {project}` enables it"
+            if not says_disabled(error):
+                why = (
+                    f"you may not read the logs of {project}: ask for roles/logging.viewer there "
+                    f"(permission logging.logEntries.list). Google's answer: {error}"
+                )
+            raise TpustackError(why) from None
+        # A page may be empty and still have one after it, while Google searches on.
+        yield from page.get("entries", ())
+        if not page.get("nextPageToken"):
+            return
+        body["pageToken"] = page["nextPageToken"]

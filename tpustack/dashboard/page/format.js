@@ -18,6 +18,9 @@ export function dollars(text, complete = true) {
   return `${complete ? "" : "at least "}$${amount.toFixed(amount && amount < 0.1 ? 4 : 2)}`;
 }
 
+export const number = (value) =>
+  value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+
 export function bytes(size) {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   let rank = 0;

@@ -2,6 +2,7 @@
 
 import { $, cell, h, problems, sync } from "./dom.js";
 import { dollars, percent, span } from "./format.js";
+import { openJob } from "./job.js";
 
 // What a state is shown with: its colour and its part of the legend.
 const PARTS = [
@@ -40,7 +41,7 @@ function training(each) {
   const worst = Object.entries(each.causes)[0];
   const said = `${percent(each.goodput)} of ${span(each.wall)}${cost} · ${each.steps.toLocaleString()} steps in ${each.starts} ${each.starts === 1 ? "start" : "starts"}, ${each.lostSteps.toLocaleString()} done again`;
   return h("article", { class: "training" },
-    h("h3", {}, name, " ", h("small", { class: "sub" }, each.place)),
+    h("h3", {}, h("button", { type: "button", class: "open", onclick: () => openJob(each.place, name, [each.folder]) }, name), " ", h("small", { class: "sub" }, each.place)),
     h("p", {}, said, worst ? ` · most lost to: ${worst[0]} (${span(worst[1])})` : "", each.problems.length ? ` · ${each.problems.join("; ")}` : ""),
     h("table", { class: "days" },
       h("thead", {}, h("tr", {}, ...["day (UTC)", "where the time went", "goodput", "time", "cost"].map((word, place) => h("th", { scope: "col", class: place > 1 ? "number" : "" }, word)))),

@@ -1,27 +1,37 @@
-// One job: what it is, its log, and its buttons.
+// One job: what it is, its log, its curves, and its buttons.
 
 import { blob, get, path, post } from "./api.js";
+import { drawCurves } from "./curves.js";
 import { $, h } from "./dom.js";
 import { bytes, moment, span } from "./format.js";
 import { badge } from "./job-state.js";
 import { Log } from "./log.js";
 
-const SURE = 5000;
+const SURE = 5000, CURVES = 15000;
 const log = new Log($("log"), $("log-state"), $("log-follow"));
+const known = new Set();
 let open = null;
 
-/** Opens a job of a queue. */
-export function openJob(place, name) {
-  open = { place, name, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
+/** Opens a job of a queue, or a training that is in none: of that there are the curves alone. */
+export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/model`]) {
+  const whole = known.has(`${place}/${name}`);
+  open = { place, name, folders, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
   $("job-title").textContent = name;
   $("job-said").textContent = "";
   $("job-facts").replaceChildren();
+  $("job-charts").replaceChildren();
   $("job-state").replaceChildren();
+  $("job-about").hidden = !whole;
+  document.querySelector(".log").hidden = !whole;
   for (const id of ["job-stop", "job-resubmit"]) $(id).hidden = true;
   $("job").showModal();
-  log.follow(`${open.where}/log`);
-  refresh();
-  $("log").focus();
+  if (whole) {
+    log.follow(`${open.where}/log`);
+    refresh();
+    $("log").focus();
+  }
+  if ($("job-curves").open) showCurves();
+  $("job-curves").open ||= !whole;
 }
 
 export function closeJob() { $("job").close(); }
@@ -29,6 +39,7 @@ $("job").addEventListener("close", () => { log.stop(); open = null; });
 
 /** Hears of each job that the stream tells of: the open one may have changed. */
 export function seen(job) {
+  known.add(`${job.where}/${job.name}`);
   if (!open || job.name !== open.name || job.where !== open.place) return;
   const now = JSON.stringify(job);
   if (now !== open.state) { open.state = now; refresh(); }
@@ -108,3 +119,20 @@ $("log-save").addEventListener("click", async () => {
     $("job-said").textContent = error.message;
   }
 });
+
+$("job-curves").addEventListener("toggle", () => { if ($("job-curves").open && open) showCurves(); });
+async function showCurves() {
+  const asked = open;
+  const answers = await Promise.all(asked.folders.map((folder) => curvesOf(asked.place, folder)));
+  if (asked !== open || !$("job-curves").open) return;
+  drawCurves($("job-charts"), Object.assign({}, ...answers));
+  setTimeout(() => { if (asked === open && $("job-curves").open) showCurves(); }, CURVES);
+}
+async function curvesOf(place, folder) {
+  try {
+    return await get(`places/${path(place)}/curves?training=${encodeURIComponent(folder)}`);
+  } catch (error) {
+    $("job-said").textContent = error.message;
+    return {};
+  }
+}

@@ -1,8 +1,11 @@
 // The table of stacks.
 
-import { $, Pages, cell, h, problems, sync } from "./dom.js";
+import { path, post } from "./api.js";
+import { $, Pages, cell, h, problems, state, sync } from "./dom.js";
 import { dollars } from "./format.js";
 
+const KINDS = { "no change": "good", drift: "wait", failure: "bad" };
+const found = new Map();
 let last = null;
 const pages = new Pages($("stacks-more"), () => showStacks(...last), 60);
 
@@ -15,7 +18,8 @@ export function showStacks(messages, all) {
   $("stacks-empty").hidden = stacks.length > 0;
   $("stacks-rows").closest("table").hidden = stacks.length === 0;
   problems($("stacks-problems"), stacks.map((each) => [each.name, each.problem]));
-  sync($("stacks-rows"), pages.cut(stacks), (stack) => stack.name, row);
+  const shown = pages.cut(stacks).map((stack) => ({ ...stack, drift: found.get(stack.name) }));
+  sync($("stacks-rows"), shown, (stack) => stack.name, row);
 }
 
 const row = (stack) => h("tr", {},
@@ -23,4 +27,31 @@ const row = (stack) => h("tr", {},
   cell("TPU", stack.tpu ?? ""),
   cell("zone", stack.zone ?? ""),
   cell("capacity", stack.capacity ?? ""),
-  cell("an hour", dollars(stack.hour, stack.complete), "number"));
+  cell("an hour", dollars(stack.hour, stack.complete), "number"),
+  cell("drift", driftOf(stack)));
+
+function driftOf(stack) {
+  if (stack.problem) return state("wrong file", "bad");
+  const about = stack.drift;
+  const word = about === "busy" ? "comparing …" : about ? "Compare again" : "Compare";
+  const button = h("button", { type: "button", disabled: about === "busy" ? "" : null, onclick: () => compare(stack.name), "aria-label": `Compare the state of ${stack.name} with the cloud` }, word);
+  if (!about || about === "busy") return button;
+  return h("div", {}, state(about.outcome, KINDS[about.outcome] ?? "wait"), " ", button, h("div", { class: "sub" }, said(about)));
+}
+
+const said = (about) => [
+  about.problem,
+  ...about.changes.map((change) => `${change.operation} ${change.name}${change.properties.length ? ` (${change.properties.join(", ")})` : ""}`),
+  ...about.notes,
+].filter(Boolean).join("; ").slice(0, 1500);
+
+async function compare(name) {
+  found.set(name, "busy");
+  showStacks(...last);
+  try {
+    found.set(name, await post(`places/${path(name)}/drift`));
+  } catch (error) {
+    found.set(name, { outcome: "failure", problem: error.message, changes: [], notes: [] });
+  }
+  showStacks(...last);
+}

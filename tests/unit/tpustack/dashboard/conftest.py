@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.dashboard.server import Application, Guard
 from tpustack.dashboard.sources import Place
+from tpustack.engine.stack import Change
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000
 ZONE = "us-central1-b"
@@ -100,6 +102,15 @@ def a_stack(name: str, **tpu: object) -> Place:
     config = {"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE, "tpu-stack:tpu": tpu}
     settings = parse(config, name)
     return Place(name, names_of(settings, name).bucket, settings)
+
+
+def engine(monkeypatch: pytest.MonkeyPatch, root: Path, *changes: Change) -> None:
+    """Stands in for the engine: the stack is there, and differs from the cloud by `changes`."""
+    events = SimpleNamespace(changes=list(changes), noticed=())
+    done = SimpleNamespace(failure="", events=events)
+    of_stack = SimpleNamespace(drift=lambda line: done, resources=list)
+    backend = SimpleNamespace(root=root, stacks=lambda: {"dev": None}, stack=lambda name: of_stack)
+    monkeypatch.setattr("tpustack.engine.backend.users_own", lambda: backend)
 
 
 def make_tpu(client: Client, name: str, zone: str = ZONE) -> None:

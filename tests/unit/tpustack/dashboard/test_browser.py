@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,12 @@ from infra.names import names_of
 from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser, serving
-from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, make_tpu
+from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpustack.cloud.google import Google
 from tpustack.dashboard.server import Application
 from tpustack.dashboard.sources import Place
+from tpustack.engine.stack import Change
 
 pytestmark = [
     pytest.mark.server,
@@ -140,6 +142,21 @@ def test_a_preemption_appears_without_a_reload(
         assert browser.value("document.querySelector('#tpus-rows .state').textContent") == (
             "PREEMPTED"
         )
+
+
+def test_compare_shows_what_was_changed_by_hand(
+    browser: Page, google: Google, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    change = Change("update", "gcp:storage/bucket:Bucket", "bucket", ("labels.team",))
+    cell = "document.querySelector('#stacks-rows td:last-child')"
+    with serving(Application([a_stack("dev")], google).asgi, TOKEN) as url:
+        browser.open(url)
+        for changes, words in (((), "no change"), ((change,), "update bucket (labels.team); Put")):
+            engine(monkeypatch, project, *changes)
+            browser.wait(f"!!{cell}?.querySelector('button')")
+            browser.value(f"{cell}.querySelector('button').click()")
+            browser.wait(f"{cell}.textContent.includes({words!r})")
+    assert browser.errors == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -15,6 +15,8 @@ EVERY = [
     ("GET", f"{JOB}/log.txt"),
     ("POST", f"{JOB}/stop"),
     ("POST", f"{JOB}/resubmit"),
+    ("GET", f"/api/places/{BUCKET}/curves?training=jobs/runs"),
+    ("POST", f"/api/places/{BUCKET}/drift"),
 ]
 
 

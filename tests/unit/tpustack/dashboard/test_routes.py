@@ -117,6 +117,10 @@ def test_a_long_log_starts_at_its_end_and_says_how_much_is_left_out(
         ("POST", f"{JOBS}/missing/resubmit", "there is no job missing"),
         ("GET", f"{JOBS}/%22%3Cb%3E", "is not a job name"),
         ("GET", "/api/places/other/jobs/runs", "the dashboard does not look into 'other'"),
+        ("POST", "/api/places/other/drift", "the dashboard does not look into 'other'"),
+        ("POST", f"/api/places/{BUCKET}/drift", "a-bucket is a bucket, not a stack"),
+        ("GET", f"/api/places/{BUCKET}/curves", "'' is not a folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is not a folder of a training"),
     ],
 )
 def test_wrong_input_is_answered_with_one_message(
