@@ -38,8 +38,8 @@ _RECENT = 86400
     "job",
     cls=console.LazyGroup,
     later={
-        "sweep": "tpustack.jobs.sweep:sweep_command",
-        "trials": "tpustack.jobs.sweep:trials_command",
+        "sweep": "tpustack.jobs.sweep_command:sweep_command",
+        "trials": "tpustack.jobs.sweep_command:trials_command",
     },
 )
 def command() -> None:

@@ -1,34 +1,26 @@
-"""`tpustack job sweep` and `job trials`: the same job with other parameters, each trial a job.
+"""A sweep: the same job with other parameters, each trial a job of the queue.
 
-`sweeps/NAME.json` in the queue's bucket is the sweep's record. A trial is written there before its
-job is submitted, so that a command that continues the sweep submits what is missing and nothing
-twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
+`sweeps/NAME.json` in the first queue's bucket is the sweep's record. A trial is written there
+before its job is submitted, so that a command that continues the sweep submits what is missing and
+nothing twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
 parameters, and submits them.
 """
 
-import json
 import math
 import random
 import re
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
-
-import click
 
 from tpu_agent.jobs.queue import SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import parse
-from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
-from tpustack.jobs import spec as options
-from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
-from tpustack.jobs.source import upload
 
 if TYPE_CHECKING:
     import optuna
@@ -58,6 +50,18 @@ class Parameter:
     high: float | int = 0
     is_log: bool = False
     choices: tuple[str, ...] = ()
+
+    def at(self, place: float) -> Value:
+        """Return the value at a place of the range, from 0 to 1 (exclusive)."""
+        if self.choices:
+            return self.choices[int(place * len(self.choices))]
+        # Each integer has an equal share, also the last.
+        end = self.high + 1 if isinstance(self.high, int) else self.high
+        if self.is_log:
+            value = self.low * (end / self.low) ** place
+        else:
+            value = self.low + (end - self.low) * place
+        return min(int(value), self.high) if isinstance(self.low, int) else self.rounded(value)
 
     def has(self, value: Value) -> bool:
         """Return whether a value is one of it."""
@@ -163,7 +167,8 @@ class Trial:
 
     Attributes:
         number: from 0 on.
-        job: its name in the queue.
+        bucket: whose queue has it.
+        job: its name there.
         params: what it was started with.
         reports: the metric by step, as far as it was read.
         value: the metric at its end.
@@ -171,6 +176,7 @@ class Trial:
     """
 
     number: int
+    bucket: str
     job: str
     params: dict[str, Value]
     state: str = OPEN
@@ -187,7 +193,8 @@ class Sweep:
         params: as `--param` has them.
         spec: of each job, before its parameters go into the command.
         wanted: how many trials.
-        parallel: how many of them are in the queue at a time.
+        parallel: how many of them are in each queue at a time.
+        buckets: whose queues run trials; the first has this record.
     """
 
     name: str
@@ -198,6 +205,7 @@ class Sweep:
     wanted: int
     parallel: int
     seed: int
+    buckets: tuple[str, ...]
     trials: tuple[Trial, ...] = ()
 
     @property
@@ -220,9 +228,9 @@ class Sweep:
         """Whether nothing is left to do."""
         return len(self.trials) >= self.wanted and not self.open_ones()
 
-    def open_ones(self) -> list[Trial]:
-        """Return the trials that have not ended."""
-        return [one for one in self.trials if one.state == OPEN]
+    def open_ones(self, bucket: str | None = None) -> list[Trial]:
+        """Return the trials that have not ended, all or those of one bucket."""
+        return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
 
     def having(self, trial: Trial) -> "Sweep":
         """Return the sweep with a trial that is new or has changed."""
@@ -275,10 +283,11 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
     try:
         sweep = records.load(Sweep, data)
         space = space_of(sweep.params)
-        wrong = {"name": sweep.name != name}
+        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
         for number, one in enumerate(sweep.trials):
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))
+                and one.bucket in sweep.buckets
                 and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
                 and one.params.keys() == {each.name for each in space}
                 and all(each.has(one.params[each.name]) for each in space)
@@ -349,6 +358,9 @@ def _number(value: object) -> float | None:
 
 # --- What Optuna decides.
 
+# How many trials are spread evenly before results decide: as many as TPESampler draws first.
+_SPREAD = 10
+
 
 def require_optuna() -> None:
     """Raise UsageError unless Optuna is installed."""
@@ -364,11 +376,14 @@ def require_optuna() -> None:
 
 def next_params(sweep: Sweep) -> dict[str, Value]:
     """Return the parameters of the next trial."""
-    # Parameters follow from the record alone: the study is recreated from it each time. First
-    # numbers of neighbouring seeds lie close together, so each trial's seed is drawn, too.
-    drawn = random.Random(f"{sweep.seed} {len(sweep.trials)}").randrange(2**32)
-    asked = _study(sweep, drawn).ask(_distributions(sweep)).params
-    return {one.name: one.rounded(asked[one.name]) for one in space_of(sweep.params)}
+    space = space_of(sweep.params)
+    # Parameters follow from the record alone: the study is recreated from it each time.
+    number = len(sweep.trials)
+    if number < _SPREAD:
+        places = _places(sweep.seed, number, len(space))
+        return {one.name: one.at(place) for one, place in zip(space, places, strict=True)}
+    asked = _study(sweep, sweep.seed + number).ask(_distributions(sweep)).params
+    return {one.name: one.rounded(asked[one.name]) for one in space}
 
 
 def is_poor(sweep: Sweep, trial: Trial) -> bool:
@@ -381,6 +396,21 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
     # Optuna decides only about trials that its own ask() began, and this study is a copy: so the
     # trial is looked up by its place among those that were added.
     return optuna.trial.Trial(study, study.trials[trial.number]._trial_id).should_prune()
+
+
+def _places(seed: int, number: int, parameters: int) -> list[float]:
+    """Return where in each parameter's range, from 0 to 1, an early trial lies.
+
+    Trials are points of an additive recurrence: any few after one another are spread evenly over
+    all parameters together (Roberts 2018, "The Unreasonable Effectiveness of Quasirandom
+    Sequences"). A sampler with a seed of its own for each trial would draw first numbers, which
+    lie close together. The seed shifts all points.
+    """
+    ratio = 2.0
+    for _ in range(60):  # Converges to the root of x^(n+1) = x + 1.
+        ratio = (1 + ratio) ** (1 / (parameters + 1))
+    shifts = random.Random(seed)
+    return [(shifts.random() + number * ratio ** -(index + 1)) % 1 for index in range(parameters)]
 
 
 def _study(sweep: Sweep, seed: int) -> "optuna.Study":
@@ -436,15 +466,19 @@ class Driver:
     Args:
         sweep: as its record has it.
         record: where it is written.
-        queue: runs its trials.
+        queues: those of its buckets, by their names.
         say: gets a line about each thing that happens.
     """
 
     def __init__(
-        self, sweep: Sweep, record: Record, queue: Queue, say: Callable[[str], None]
+        self,
+        sweep: Sweep,
+        record: Record,
+        queues: Mapping[str, Queue],
+        say: Callable[[str], None],
     ) -> None:
         self.sweep = sweep
-        self._record, self._queue, self._say = record, queue, say
+        self._record, self._queues, self._say = record, queues, say
         # By trial: how far its log was read, and whether this command knows that its job exists.
         self._reports: dict[int, Reports] = {}
         self._begun: set[int] = set()
@@ -452,9 +486,10 @@ class Driver:
     def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Run until every trial has ended. Raises GoogleError or TpustackError."""
         for trial in self.sweep.trials:
+            queue = self._queues[trial.bucket]
             # The command that pruned it may have ended before it stopped the job.
-            if trial.state == PRUNED and (job := self._queue.read(trial.job)) and not job.is_over:
-                jobs.stop_job(self._queue, trial.job)
+            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
+                jobs.stop_job(queue, trial.job)
         while True:
             self.step()
             if self.sweep.is_over:
@@ -465,21 +500,23 @@ class Driver:
         """Read the trials, prune poor ones, submit new ones."""
         before = self.sweep
         poor = [trial for trial in before.open_ones() if self._look(trial)]
-        self._fill()
+        for bucket in before.buckets:
+            self._fill(bucket)
         if self.sweep != before:
             self._record.write(self.sweep)
         # The record is written before anything else is done.
         for trial in poor:
-            jobs.stop_job(self._queue, trial.job)
+            jobs.stop_job(self._queues[trial.bucket], trial.job)
         for trial in self.sweep.open_ones():
             self._submit(trial)
 
     def _look(self, trial: Trial) -> bool:
         """Read a trial's reports and end; return whether it is now pruned."""
-        job = self._queue.read(trial.job)
+        queue = self._queues[trial.bucket]
+        job = queue.read(trial.job)
         if job is None:
             return False
-        made = Reports(self._queue, trial.job, self.sweep.metric)
+        made = Reports(queue, trial.job, self.sweep.metric)
         reports = self._reports.setdefault(trial.number, made)
         known = replace(trial, reports=_thinned(reports.read()))
         if job.is_over:
@@ -493,25 +530,26 @@ class Driver:
         self._say(f"trial {trial.number} is ended early: {value:g} at step {step}")
         return True
 
-    def _fill(self) -> None:
+    def _fill(self, bucket: str) -> None:
         """Add trials until the queue has `parallel` of them.
 
         Parameters that are chosen now know fewer results than those chosen later: so no more trials
-        are in the queue than keep its TPU busy.
+        are in a queue than keep its TPU busy.
         """
         while (number := len(self.sweep.trials)) < self.sweep.wanted and (
-            len(self.sweep.open_ones()) < self.sweep.parallel
+            len(self.sweep.open_ones(bucket)) < self.sweep.parallel
         ):
             name = job_of(self.sweep.name, number)
-            self._set(Trial(number, name, next_params(self.sweep)))
+            self._set(Trial(number, bucket, name, next_params(self.sweep)))
 
     def _submit(self, trial: Trial) -> None:
         if trial.number in self._begun:
             return
+        queue = self._queues[trial.bucket]
         # The command that wrote it into the record may have ended before it submitted the job.
-        if self._queue.read(trial.job) is None:
+        if queue.read(trial.job) is None:
             command = command_with(self.sweep.spec.command, trial.params)
-            jobs.submit(self._queue, replace(self.sweep.spec, command=command), trial.job, None)
+            jobs.submit(queue, replace(self.sweep.spec, command=command), trial.job, None)
             shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
             self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
         self._begun.add(trial.number)
@@ -543,138 +581,3 @@ def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float],
     while len(finite) // every > _MOST_REPORTS:
         every *= 2
     return finite[every - 1 :: every]
-
-
-# --- The commands.
-
-# What the stack's own training is written for, and how the agent's variables become its arguments.
-_FRAMEWORK = "tensorflow"
-_TRAINER = (
-    'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '
-    '--tpu-project="$TPU_PROJECT" --data="$DATA_DIR" --model-dir="$MODEL_DIR"'
-)
-# The options that are fields of a Sweep under the same names.
-_SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
-
-
-@click.command("sweep")
-@options.queue_options
-@click.option(
-    "--param", "params", multiple=True, required=True, metavar="NAME=RANGE", help="What varies."
-)
-@click.option(
-    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
-)
-@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time (2).")
-@click.option("--metric", default="loss", help="The figure of the jobs that counts.")
-@click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
-@click.option("--name", help="The sweep's name; by default one from its content.")
-@console.as_json("trials")
-@options.job_options
-def sweep_command(stack: str | None, bucket: str | None, as_json: bool, **given: Any) -> None:
-    """Look for the best parameters: each trial is a job of the queue.
-
-    Without --command, the trials are the training of the stack. Interrupt it at any time: jobs
-    keep running, and `job trials --resume` continues. Poor trials end early.
-    """
-    # Asked first: hours later, at the eleventh trial, would be too late.
-    require_optuna()
-    queue = open_queue(stack, bucket, submits=True)
-    if given["command"] is None:
-        given |= {"command": command_of(stack), "framework": _FRAMEWORK}
-    if warning := why_without_tpu(stack, given["framework"]):
-        _say(f"warning: {warning}")
-    with explained(queue):
-        record, begun = _begin(queue, given)
-        _drive(queue, record, begun, as_json=as_json)
-
-
-def _drive(queue: Queue, record: Record, begun: Sweep, *, as_json: bool) -> None:
-    """Run what is left of a sweep, print it, and end the process."""
-    if warning := why_waiting(queue):
-        _say(f"warning: {warning}")
-    _say(
-        f"sweep {begun.name}: {begun.wanted} trials. If this ends, `tpustack job trials --resume "
-        f"{begun.name}` continues it"
-    )
-    driver = Driver(begun, record, queue, _say)
-    driver.run()
-    _print(driver.sweep, as_json=as_json)
-    sys.exit(0 if driver.sweep.best else 1)
-
-
-def _say(text: str) -> None:
-    click.echo(console.plain(text), err=True)
-
-
-def _begin(queue: Queue, given: dict[str, Any]) -> tuple[Record, Sweep]:
-    """Return a new sweep, whose archive and record are in the bucket.
-
-    Everything that can be wrong is found before the first write: nothing deletes a record.
-    """
-    settings = {key: given.pop(key) for key in _SETTINGS}
-    name, command = given.pop("name"), given["command"]
-    space = space_of(settings["params"])
-    first = {one.name: one.choices[0] if one.choices else one.low for one in space}
-    # What is checked is what a trial would run.
-    asked = options.JobOptions(**{**given, "command": command_with(command, first)})
-    spec, source = asked.checked(None)
-    # The name is by all that makes the sweep, so the same one is not begun twice by accident.
-    all_of_it = replace(spec, command=f"{command} {settings}")
-    name = jobs.name_of(all_of_it) if name is None else name
-    made = Sweep(name=name, spec=replace(spec, command=command), **settings)
-    record = Record(queue.store, made.name)
-    # Before the record: a command that continues the sweep needs the archive in the bucket.
-    if source.archive is not None:
-        upload(queue, source.archive)
-    record.write(made)
-    return record, made
-
-
-def command_of(stack: str | None) -> str:
-    """Return what trains as the stack's settings say. Raises UsageError without a stack."""
-    from tpustack.stacks import load
-
-    if stack is None:
-        raise UsageError(
-            "--command: (not given), and without --stack there is no training to vary. Give one "
-            'like --command "python main.py"'
-        )
-    # Quoted, since bash on the machine splits them again.
-    return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
-
-
-@click.command("trials")
-@click.argument("sweep")
-@options.on_queue
-@click.option("--resume", is_flag=True, help="First run what is left of it, wherever it began.")
-@console.as_json("trials")
-def trials_command(queue: Queue, sweep: str, resume: bool, as_json: bool) -> None:
-    """Show the trials of a sweep, as far as it has come."""
-    record = Record(queue.store, sweep)
-    found = record.read()
-    if resume:
-        require_optuna()
-        _drive(queue, record, found, as_json=as_json)
-    _print(found, as_json=as_json)
-
-
-def _print(sweep: Sweep, *, as_json: bool) -> None:
-    """Print the trials, the best first, then those that have no value."""
-    if as_json:
-        document = {**asdict(sweep), "best": sweep.best and sweep.best.number}
-        click.echo(json.dumps(document, indent=2))
-        return
-    from infra.cost import aligned
-
-    names = [one.name for one in space_of(sweep.params)]
-    rows = [("trial", "state", console.line(sweep.metric), *names, "job", "steps")]
-    for one in sorted(sweep.trials, key=sweep.rank):
-        best = " *" if one == sweep.best else ""
-        value = "" if one.value is None else f"{one.value:.6g}"
-        steps = str(one.reports[-1][0]) if one.reports else ""
-        params = (str(one.params[name]) for name in names)
-        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
-        rows.append(tuple(map(console.line, cells)))
-    click.echo("\n".join(aligned(rows, left=len(rows[0]))))

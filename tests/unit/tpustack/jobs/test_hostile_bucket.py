@@ -12,7 +12,7 @@ import pytest
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
-from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT
+from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.records import stamped
@@ -148,13 +148,23 @@ SWEEP = Sweep(
     wanted=1,
     parallel=1,
     seed=0,
+    buckets=("prod-bucket",),
 )
-TRIAL = {"number": 0, "job": "s-000", "params": {"rate": 0.5}}
+TRIAL = {"number": 0, "bucket": BUCKET, "job": "s-000", "params": {"rate": 0.5}}
 
 
 def write(queue: Queue, **changed: object) -> None:
-    content = {**stamped(asdict(SWEEP)), **changed}
+    content = {**stamped(asdict(SWEEP)), "buckets": [BUCKET], **changed}
     queue.store.write("sweeps/s.json", json.dumps(content).encode())
+
+
+def test_a_sweep_runs_in_the_buckets_that_the_person_names(job: Run, queue: Queue) -> None:
+    pytest.importorskip("optuna")
+    write(queue, buckets=["prod-bucket"])
+    done = job("trials", "s", "--resume")
+    assert done.code == 2
+    assert "--resume: name the stacks or buckets of gs://prod-bucket again" in done.err
+    assert queue.summaries() == {}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +175,9 @@ def write(queue: Queue, **changed: object) -> None:
         {"params": ["rate=nothing"]},
         {"params": "rate"},
         {"spec": []},
+        {"buckets": []},
         {"trials": [{**TRIAL, "job": "other-job"}]},
+        {"trials": [{**TRIAL, "bucket": "prod-bucket"}]},
         {"trials": [{**TRIAL, "params": {}}]},
         {"trials": [{**TRIAL, "params": {"rate": "[/x]"}}]},
         {"trials": [{**TRIAL, "value": float("nan")}]},

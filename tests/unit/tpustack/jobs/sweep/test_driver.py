@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import Counter
@@ -29,6 +30,7 @@ SWEEP = Sweep(
     wanted=12,
     parallel=2,
     seed=0,
+    buckets=("b",),
 )
 
 
@@ -45,17 +47,17 @@ def queue(bucket: Bucket) -> Queue:
 def begun(queue: Queue, sweep: Sweep = SWEEP) -> Driver:
     record = Record(queue.store, sweep.name)
     record.write(sweep)
-    return Driver(sweep, record, queue, lambda _: None)
+    return Driver(sweep, record, {"b": queue}, lambda _: None)
 
 
 def resumed(queue: Queue) -> Driver:
     record = Record(queue.store, SWEEP.name)
-    return Driver(record.read(), record, queue, lambda _: None)
+    return Driver(record.read(), record, {"b": queue}, lambda _: None)
 
 
 def test_a_pruned_trial_is_never_the_best() -> None:
-    early = Trial(0, "s-000", {"rate": 0.1}, PRUNED, value=0.1)
-    whole = Trial(1, "s-001", {"rate": 0.2}, COMPLETE, value=0.2)
+    early = Trial(0, "b", "s-000", {"rate": 0.1}, PRUNED, value=0.1)
+    whole = Trial(1, "b", "s-001", {"rate": 0.2}, COMPLETE, value=0.2)
     assert replace(SWEEP, trials=(early, whole)).best == whole
 
 
@@ -63,8 +65,27 @@ def first_rates(seed: int, params: tuple[str, ...], count: int = 4) -> list[dict
     sweep = replace(SWEEP, params=params, seed=seed)
     for number in range(count):
         values = tuner.next_params(sweep)
-        sweep = replace(sweep, trials=(*sweep.trials, Trial(number, str(number), values)))
+        sweep = replace(sweep, trials=(*sweep.trials, Trial(number, "b", str(number), values)))
     return [one.params for one in sweep.trials]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_trials_of_one_parameter_cover_its_range(seed: int) -> None:
+    found = [float(one["lr"]) for one in first_rates(seed, ("lr=0.01..0.5:log",))]
+    assert max(found) / min(found) > 50**0.5, "at least half of the range"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_trials_cover_the_range_of_each_parameter(seed: int) -> None:
+    params = ("rate=1e-4..1:log", "batch=1..64", "optimizer=adam,lamb")
+    found = first_rates(seed, params)
+    rates = sorted(math.log10(float(one["rate"])) for one in found)
+    assert rates[-1] - rates[0] > 2, "at least half of the four orders of magnitude"
+    batches = sorted(int(one["batch"]) for one in found)
+    assert batches[-1] - batches[0] > 32
+    assert batches[0] >= 1
+    assert batches[-1] <= 64
+    assert {one["optimizer"] for one in found} == {"adam", "lamb"}
 
 
 def test_seeds_differ_and_parameters_are_uncorrelated() -> None:
@@ -119,7 +140,7 @@ def test_a_killed_sweep_resumes_without_running_a_trial_twice(
     kills = 0
     while True:
         driver = resumed(Queue(MemoryStore(bucket), print))
-        driver._queue = Queue(MemoryStore(bucket, kill), print)
+        driver._queues = {"b": Queue(MemoryStore(bucket, kill), print)}
         driver._record._store = MemoryStore(bucket, kill)
         try:
             driver.run(machine.turn)
@@ -168,3 +189,19 @@ def test_a_trial_fails_if_its_job_fails_or_reports_no_metric(queue: Queue) -> No
     ]
     assert driver.sweep.is_over
     assert driver.sweep.best is None
+
+
+def test_trials_are_spread_over_all_queues(bucket: Bucket, queue: Queue) -> None:
+    other = Queue(MemoryStore(Bucket(Clock())), print)
+    sweep = replace(SWEEP, buckets=("b", "c"), wanted=8)
+    record = Record(queue.store, "s")
+    record.write(sweep)
+    driver = Driver(sweep, record, {"b": queue, "c": other}, lambda _: None)
+    machines = [Machine(queue), Machine(other)]
+
+    def turn(_: float) -> None:
+        for machine in machines:
+            machine.turn()
+
+    driver.run(turn)
+    assert [len(machine.ran) for machine in machines] == [4, 4]
