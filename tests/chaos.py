@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import psutil
@@ -46,6 +46,10 @@ from tpustack.errors import TpustackError, UsageError
 from tpustack.local import LocalCloudCommand, pass_on
 from tpustack.logs import serial
 from tpustack.logs.serial import Ended, Progress
+
+if TYPE_CHECKING:
+    from tpu_training.goodput.account import Account
+    from tpu_training.goodput.ledger import Ledger
 
 
 @click.command("chaos")
@@ -220,6 +224,20 @@ class Chaos:
         self.outcome.ledger = [f"{name} is garbage" for name in (*ledger.broken, *ledger.aside)]
         if total.steps != self.steps:
             self.outcome.ledger = [*self.outcome.ledger, f"it counts {total.steps} steps"]
+        self._draw(ledger, total)
+
+    def _draw(self, ledger: Ledger, total: Account) -> None:
+        """Draw where the time went, with a dashed line for each fault."""
+        from tpu_training.errors import InputError
+        from tpu_training.goodput.account import draw
+
+        picture = self.folder.with_name(f"{self.folder.name}.png")
+        try:
+            picture.write_bytes(draw(ledger, total, picture.suffix[1:], self.timeline.moments()))
+        except (InputError, OSError) as error:
+            self._say(f"no picture: {error}", "yellow")
+        else:
+            self._say(f"where the time went: {picture}", "bold")
 
     def _undisturbed(self, outputs: dict[str, Any]) -> float:
         """Train the same on the same TPU, from this computer; return the loss on the test set."""
@@ -375,6 +393,10 @@ class Timeline:
     def faults(self) -> int:
         """Return how many faults were put in force."""
         return sum(happening.what == "happens" for happening in self.happenings)
+
+    def moments(self) -> list[float]:
+        """Return when faults were put in force, in seconds since the epoch."""
+        return [self.clock + each.seconds for each in self.happenings if each.what == "happens"]
 
     def missed(self) -> list[Happening]:
         """Return the faults that were not."""

@@ -46,3 +46,4 @@ def test_a_job_lives_through_twenty_faults_as_if_there_were_none(tmp_path: Path)
     assert (told["steps"], told["faults"], told["problems"]) == (230, 20, [])
     assert told["loss"] == told["undisturbed"] is not None
     assert told["starts"] >= 3
+    assert (tmp_path / "chaos.png").stat().st_size > 10_000

@@ -6,6 +6,7 @@ Each imports what it needs when it runs: together these take seconds to load.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -181,7 +182,8 @@ def _comes_later(one: Excerpt) -> bool:
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @console.stack("The stack whose job to look at; without it the one Pulumi selected.")
 @console.as_json("account")
-def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
+@click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
+def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: str | None) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
     Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
@@ -192,6 +194,9 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
 
+    kind = Path(plot or "").suffix.removeprefix(".")
+    if plot and kind not in accounts.KINDS:
+        raise UsageError(f"--plot={plot}: expected NAME.png or NAME.svg")
     tries: Sequence[Try] = ()
     if what and stack:
         where, tries = _job_of_queue(stack, what)
@@ -206,6 +211,13 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     total = accounts.account(ledger)
     # What MODEL_DIR cost is not known: no stack is named that it ran on.
     money = None if what and not stack else _money(stack, total)
+    if plot:
+        from tpu_training.errors import InputError
+
+        try:
+            Path(plot).write_bytes(accounts.draw(ledger, total, kind))
+        except (InputError, OSError) as error:
+            raise TpustackError(f"--plot={plot}: {error}") from None
     if as_json:
         cost = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
