@@ -25,6 +25,7 @@ print("from", os.path.relpath(sys.prefix, os.environ["ARTIFACTS_DIR"]), flush=Tr
 open(os.path.join(os.environ["ARTIFACTS_DIR"], "made.txt"), "w").write("made")
 sys.exit(3)
 """
+REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
 SECONDS = 120
 
@@ -69,7 +70,8 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 ) -> None:
     before = cloud.status()["resources"]
     engine = deploy(jobs={"enabled": True}, limits={"idleMinutes": 60})
-    outputs = engine.up(ignore).outputs
+    # What finds the engine.
+    (project / "tools").symlink_to(REPOSITORY / "tools")
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "main.py").write_text(MAIN)
@@ -90,9 +92,11 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 
     submitted = job(
         *("submit", "--command", "python main.py 42", "--dir", str(folder), "--name", "first"),
-        *("--framework", "tensorflow", "--idle-stop", "30"),
+        *("--framework", "tensorflow", "--create", "--idle-stop", "30"),
     )
     assert submitted.returncode == 0, submitted.stderr
+    assert "pulumi up for the stack local: it has no bucket yet" in submitted.stderr
+    outputs = engine.outputs()
     followed = job("logs", "first", "--follow")
     assert followed.returncode == 3, followed.stderr
     assert f"argument 42 url {outputs['tpu_endpoint']}\nfrom ../venv\n" in followed.stdout
@@ -100,7 +104,7 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
     (made,) = json.loads(job("artifacts", "first", "--json", at=bucket).stdout)
     assert (made["name"], made["bytes"]) == ("artifacts/made.txt", 4)
 
-    second = job("submit", "--command", "sleep 600", "--name", "long")
+    second = job("submit", "--command", "sleep 600", "--name", "long", "--create")
     assert (second.returncode, second.stderr) == (0, "")
     assert job("stop", "long").returncode == 0
     assert job("wait", "long", "--timeout", "1m").returncode == 143

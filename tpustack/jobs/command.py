@@ -23,9 +23,10 @@ from tpustack.jobs import job as jobs
 from tpustack.jobs import spec as options
 from tpustack.jobs import vertex
 from tpustack.jobs.queue import (
+    bring_up,
     explained,
     open_queue,
-    require_idle_stop,
+    require_on_demand,
     why_waiting,
     why_without_tpu,
 )
@@ -60,12 +61,14 @@ def command() -> None:
     metavar="MINUTES",
     help="Delete the TPU once nothing has run for so long.",
 )
+@click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
 @console.as_json("job")
 def submit(
     stack: str | None,
     bucket: str | None,
     name: str | None,
     idle_stop: int | None,
+    create: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -78,17 +81,27 @@ def submit(
     managed = asked.on_vertex
     queue = open_queue(stack, bucket, submits=True, managed=managed)
     place = vertex.place_of(stack, asked)
-    if idle_stop is not None:
-        require_idle_stop(stack, managed=managed)
+    on_demand = None
+    if create or idle_stop is not None:
+        on_demand = require_on_demand(stack, idle_stop, managed=managed)
     without_tpu = None if managed else why_without_tpu(stack, asked.framework)
+    # All of the input is checked before a stack is brought up, which costs minutes and money.
     spec, source = asked.checked(name)
     with explained(queue):
+        if create and on_demand:
+            bring_up(queue, *on_demand, _warn)
         job = jobs.submit(queue, dataclasses.replace(spec, vertex=place), name, source.archive)
         if place:
             job = vertex.start(queue, job, place)
+        # A new machine takes a while until it looks.
+        warnings = [] if managed else [without_tpu, None if create else why_waiting(queue)]
         if idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
-        warnings = [] if managed else [without_tpu, why_waiting(queue)]
+        elif on_demand and not on_demand[1].limits.any:
+            warnings.append(
+                f"nothing takes the TPU of the stack {stack} down after the job: give "
+                "--idle-stop MINUTES, or set limits.idleMinutes"
+            )
     for warning in filter(None, warnings):
         _warn(f"warning: {warning}")
     _print_state(job, job.state, job.name, as_json=as_json)
@@ -144,12 +157,13 @@ def show(queue: Queue, job: str, as_json: bool) -> None:
 @options.job_argument
 @options.on_queue
 @click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
-def logs(queue: Queue, job: str, follow: bool) -> None:
+@console.as_json("lines, an object each,")
+def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     jobs.read_job(queue, job)
     pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
     # Bytes, since a program may write any: text would lose some of them in a pipe.
-    for text in _shown(pieces):
+    for text in _as_lines(pieces) if as_json else _shown(pieces):
         sys.stdout.buffer.write(text)
         sys.stdout.buffer.flush()
     if follow:  # For scripts, as if the job had run here.
@@ -239,3 +253,17 @@ def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         yield console.plain(decoder.decode(piece)).encode()
+
+
+def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a JSON object for each line; bytes that are not UTF-8 become escapes."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from map(_as_line, whole)
+    if rest:
+        yield _as_line(rest)
+
+
+def _as_line(line: bytes) -> bytes:
+    return json.dumps({"line": line.decode(errors="backslashreplace")}).encode() + b"\n"

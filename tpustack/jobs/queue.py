@@ -7,6 +7,7 @@ module finds its bucket, explains what the bucket refuses, and warns before a jo
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,13 +15,17 @@ from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 from tpu_core import lease
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, Nodes
 from tpustack.console import plain
 from tpustack.errors import TpustackError, UsageError
+
+if TYPE_CHECKING:
+    from infra.settings import StackSettings
 
 RUNNERS = "runners/"
 """The folder of the leases, one for each TPU: see `tpu_core.paths.lease`."""
 _SCHEME = "gs://"
+_NEW = "it has no bucket yet"
 
 
 def open_queue(
@@ -177,22 +182,69 @@ def _cure_of_slice(framework: str, slices: int, *, on_vm: bool, serves_grpc: boo
     return None
 
 
-def require_idle_stop(stack: str | None, *, managed: bool) -> None:
-    """Raise UsageError if nothing can take the TPU down for `--idle-stop`.
+def require_on_demand(
+    stack: str | None, idle_stop: int | None, *, managed: bool
+) -> tuple[str, "StackSettings"]:
+    """Return name and settings of the stack that is brought up for a job, or taken down after it.
 
-    `managed` means that Vertex AI runs the job.
+    Args:
+        stack: its name.
+        idle_stop: after how many minutes without a job its TPU is taken down; None: as before.
+        managed: whether Vertex AI runs the job.
+
+    Raises:
+        UsageError: the stack can't do it, or none is named.
     """
     from tpustack import stacks
 
     if managed:
-        raise UsageError("--idle-stop is for stacks: Vertex AI makes its own TPU")
+        raise UsageError("--create and --idle-stop are for stacks: Vertex AI makes its own TPU")
     if stack is None:
-        raise UsageError("--idle-stop needs --stack NAME")
+        raise UsageError("--create and --idle-stop need --stack NAME")
     settings = stacks.load(stack)
     # Without limits or recovery, the machine's account has no role to delete TPUs.
-    if not (settings.limits.any or settings.recovery.enabled):
+    if idle_stop is not None and not (settings.limits.any or settings.recovery.enabled):
         raise UsageError(
             f"--idle-stop: the machine of the stack {stack} may not take its TPU down. Set "
             "limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the role, "
             f"and run `pulumi up --stack {stack}`"
         )
+    return stack, settings
+
+
+def bring_up(
+    queue: Queue, stack: str, settings: "StackSettings", say: Callable[[str], None]
+) -> None:
+    """Run `pulumi up` for a stack that can't run a job now. Raises TpustackError.
+
+    The engine runs before the job is queued: from then on this computer may be turned off.
+    """
+    why = _why_down(queue, stack, settings)
+    if why is None:
+        return
+    from tpustack.engine.backend import users_own
+
+    say(f"pulumi up for the stack {stack}: {why}")
+    engine = users_own().select(stack)
+    if why != _NEW:
+        # What a limit has taken down is still in the state, and `up` alone would not create it.
+        engine.refresh(say)
+    engine.up(say)
+
+
+def _why_down(queue: Queue, stack: str, settings: "StackSettings") -> str | None:
+    """Return why a stack can't run a job now; None if it can."""
+    from infra.names import names_of
+
+    try:
+        if why := why_waiting(queue):
+            return why
+    except GoogleError as error:
+        if error.status != 404:
+            raise
+        return _NEW
+    nodes = Nodes(Google(), settings.project)
+    for name in names_of(settings, stack).tpus(settings.tpu.slices):
+        if nodes.find(settings.tpu_zones, name) is None:
+            return f"its TPU {name} is gone"
+    return None

@@ -13,6 +13,7 @@ from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_core import paths
 from tpustack.cloud.google import Google
+from tpustack.jobs import command
 from tpustack.jobs.job import job_log
 
 
@@ -108,6 +109,14 @@ def test_a_log_comes_byte_by_byte_over_all_tries(queue: Queue) -> None:
     assert b"".join(job_log(queue, "one")) == b"".join(data for _, _, data in pieces)
 
 
+def test_a_log_as_json_has_an_object_for_each_line(job: Run, queue: Queue) -> None:
+    queue.add(Job("one", "one", Spec("true"), 1.0))
+    for offset, data in ((0, b"a\xff"), (2, b"b\nla"), (6, b"st")):
+        queue.store.write(paths.piece("one", 1, offset), data, generation=0)
+    lines = job("logs", "one", "--json").out.splitlines()
+    assert [json.loads(line)["line"] for line in lines] == ["a\\xffb", "last"]
+
+
 def test_artifacts_are_listed_and_downloaded_but_not_out_of_the_folder(
     job: Run, queue: Queue, tmp_path: Path
 ) -> None:
@@ -169,3 +178,5 @@ def test_binary_logs_and_very_long_lines_are_printed_whole(
         piece = paths.piece("bad", 1, offset)
         filled.store.write(piece, text[offset : offset + 400_000])
     assert b"".join(job_log(filled, "bad")) == text
+    lines = [json.loads(line)["line"] for line in command._as_lines(job_log(filled, "bad"))]
+    assert lines == ["\\xff\x00", "x" * (1 << 20), "end"]
