@@ -1,21 +1,27 @@
-"""The stack files: read and checked without engine or cloud."""
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context
+from infra.cost import Estimate, dollars
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
 from tpustack.errors import UsageError
 from tpustack.project import root
+
+if TYPE_CHECKING:
+    from tpu_training.compile import Answer, Manifest
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -105,25 +111,12 @@ def check(stack: str, catalog: Catalog) -> Report:
 
 
 def _misfit(settings: StackSettings) -> Iterator[str]:
-    """Yield that the job is known not to fit into one slice of its TPU; compile nothing.
+    """Yield that the job is known not to fit into one slice of its TPU."""
+    if answer := answer_of(settings)[1]:
+        from tpu_training.compile import misfit
 
-    Nothing is known if `tpu-training compile` was not asked for these arguments, this data and this
-    TPU type on this machine.
-    """
-    folder = root() / (settings.training.data or "")
-    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
-        return
-    # It takes a while to load, for which only those who have data should wait.
-    from tpu_training.compile import cached_job, misfit, read_manifest
-    from tpu_training.errors import TrainingError
-
-    try:
-        manifest = read_manifest(str(folder))
-    except TrainingError:
-        return
-    answer = cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
-    if answer and (why := misfit(answer)):
-        yield f"training.args: {why}"
+        if why := misfit(answer):
+            yield f"training.args: {why}"
 
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
@@ -134,3 +127,63 @@ def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context
 def shown(path: Path) -> str:
     """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))
+
+
+# What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
+
+# An epoch may cost less than a cent.
+_PLACES = 4
+
+
+def answer_of(settings: StackSettings) -> tuple[Manifest | None, Answer | None]:
+    """Return the stack's data and what the compiler said of its job on one slice, as far as known.
+
+    Nothing is known of data that is not on this machine, nor if `tpu-training compile` was not
+    asked here for these arguments, this data and this TPU type.
+    """
+    folder = root() / (settings.training.data or "")
+    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
+        return None, None
+    # It takes a while to load, for which only those who have data should wait.
+    from tpu_training.compile import cached_job, read_manifest
+    from tpu_training.errors import TrainingError
+
+    try:
+        manifest = read_manifest(str(folder))
+    except TrainingError:
+        return None, None
+    tpu = settings.tpu.accelerator_type
+    return manifest, cached_job(tpu, settings.training.args, manifest)
+
+
+def asking(settings: StackSettings) -> str:
+    """Return the command that asks the compiler."""
+    job = shlex.join([*settings.training.args, f"--data={settings.training.data or 'DIR'}"])
+    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
+
+
+def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, Any] | None, str]:
+    """Return what an epoch costs at least, for programs and for people; nothing is compiled.
+
+    The time is a lower bound, by what the compiler counted and what the chip does at best; the
+    dollars are those of the whole stack in that time.
+    """
+    manifest, answer = answer_of(settings)
+    # Several slices share each step, which is compiled for one.
+    if manifest is None or settings.tpu.slices > 1:
+        return None, ""
+    if answer is None or answer.train.costs is None:
+        command = asking(settings)
+        return None, f"What an epoch costs at least is not known here: `{command}` finds it out."
+    from tpu_training.compile.answer import bound, epoch
+
+    least = bound(answer.train.costs, answer.facts)
+    examples = manifest.split("train").examples
+    seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
+    amount = estimate.configured.hour * Decimal(seconds) / 3600
+    found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
+    return found, (
+        f"An epoch of {examples:,} examples takes at least {seconds:.3g} s and costs at least "
+        f"{dollars(amount, _PLACES)} (bound by {least.limit}, compiled by {answer.train.compiler}, "
+        "not measured; start, input and evaluation come on top)."
+    )

@@ -143,9 +143,12 @@ def cost_command(
 ) -> None:
     """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
 
+    Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
+
     Without a stack: what a TPU costs. A price that no source names is unknown.
     """
     catalog = Catalog()
+    epoch, line = None, ""
     if stack is not None:
         others = {
             "--accelerator-type": accelerator_type,
@@ -162,6 +165,7 @@ def cost_command(
         problems = stacks.check(stack, catalog).problems
         refuse([problem for problem in problems if not problem.setting.startswith("training.")])
         estimate = cost.of_stack(settings, stack, catalog, hours)
+        epoch, line = stacks.epoch_cost(settings, estimate)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:
@@ -169,9 +173,9 @@ def cost_command(
         way = Capacity(capacity or Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
-        console.echo_json(cost.as_json(estimate))
+        console.echo_json({**cost.as_json(estimate), "epoch": epoch})
     else:
-        click.echo(cost.table(estimate))
+        click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:

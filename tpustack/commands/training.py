@@ -97,6 +97,8 @@ def logs_command(stack: str) -> None:
 
 # The lines of an error that are named, and the unknown errors that are shown.
 _MOST_LINES, _MOST_UNKNOWN = 5, 20
+# The known error of a step that does not fit (known_errors.json).
+_MEMORY = "device-memory"
 # The trainer's last words, which are printed first.
 _ENDED = "training failed: "
 
@@ -124,12 +126,15 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
     diagnoses = [diagnose(source, text) for source, text in texts]
     findings = [found for one in diagnoses for found in one.findings]
     unknown = [found for one in diagnoses for found in one.unknown]
+    fits = None
+    if file is None and any(found.known.id == _MEMORY for found in findings):
+        fits = _what_fits(stack)
     if as_json:
         known = [found.as_json() for found in findings]
         others = [found.as_json() for found in unknown]
-        console.echo_json({"findings": known, "unknown": others})
+        console.echo_json({"findings": known, "unknown": others, "fits": fits})
     else:
-        _print_errors(findings, unknown)
+        _print_errors(findings, unknown, fits)
     if findings or unknown:
         sys.exit(1)
 
@@ -152,7 +157,19 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     return stack_texts(Google(), outputs)
 
 
-def _print_errors(findings: list[Finding], unknown: list[Excerpt]) -> None:
+def _what_fits(stack: str | None) -> str:
+    """Return the largest batch that fits the stack's TPU, or how to find it out."""
+    from tpu_training.compile import largest_batch
+    from tpustack import stacks
+    from tpustack.engine.backend import name_of
+
+    settings = stacks.load(name_of(stack))
+    answer = stacks.answer_of(settings)[1]
+    known = largest_batch(answer) if answer else None
+    return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
+
+
+def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | None) -> None:
     """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
     found: list[Excerpt] = [*findings, *unknown[:_MOST_UNKNOWN]]
@@ -166,6 +183,8 @@ def _print_errors(findings: list[Finding], unknown: list[Excerpt]) -> None:
             continue
         click.echo(f"  cause: {known.cause}")
         click.echo(f"  cure:  {known.cure}")
+        if fits and known.id == _MEMORY:
+            click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {known.link}")
     if len(unknown) > _MOST_UNKNOWN:
         click.echo(f"{len(unknown) - _MOST_UNKNOWN} more unknown errors; --json shows all")

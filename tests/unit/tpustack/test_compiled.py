@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 import tpustack.project
-from tests.compiled import keep_answer, write_data
+from tests.compiled import EXAMPLES, keep_answer, write_data
 from tpustack.commands import stack as commands
+from tpustack.commands import training
+from tpustack.engine import backend
 
 from .conftest import Run
 
@@ -57,3 +60,43 @@ def test_check_does_not_warn_of_a_job_that_fits_or_was_never_compiled(
     if needed:
         keep_answer(GIVEN, needed_gib=needed)
     assert "fit v3-8" not in run("check", "--stack", stack).out
+
+
+def test_cost_ends_with_what_an_epoch_costs_at_least(stack: str, run: Run) -> None:
+    keep_answer(GIVEN, needed_gib=4)
+    estimate = json.loads(run("cost", "--stack", stack, "--json").out)
+    epoch = estimate["epoch"]
+    assert epoch["examples"] == EXAMPLES
+    hour = float(estimate["total"]["configured"]["hour"])
+    assert float(epoch["dollars"]) == pytest.approx(hour * epoch["seconds"] / 3600)
+    last = run("cost", "--stack", stack).out.splitlines()[-1]
+    assert last.startswith(f"An epoch of {EXAMPLES:,} examples takes at least ")
+    assert "not measured" in last
+
+
+def test_cost_names_the_command_that_finds_out_what_an_epoch_costs(stack: str, run: Run) -> None:
+    assert run("cost", "--stack", stack).out.splitlines()[-1] == (
+        "What an epoch costs at least is not known here: `tpu-training compile --tpu=v3-8 "
+        "--global_batch_size=512 --epochs=3 --data=data/mnist` finds it out."
+    )
+    assert json.loads(run("cost", "--stack", stack, "--json").out)["epoch"] is None
+
+
+@pytest.mark.parametrize(
+    ("known", "answer"),
+    [
+        (True, "The largest --global_batch_size that fits v3-8 is 8192"),
+        (False, "`tpu-training compile --tpu=v3-8 --global_batch_size=512 --epochs=3 "),
+    ],
+)
+def test_doctor_answers_too_little_memory_with_the_largest_batch(
+    known: bool, answer: str, stack: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if known:
+        keep_answer(GIVEN, needed_gib=16)
+    log = "ResourceExhaustedError: Ran out of memory in memory space hbm"
+    monkeypatch.setattr(training, "_of_stack", lambda _: iter([("serial port", log)]))
+    monkeypatch.setattr(backend, "name_of", lambda _: stack)
+    done = run("doctor", "--stack", stack)
+    assert done.code == 1
+    assert f"  fits:  {answer}" in done.out

@@ -175,7 +175,7 @@ def test_json_has_the_findings_and_the_unknown_errors(run: Run, tmp_path: Path) 
     done = run("doctor", str(log), "--json")
     document = json.loads(done.out)
     assert done.code == 1
-    assert set(document) == {"findings", "unknown"}
+    assert set(document) == {"findings", "unknown", "fits"}
     (found,) = document["findings"]
     assert set(found) == {"source", "id", "lines", "text", "cause", "cure", "link"}
     assert (found["id"], found["lines"], found["source"]) == ("worker-lost", [1], str(log))

@@ -193,6 +193,75 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
     assert code == 0
 
 
+@pytest.mark.parametrize(
+    ("constraint", "rule", "settings"),
+    [
+        ("compute.vmExternalIpAccess", {"denyAll": True}, {"vm": {"publicIp": True}}),
+        ("compute.requireOsLogin", {"enforce": True}, {"vm": {"osLogin": False}}),
+        (
+            "gcp.resourceLocations",
+            {"values": {"allowedValues": ["in:europe-locations"]}},
+            {"labels": {}},
+        ),
+        # Also where a TPU goes on to.
+        (
+            "gcp.resourceLocations",
+            {"values": {"deniedValues": ["us-central1-c"]}},
+            {"tpu": {**TPU, "queued": {"fallbackZones": ["us-central1-c"]}}},
+        ),
+        (
+            "compute.trustedImageProjects",
+            {"values": {"deniedValues": ["projects/debian-cloud"]}},
+            {"labels": {}},
+        ),
+        ("iam.disableServiceAccountCreation", {"enforce": True}, {"labels": {}}),
+        # Whatever the stack uses, not TPUs alone; `is:` stands before a value as it is.
+        (
+            "gcp.restrictServiceUsage",
+            {"values": {"deniedValues": ["is:storage.googleapis.com"]}},
+            {"labels": {}},
+        ),
+        # `init` sets 0, which some refuse, and others refuse Google's default.
+        (
+            "storage.softDeletePolicySeconds",
+            {"values": {"allowedValues": ["604800"]}},
+            {"bucket": {"softDeleteDays": 0}},
+        ),
+        (
+            "storage.softDeletePolicySeconds",
+            {"values": {"allowedValues": ["0"]}},
+            {"labels": {}},
+        ),
+    ],
+)
+def test_a_policy_that_refuses_what_the_stack_makes_is_named(
+    live: Live, api: Client, constraint: str, rule: dict[str, object], settings: dict[str, object]
+) -> None:
+    with policy(api, constraint, **rule):
+        code, found = live("org policies", **settings)
+    assert (code, found["org policies"][0]) == (2, "wrong")
+    assert f"constraints/{constraint} refuses" in found["org policies"][1]
+
+
+def test_a_policy_that_may_refuse_serial_port_logging_is_a_warning(live: Live, api: Client) -> None:
+    with policy(api, "compute.disableSerialPortLogging", enforce=True):
+        code, found = live("org policies")
+        _, without = live("org policies", vm={"serialPortLogging": False})
+    assert (code, found["org policies"][0]) == (0, "warning")
+    assert without["org policies"][0] == "ok"
+
+
+def test_a_policy_that_allows_what_the_stack_makes_is_fine(live: Live, api: Client) -> None:
+    with (
+        policy(api, "gcp.resourceLocations", values={"allowedValues": ["in:us-locations"]}),
+        policy(api, "compute.vmExternalIpAccess", denyAll=True),
+        policy(api, "compute.requireOsLogin", enforce=True),
+        policy(api, "gcp.restrictServiceUsage", values={"allowedValues": USED}),
+    ):
+        code, found = live("org policies")
+    assert (code, found["org policies"][0]) == (0, "ok")
+
+
 def test_disabled_apis_are_enabled_by_the_update_or_named(live: Live, api: Client) -> None:
     api.post(f"{SERVICES}/tpu.googleapis.com:disable", {})
     code, found = live("APIs", "TPU type", "TPU quota")
@@ -218,6 +287,14 @@ def test_in_a_new_project_nothing_is_wrong_before_its_apis_are_enabled(
     }
     said = "cannot be asked before iam.googleapis.com is enabled"
     assert found["service account"] == ("warning", said)
+    assert code == 0
+
+
+def test_a_project_in_no_organization_has_no_policies(live: Live, api: Client) -> None:
+    api.post(f"{SERVICES}/orgpolicy.googleapis.com:disable", {})
+    code, found = live("org policies")
+    api.post(f"{SERVICES}/orgpolicy.googleapis.com:enable", {})
+    assert found["org policies"] == ("ok", f"{DEFAULT_PROJECT} is in no organization")
     assert code == 0
 
 
