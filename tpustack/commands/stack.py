@@ -30,8 +30,8 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
 
     With --live, Google is asked before anything is made: whether billing is on, which APIs are
-    enabled, what the caller may do, what the zone offers, what quotas allow, and which names
-    are taken.
+    enabled, what the caller may do, what the zone offers, what quotas allow, which names are taken,
+    and which organization policies refuse something.
 
     Exit code 0: all fine, 2: problems, 3: Google left a question open.
     """

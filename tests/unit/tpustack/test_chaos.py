@@ -144,5 +144,7 @@ def test_an_event_stands_beside_the_step_before_it_and_the_time_to_the_next() ->
     assert columns[1] == ["–", "10", "20"]
     assert columns[4] == ["0.5 s", "1.0 s", "–"]
     assert (timeline.faults(), [each.event for each in timeline.missed()]) == (1, ["dead x"])
+    timeline.clock = 1000.0
+    assert timeline.moments() == [1002.0]
     timeline.note(Progress(30, 30, {}))
     assert timeline.steps[-1][1] == 30

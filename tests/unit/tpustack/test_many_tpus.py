@@ -14,10 +14,13 @@ from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
+from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.commands.recovery import lost_tpus
 from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
+from tpustack.jobs.queue import bring_up
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
 QUEUED = {"fallbackZones": list(ZONES[1:])}
@@ -92,6 +95,23 @@ def test_no_tpu_counts_as_lost_while_its_zone_is_unreachable(
     outputs = {"project": DEFAULT_PROJECT, "tpu_zone": ZONES[0], "tpu_names": ["tpu"]}
     with pytest.raises(TpustackError, match=f"does not reach {ZONES[0]}"):
         lost_tpus(google, outputs)
+
+
+@pytest.mark.parametrize("slices", [1, 64])
+def test_a_job_that_makes_its_tpu_looks_by_lists(
+    google: Google,
+    stand: Callable[..., None],
+    calls: Callable[[], int],
+    slices: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = a_stack("dev", slices=slices, queued=QUEUED)
+    names = tpus(settings, "dev")
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: google)
+    stand(ZONES[2], names)
+    monkeypatch.setattr("tpustack.jobs.queue.why_waiting", lambda _: None)
+    bring_up(Queue(Bucket("b", google.exchange), pytest.fail), "dev", settings, pytest.fail)
+    assert calls() == len(ZONES)
 
 
 @pytest.mark.parametrize("stacks", [1, 64])
