@@ -310,7 +310,8 @@ class Reports:
     """The metric of one job by step, from what the job wrote into the bucket.
 
     A running job reports in its log, by lines with `step=` and `METRIC=` in them. Once it is over,
-    `metrics.json` in MODEL_DIR counts first. The trainer writes both.
+    `metrics.json` in MODEL_DIR counts first, and lines without `step=` last. The trainer writes the
+    first two.
     """
 
     def __init__(self, queue: Queue, job: str, metric: str) -> None:
@@ -318,6 +319,8 @@ class Reports:
         self._word = re.compile(rb"\b" + re.escape(metric.encode()) + rb"=([-+.\w]+)")
         self._behind, self._rest = "", b""
         self._values: dict[int, float] = {}
+        # For jobs that write no steps.
+        self._last: float | None = None
 
     def read(self) -> tuple[tuple[int, float], ...]:
         """Return step and metric, as far as the bucket has them. Raises GoogleError."""
@@ -339,13 +342,15 @@ class Reports:
         self.read()
         # The last line of a job that was killed may have no end.
         self._add(self._rest)
-        return self._values[max(self._values)] if self._values else None
+        return self._values[max(self._values)] if self._values else self._last
 
     def _add(self, line: bytes) -> None:
         if len(line) < _LONGEST and (found := self._word.search(line)):
             step, value = _STEP.search(line), _number(found[1].decode(errors="replace"))
-            if step and value is not None:
+            if value is not None and step:
                 self._values[int(step[1])] = value
+            elif value is not None:
+                self._last = value
 
 
 def _number(value: object) -> float | None:

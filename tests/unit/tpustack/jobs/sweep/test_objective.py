@@ -63,6 +63,11 @@ def test_metrics_json_takes_precedence_over_the_log(queue: Queue) -> None:
     assert reports.final() == 0.125
 
 
+def test_a_job_without_steps_has_its_last_line_as_result_and_is_never_pruned(queue: Queue) -> None:
+    reports = written(queue, b"loss=0.5\nloss=0.25\n")
+    assert (reports.read(), reports.final()) == ((), 0.25)
+
+
 def test_a_missing_metric_differs_from_nan(queue: Queue) -> None:
     assert Reports(queue, "none", "loss").final() is None
     final = written(queue, b"step=1 loss=nan\n").final()
