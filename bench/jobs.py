@@ -22,7 +22,7 @@ from bench.measure import Result
 from infra.names import names_of
 from infra.settings.parse import parse
 from tests.browser import Page, browsing, find_browser, serving
-from tests.sandbox import PROJECT, make_project, make_trainer, session, write_stack
+from tests.sandbox import PROJECT, make_project, make_trainer, running, session, write_stack
 from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -90,7 +90,7 @@ def measure_jobs() -> list[Result]:
     """All three on one stack, whose machine runs and has done a job before."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with LocalCloudCommand(folder / "cloud").running() as cloud:
+        with running(LocalCloudCommand(folder / "cloud")) as cloud:
             site = _deployed(folder, cloud)
             return [*_latency(site), *_kills(site), *_long_queue(site)]
 
@@ -209,7 +209,7 @@ def measure_dashboard() -> list[Result]:
     """Both on a local cloud in a process of its own."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCloudCommand(Path(folder) / "cloud").running() as cloud,
+        running(LocalCloudCommand(Path(folder) / "cloud")) as cloud,
     ):
         google = Google(session(cloud))
         places = [_place(f"team-{number}") for number in range(_STACKS)]

@@ -24,7 +24,7 @@ import requests
 from bench.measure import Result, write_mnist
 from tests.agents import kill_agents
 from tests.killer import Killer, Life
-from tests.sandbox import make_project, make_trainer, session, write_stack
+from tests.sandbox import make_project, make_trainer, running, session, write_stack
 from tpu_training.goodput.ledger import Entry, parse_entry
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -111,7 +111,7 @@ def training(folder: Path) -> Iterator[_Running]:
     project = make_project(folder)
     settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(build_wheel())}
     write_stack(project, Path(), training=settings, recovery={"enabled": True})
-    with LocalCloudCommand(folder / "cloud").running() as cloud:
+    with running(LocalCloudCommand(folder / "cloud")) as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         stack = Backend(environment | cloud.environment(), project).select("local")
         stack.up(lambda line: None)
@@ -196,7 +196,7 @@ def measure_killpoints(lives: int = _LIVES) -> list[Result]:
 
 
 def _live(folder: Path, seed: int) -> tuple[Life, int]:
-    with LocalCloudCommand(folder / "cloud").running() as cloud:
+    with running(LocalCloudCommand(folder / "cloud")) as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         environment |= cloud.environment()
         project = make_project(folder)

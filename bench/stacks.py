@@ -19,6 +19,7 @@ from tests.sandbox import (
     make_project,
     make_trainer,
     preview_environment,
+    running,
     session,
     write_stack,
 )
@@ -155,7 +156,7 @@ def measure_criticalpath() -> list[Result]:
         folder = Path(temporary)
         cloud = LocalCloudCommand(folder / "cloud")
         _enable_apis(cloud)
-        with cloud.running("--latency", "real"):
+        with running(cloud, "--latency", "real"):
             seconds, timings, needs = _up(folder, cloud)
     chain = longest(timings, needs)
     path = sum(timings[urn][1] for urn in chain)
@@ -186,7 +187,7 @@ def longest(timings: Mapping[str, Timing], needs: Mapping[str, list[str]]) -> li
 
 def _enable_apis(cloud: LocalCloudCommand) -> None:
     """The project is one that has been used before: its APIs are enabled, and that counts."""
-    with cloud.running():
+    with running(cloud):
         project = cloud.status()["project"]
         answer = session(cloud).post(
             f"https://serviceusage.googleapis.com/v1/projects/{project}/services:batchEnable",

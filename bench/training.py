@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Result, in_turn, run_program, write_mnist
-from tests.sandbox import session
+from tests.sandbox import running, session
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root
@@ -151,7 +151,7 @@ def measure_checkpoint() -> list[Result]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = write_mnist(folder)
-        with LocalCloudCommand(folder / "cloud").running() as cloud:
+        with running(LocalCloudCommand(folder / "cloud")) as cloud:
             arguments = ("checkpoint", str(data), f"{_make_bucket(cloud)}/results", *_TURNS)
             figures = _figures(*arguments, environment=cloud.environment() | _ONE_CORE)
     ratio = max(0.0, figures["asynchronous"]) / figures["synchronous"]

@@ -7,10 +7,12 @@ stack for it, follows the training, and checks what the faults have left behind 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 import yaml
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +39,6 @@ from tests.watch import Watch
 from tpustack import project
 from tpustack.cloud.google import Google, look_up
 from tpustack.console import Interrupted, handled
-from tpustack.demo import end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
@@ -93,6 +95,22 @@ def _check(scenario: Path) -> None:
 
 
 _SILENCE = 600.0
+
+
+def end_children(grace: float) -> None:
+    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds.
+
+    An interrupted engine finishes the operations that it has begun, so it needs some seconds.
+    """
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGINT)
+    _, alive = psutil.wait_procs(children, timeout=grace)
+    for child in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(alive, timeout=grace)
 
 
 class Chaos:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,16 @@ import os, sys
 print("trainer got", " ".join(sys.argv[1:]), flush=True)
 print("training finished test_accuracy=1.0", flush=True)
 """
+
+
+@contextmanager
+def running(cloud: LocalCloudCommand, *options: str) -> Iterator[LocalCloudCommand]:
+    """Start a local cloud with `options` on a free port, and stop it in the end."""
+    cloud.run("start", "--port", "0", *options)
+    try:
+        yield cloud
+    finally:
+        cloud.run("stop")
 
 
 def make_trainer(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from tpustack.errors import TpustackError
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
-    "catalog": "Browse TPU types, runtimes, machine types and prices.",
+    "catalog": "Browse TPU types, runtimes and machine types, with prices.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
     "cost": "Show what a stack or a TPU costs an hour, a day and a run.",
@@ -36,11 +36,11 @@ COMMANDS = {
 # The module and the function of each, below the package.
 _WHERE = {
     "bootstrap": "bootstrap:command",
-    "catalog": "commands.stack:catalog_command",
+    "catalog": "commands.reference:catalog_command",
     "check": "commands.stack:check_command",
     "ci": "ci.command:command",
     "cost": "commands.stack:cost_command",
-    "dashboard": "commands.training:dashboard_command",
+    "dashboard": "dashboard.server:dashboard_command",
     "dataset": "datasets:command",
     "demo": "demo:command",
     "doctor": "commands.training:doctor_command",
@@ -52,7 +52,7 @@ _WHERE = {
     "logs": "commands.training:logs_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",
-    "settings": "commands.stack:settings_command",
+    "settings": "commands.reference:settings_command",
     "wheel": "commands.stack:wheel_command",
 }
 

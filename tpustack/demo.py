@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 from rich.console import Console
 
 from infra.cost import aligned
@@ -101,7 +99,6 @@ class Demo:
             self.unfinished.unlink()
         finally:
             if not kept:
-                end_children(grace=10.0)
                 stopping = time.monotonic()
                 self.cloud.run("stop")
                 self.summary.seconds["stop"] = round(time.monotonic() - stopping, 2)
@@ -253,22 +250,6 @@ class Summary:
         ]
         for row in aligned(rows, left=2):
             console.print(row, markup=False, soft_wrap=True)
-
-
-def end_children(grace: float) -> None:
-    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds.
-
-    An interrupted engine finishes the operations that it has begun, so it needs some seconds.
-    """
-    children = psutil.Process().children(recursive=True)
-    for child in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.send_signal(signal.SIGINT)
-    _, alive = psutil.wait_procs(children, timeout=grace)
-    for child in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(alive, timeout=grace)
 
 
 # A line of the engine about a resource that is finished, such as " +  gcp:storage:Bucket bucket

@@ -14,13 +14,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.cost import dollars
+from infra.cost import aligned, dollars
 from tpustack.console import line
 from tpustack.errors import TpustackError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from infra.cost import Estimate
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import File
@@ -140,54 +138,36 @@ def money_of(total: Account, estimate: Estimate) -> Money:
 _UNITS = ((7200.0, 3600, "hours"), (0.0, 60, "minutes"))
 
 
-def states_table(total: Account, money: Money | None) -> Table:
-    """Return where the wall time went."""
-    from rich.table import Table
-
+def tables(total: Account, money: Money | None) -> Iterator[str]:
+    """Yield where the wall time went: by state, by cause, and by TPU and machine if several."""
     from tpu_training.goodput.account import STATES
 
-    columns = ["part", *(["cost"] if money else []), "what it is"]
-    table = Table("state", _unit(total)[1], *columns)
-    rows = [(name, total.seconds[name], meaning) for name, meaning in STATES]
-    for name, seconds, meaning in [*rows, ("", total.wall, "wall time")]:
+    unit = _unit(total)[1]
+    rows = [("state", "what it is", unit, "part", *(["cost"] if money else []))]
+    for name, meaning in (*STATES, ("", "wall time")):
+        seconds = total.seconds[name] if name else total.wall
         amount = (money.states[name] if name else money.total) if money else None
         cost = [] if amount is None else [dollars(amount)]
-        table.add_row(name, _spent(seconds, total), _part(seconds, total.wall), *cost, meaning)
-    return table
-
-
-def causes_table(total: Account) -> Table:
-    """Return what took the time that is not goodput."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("badput by cause", _unit(total)[1], "part")
-    for cause, seconds in total.causes.items():
-        table.add_row(Text(line(cause)), _spent(seconds, total), _part(seconds, total.wall))
-    return table
-
-
-def machines_table(total: Account) -> Table | None:
-    """Return what each TPU and each machine did; None if there is only one."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("TPU or machine", f"{_unit(total)[1]} by state")
+        rows.append((name, meaning, *_shares(seconds, total), *cost))
+    yield "\n".join(aligned(rows, left=2))
+    rows = [("badput by cause", unit, "part")]
+    rows += [(line(cause), *_shares(seconds, total)) for cause, seconds in total.causes.items()]
+    yield "\n".join(aligned(rows, left=1))
+    rows = [("TPU or machine", f"{unit} by state")]
     for tpu, states in total.tpus.items():
-        text = ", ".join(f"{state} {_spent(spent, total)}" for state, spent in states.items())
-        table.add_row(Text(line(tpu)), Text(line(text)))
+        spent = (f"{state} {_shares(spent, total)[0]}" for state, spent in states.items())
+        rows.append((line(tpu), line(", ".join(spent))))
     for machine, seconds in total.machines.items():
-        table.add_row(Text(line(machine) or "not named"), f"training {_spent(seconds, total)}")
-    return table if total.tpus or len(total.machines) > 1 else None
+        rows.append((line(machine) or "not named", f"training {_shares(seconds, total)[0]}"))
+    if total.tpus or len(total.machines) > 1:
+        yield "\n".join(aligned(rows, left=2))
 
 
 def _unit(total: Account) -> tuple[int, str]:
     return next((size, name) for least, size, name in _UNITS if total.wall >= least)
 
 
-def _spent(seconds: float, total: Account) -> str:
-    return f"{seconds / _unit(total)[0]:.2f}"
-
-
-def _part(seconds: float, wall: float) -> str:
-    return f"{seconds / wall if wall else 0.0:.1%}"
+def _shares(seconds: float, total: Account) -> tuple[str, str]:
+    """Return a time in the unit of the table, and its part of the wall time."""
+    part = seconds / total.wall if total.wall else 0.0
+    return f"{seconds / _unit(total)[0]:.2f}", f"{part:.1%}"

@@ -182,7 +182,7 @@ def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
     granted: set[str] = set()
     for first in range(0, len(needed), _MOST):
         body = {"permissions": needed[first : first + _MOST]}
-        granted.update(target.google.ask(f"{url}:testIamPermissions", body).get("permissions", ()))
+        granted.update(target.google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
     missing = sorted(set(needed) - granted)
     if not missing:
         return _ok(f"all {len(needed)} {where}")
@@ -542,23 +542,6 @@ _POLICY = "https://orgpolicy.googleapis.com/v2/projects/{}/policies/{}:getEffect
 Rule = Mapping[str, Any]
 
 
-class Constraint(NamedTuple):
-    """One constraint (https://cloud.google.com/resource-manager/docs/organization-policy/\
-org-policy-constraints, read 2026-11).
-
-    Attributes:
-        name: without `constraints/`.
-        bites: whether a rule of the policy refuses something that the stack makes.
-        cure: which setting helps, or who can.
-        state: of the finding.
-    """
-
-    name: str
-    bites: Callable[[Rule, StackSettings], object]
-    cure: str
-    state: str = WRONG
-
-
 def _denies(rule: Rule, *values: str) -> bool:
     """Return whether a rule of a list lets none of the values through."""
     listed = rule.get("values", {})
@@ -577,67 +560,53 @@ def _places(zone: str) -> tuple[str, ...]:
     return (zone, region, *(f"in:{place}-locations" for place in (zone, region, continent)))
 
 
-def _shielded(settings: StackSettings) -> bool:
-    vm = settings.vm.shielded
-    return vm.secure_boot and vm.vtpm and vm.integrity_monitoring
-
-
+_UNTRIED = "compute.disableSerialPortLogging"
 _ADMINISTRATOR = "Ask an administrator of the organization"
-CONSTRAINTS = (
-    Constraint(
+# Each with whether a rule of its policy refuses what the stack makes, and what helps: from
+# https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints
+CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...] = (
+    (
         "compute.vmExternalIpAccess",
         lambda rule, s: (s.vm.public_ip or s.tpu.external_ips) and _denies(rule),
         "Set vm.publicIp and tpu.externalIps to false",
     ),
-    Constraint(
+    (
         "compute.requireOsLogin",
         lambda rule, s: not s.vm.os_login and rule.get("enforce"),
         "Set vm.osLogin: true",
     ),
-    Constraint(
+    (
         "compute.trustedImageProjects",
         lambda rule, s: _denies(rule, f"projects/{s.vm.image.partition('/')[0]}"),
         "Set vm.image to one of a project that is allowed",
     ),
-    Constraint(
+    (
         "gcp.resourceLocations",
         lambda rule, s: any(_denies(rule, *_places(zone)) for zone in s.tpu_zones),
         "Set zone, and tpu.queued.fallbackZones, to places that are allowed",
     ),
-    Constraint(
+    (
         "gcp.restrictServiceUsage",
         lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
         f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/identity.md#apis)",
     ),
-    Constraint(
-        "compute.requireShieldedVm",
-        lambda rule, s: rule.get("enforce") and not _shielded(s),
-        "Leave vm.shielded out",
-    ),
-    Constraint(
+    (
         "iam.disableServiceAccountCreation",
         lambda rule, _: rule.get("enforce"),
         f"{_ADMINISTRATOR}: the stack creates a service account",
     ),
     # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
-    Constraint(
+    (
         "storage.softDeletePolicySeconds",
         lambda rule, s: s.bucket.create and _denies(rule, str(s.bucket.kept_days * 86400)),
         "Set bucket.softDeleteDays to a duration that is allowed",
     ),
-    Constraint(
-        "compute.disableSerialPortAccess",
-        lambda rule, s: s.training.run_on is machines.RunOn.VM and rule.get("enforce"),
-        "Read the training's output on the VM, with journalctl",
-        WARNING,
-    ),
     # Cloud Composer, whose nodes ask for such logging as our VM does, can't be created under it
     # (docs.cloud.google.com/composer/docs/composer-1/known-issues). Not tried with a VM.
-    Constraint(
-        "compute.disableSerialPortLogging",
+    (
+        _UNTRIED,
         lambda rule, s: s.vm.serial_port_logging and rule.get("enforce"),
         "Set vm.serialPortLogging: false",
-        WARNING,
     ),
 )
 
@@ -652,11 +621,12 @@ def policies(target: Target) -> Iterator[Finding]:
             yield _ok(f"{target.project} is in no organization")
         return
     refused = False
-    for name, bites, cure, state in CONSTRAINTS:
+    for name, bites, cure in CONSTRAINTS:
         policy = target.google.get(_POLICY.format(target.project, name))
         if any(bites(rule, target.settings) for rule in policy.get("spec", {}).get("rules", [])):
             refused = True
-            yield Finding("", state, f"constraints/{name} refuses what the stack makes", cure)
+            finding = _warning if name == _UNTRIED else _wrong
+            yield finding(f"constraints/{name} refuses what the stack makes", cure)
     if not refused:
         yield _ok(f"none of {len(CONSTRAINTS)} that were asked for refuses anything")
 

@@ -12,7 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +47,6 @@ class LocalCloudCommand:
             raise TpustackError(f"the local cloud's `{arguments[0]}` failed: {done.stderr.strip()}")
         return done.stdout
 
-    @contextlib.contextmanager
-    def running(self, *options: str) -> Iterator[LocalCloudCommand]:
-        """Start it with `options` on a free port, and stop it in the end.
-
-        Tests that run side by side have a cloud and a home folder each.
-        """
-        self.run("start", "--port", "0", *options)
-        try:
-            yield self
-        finally:
-            self.run("stop")
-
     def status(self) -> dict[str, Any]:
         """Return port, resources and processes of the running cloud."""
         return dict(json.loads(self.run("status", "--json")))
@@ -66,11 +54,6 @@ class LocalCloudCommand:
     def environment(self) -> dict[str, str]:
         """Return the variables that lead Google's clients to the local cloud."""
         return dict(json.loads(self.run("env", "--json")))
-
-    def is_running(self) -> bool:
-        """Return whether it answers."""
-        done = subprocess.run(self.arguments("status"), capture_output=True, check=False)
-        return done.returncode == 0
 
 
 def pass_on(arguments: Sequence[str]) -> int:

@@ -1,8 +1,4 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need.
-
-What Google's TPU compiler said of a job is only looked up here: to compile takes minutes, and is
-what `tpu-training compile` does. Without its answer, commands say less and fail no more often.
-"""
+"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ from tpustack.project import root
 
 if TYPE_CHECKING:
     from tpu_training.compile import Answer, Manifest
-
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -116,9 +111,8 @@ def check(stack: str, catalog: Catalog) -> Report:
 
 
 def _misfit(settings: StackSettings) -> Iterator[str]:
-    """Yield that the job is known not to fit into the TPU."""
-    answer = answer_of(settings, manifest_of(settings, root()))
-    if answer is not None:
+    """Yield that the job is known not to fit into one slice of its TPU."""
+    if answer := answer_of(settings)[1]:
         from tpu_training.compile import misfit
 
         if why := misfit(answer):
@@ -135,103 +129,61 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root()))
 
 
-# What Google's TPU compiler said of a stack's job, where `tpu-training compile` was asked.
+# What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
 
-
-def manifest_of(settings: StackSettings, root: Path) -> Manifest | None:
-    """Return the description of the stack's data set; None if it is not on this machine."""
-    folder = root / (settings.training.data or "")
-    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
-        return None
-    # It takes a while to load, for which only those who have data should wait.
-    from tpu_training.compile import read_manifest
-    from tpu_training.errors import TrainingError
-
-    try:
-        return read_manifest(str(folder))
-    except TrainingError:
-        return None
-
-
-def answer_of(settings: StackSettings, manifest: Manifest | None) -> Answer | None:
-    """Return what is known of the stack's job on one slice of its TPU; compiles nothing.
-
-    None if `tpu-training compile` was not asked for these arguments, this data and this TPU type,
-    or if the arguments name a TPU or data of their own.
-    """
-    if manifest is None:
-        return None
-    from tpu_training.compile import cached_job
-
-    return cached_job(settings.tpu.accelerator_type, settings.training.args, manifest)
-
-
-def asking(settings: StackSettings) -> str:
-    """Return the command that finds the answer."""
-    data = f"--data={settings.training.data or 'DIR'}"
-    job = shlex.join([*settings.training.args, data])
-    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
-
-
-_SECONDS_PER_HOUR = 3600
 # An epoch may cost less than a cent.
 _PLACES = 4
 
 
-@dataclass(frozen=True)
-class EpochCost:
-    """A lower bound: no run is faster. `dollars` are those of the whole stack in that time."""
+def answer_of(settings: StackSettings) -> tuple[Manifest | None, Answer | None]:
+    """Return the stack's data and what the compiler said of its job on one slice, as far as known.
 
-    examples: int
-    seconds: float
-    limit: str
-    compiler: str
-    dollars: Decimal
-
-    def __str__(self) -> str:
-        """Format it for people."""
-        return (
-            f"An epoch of {self.examples:,} examples takes at least {self.seconds:.3g} s and costs "
-            f"at least {dollars(self.dollars, _PLACES)} (bound by {self.limit}, compiled by "
-            f"{self.compiler}, not measured; start, input and evaluation come on top)."
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
-        return {
-            "kind": "bound",
-            "examples": self.examples,
-            "seconds": self.seconds,
-            "dollars": f"{self.dollars:f}",
-        }
-
-
-def epoch_cost(
-    settings: StackSettings, manifest: Manifest | None, estimate: Estimate
-) -> EpochCost | None:
-    """Return it if `tpu-training compile` was asked for the stack's job; compiles nothing.
-
-    The time is a lower bound, by what the compiler counted and what the chip does at best.
+    Nothing is known of data that is not on this machine, nor if `tpu-training compile` was not
+    asked here for these arguments, this data and this TPU type.
     """
-    answer = answer_of(settings, manifest)
-    if manifest is None or answer is None or answer.train.costs is None:
-        return None
+    folder = root() / (settings.training.data or "")
+    if settings.training.data is None or not (folder / software.MANIFEST).is_file():
+        return None, None
+    # It takes a while to load, for which only those who have data should wait.
+    from tpu_training.compile import cached_job, read_manifest
+    from tpu_training.errors import TrainingError
+
+    try:
+        manifest = read_manifest(str(folder))
+    except TrainingError:
+        return None, None
+    tpu = settings.tpu.accelerator_type
+    return manifest, cached_job(tpu, settings.training.args, manifest)
+
+
+def asking(settings: StackSettings) -> str:
+    """Return the command that asks the compiler."""
+    job = shlex.join([*settings.training.args, f"--data={settings.training.data or 'DIR'}"])
+    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
+
+
+def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, Any] | None, str]:
+    """Return what an epoch costs at least, for programs and for people; nothing is compiled.
+
+    The time is a lower bound, by what the compiler counted and what the chip does at best; the
+    dollars are those of the whole stack in that time.
+    """
+    manifest, answer = answer_of(settings)
+    # Several slices share each step, which is compiled for one.
+    if manifest is None or settings.tpu.slices > 1:
+        return None, ""
+    if answer is None or answer.train.costs is None:
+        command = asking(settings)
+        return None, f"What an epoch costs at least is not known here: `{command}` finds it out."
     from tpu_training.compile.answer import bound, epoch
 
     least = bound(answer.train.costs, answer.facts)
     examples = manifest.split("train").examples
     seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
-    hours = Decimal(seconds) / _SECONDS_PER_HOUR
-    cost = estimate.configured.hour * hours
-    return EpochCost(examples, seconds, least.limit, answer.train.compiler, cost)
-
-
-def epoch_line(
-    settings: StackSettings, manifest: Manifest | None, found: EpochCost | None
-) -> str | None:
-    """Return the line for people; how to find it out if only that is missing, else None."""
-    if found is not None:
-        return str(found)
-    if manifest is None:
-        return None
-    return f"What an epoch costs at least is not known here: `{asking(settings)}` finds it out."
+    amount = estimate.configured.hour * Decimal(seconds) / 3600
+    found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
+    return found, (
+        f"An epoch of {examples:,} examples takes at least {seconds:.3g} s and costs at least "
+        f"{dollars(amount, _PLACES)} (bound by {least.limit}, compiled by {answer.train.compiler}, "
+        "not measured; start, input and evaluation come on top)."
+    )

@@ -275,19 +275,6 @@ class NatPrices:
         return Price(gateway + self.address_hour, self.source)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One entry of the price list as its source has it."""
-
-    of: tuple[str, ...]
-    regions: tuple[str, ...]
-    unit: str
-    on_demand: str | None
-    spot: str | None
-    preemptible: str | None
-    source: Source
-
-
 class Prices:
     """The price list in one file."""
 
@@ -367,42 +354,6 @@ class Prices:
             Decimal(entry["addressHour"]),
             Decimal(entry["gib"]),
             self.sources[entry["source"]],
-        )
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield the whole list in the file's order. Amounts are exact texts."""
-        for entry in self._tpus:
-            chips = entry["chips"]
-            yield self._entry(entry, f"hour of {chips} chip{'s' * (chips != '1')}")
-        yield from (self._entry(entry, "hour") for entry in self._gpus)
-        for entry in self._machines:
-            for unit, full, spot in (("vCPU", "vcpu", "spotVcpu"), ("GiB", "gib", "spotGib")):
-                amounts = {"of": entry["series"], "onDemand": entry[full], "spot": entry[spot]}
-                yield self._entry({**entry, **amounts}, f"hour of a {unit}")
-        for entry in [*self._disks, *self._storage]:
-            amounts = {"of": entry.get("types", ["bucket"]), "onDemand": entry["gibMonth"]}
-            yield self._entry({**entry, **amounts}, "month of a GiB")
-        for of, prices, key, unit in (
-            ("bucket", self._operations, "classA", "1000 operations, class A"),
-            ("bucket", self._operations, "classB", "1000 operations, class B"),
-            ("nat", self._nat, "machineHour", "hour of a machine"),
-            ("nat", self._nat, "highestHour", "hour at most"),
-            ("nat", self._nat, "addressHour", "hour of an address"),
-            ("nat", self._nat, "gib", "GiB"),
-            ("key", self._keys, "versionMonth", "month"),
-        ):
-            everywhere = {"regions": ["all"], "source": prices["source"]}
-            yield self._entry({**everywhere, "of": [of], "onDemand": prices[key]}, unit)
-
-    def _entry(self, entry: Mapping[str, Any], unit: str) -> Entry:
-        return Entry(
-            of=tuple(entry["of"]),
-            regions=tuple(entry["regions"]),
-            unit=unit,
-            on_demand=entry.get("onDemand"),
-            spot=entry.get("spot"),
-            preemptible=entry.get("preemptible"),
-            source=self.sources[entry["source"]],
         )
 
     def _by_capacity(

@@ -157,7 +157,7 @@ def grants_on_project(google: Google, project: str, resources: Sequence[Json]) -
     known = _known(resources, _ON_PROJECT, project)
     roles = {role for role, _ in known}
     asked = {"options": {"requestedPolicyVersion": 3}}
-    more = _strangers(google.ask(_PROJECT.format(project), asked), project) - known
+    more = _strangers(google.post(_PROJECT.format(project), asked), project) - known
     return "; ".join(f"{role} to {member}" for role, member in sorted(more) if role in roles)
 
 

@@ -8,9 +8,10 @@ stack whose account it runs as: its own labels are whatever a submitter wrote.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -221,7 +222,7 @@ def _remove_orphans(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
 
 def _remove_orphan(google: Google, orphan: Orphan) -> None:
     if orphan.is_job:
-        google.post(f"{orphan.url}:cancel", {}, {})
+        google.post(f"{orphan.url}:cancel", {})
         return
     if orphan.url.startswith(_STORAGE):
         for each in _listed(google, f"{orphan.url}/o", "items", versions="true"):
@@ -240,18 +241,14 @@ def _listed(google: Google, url: str, field: str, **parameters: str) -> Iterator
             raise
 
 
-def _in_compute(google: Google, project: str) -> Callable[[str], Iterator[Json]]:
-    """Return what lists a collection of Compute Engine: a global one, or one of all places.
+def _in_compute(google: Google, project: str, collection: str) -> Iterator[Json]:
+    """Yield a collection of Compute Engine: a global one, or one of all places (aggregatedList).
 
-    Names without a folder, such as `disks`, are of all zones and regions (aggregatedList).
+    The latter have names without a folder, such as `disks`.
     """
-
-    def listed(collection: str) -> Iterator[Json]:
-        place, _, name = collection.rpartition("/")
-        url = f"{COMPUTE}/projects/{project}/{place or 'aggregated'}/{name}"
-        return _listed(google, url, "items" if place else name)
-
-    return listed
+    place, _, name = collection.rpartition("/")
+    url = f"{COMPUTE}/projects/{project}/{place or 'aggregated'}/{name}"
+    return _listed(google, url, "items" if place else name)
 
 
 def _labelled(google: Google, project: str) -> Iterator[tuple[str, Json, str, Json]]:
@@ -266,7 +263,7 @@ def _labelled(google: Google, project: str) -> Iterator[tuple[str, Json, str, Js
     for node in _listed(google, f"{tpus}/nodes", "nodes"):
         if not node.get("queuedResource"):
             yield "TPU", node, f"{_TPU}/{node['name']}", node
-    listed = _in_compute(google, project)
+    listed = partial(_in_compute, google, project)
     templates = {_at_api(each["selfLink"]): each for each in listed("global/instanceTemplates")}
     # A group recreates its VM, so it goes first.
     for group in listed("instanceGroupManagers"):
@@ -298,7 +295,7 @@ def _described(google: Google, project: str) -> Iterator[Orphan]:
 
     What is still in use when its turn comes goes with a later run.
     """
-    listed = _in_compute(google, project)
+    listed = partial(_in_compute, google, project)
     for check in listed("global/healthChecks"):
         if stack := _stack_by_description(check):
             yield _orphan("health check", stack, check["selfLink"], check)

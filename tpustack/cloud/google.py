@@ -158,14 +158,11 @@ class Google:
         """Return the JSON at `url`."""
         return _json(url, self._ask("GET", url, parameters))
 
-    def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
-        """Return the text at `url`, such as an object's content."""
-        return self._ask("GET", url, parameters).decode(errors="replace")
-
     def content(self, url: str) -> str:
         """Return the text of an object by its gs:// address."""
         bucket, _, name = url.removeprefix("gs://").partition("/")
-        return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
+        url = _OBJECT.format(quote(bucket), quote(name, safe=""))
+        return self._ask("GET", url, {"alt": "media"}).decode(errors="replace")
 
     def pages(
         self,
@@ -196,15 +193,13 @@ class Google:
                 return
             query["pageToken"] = page["nextPageToken"]
 
-    def ask(self, url: str, body: object) -> dict[str, Any]:
-        """Send a question as JSON and return the answer."""
-        return _json(url, self._ask("POST", url, None, body))
+    def post(
+        self, url: str, body: object, parameters: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Send JSON to `url` and return the answer."""
+        return _json(url, self._ask("POST", url, parameters, body))
 
-    def post(self, url: str, parameters: Mapping[str, str | int], body: object) -> None:
-        """Send JSON to `url`."""
-        self._ask("POST", url, parameters, body)
-
-    def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
+    def delete(self, url: str, parameters: Mapping[str, str] | None = None) -> None:
         """Start to delete the resource at `url`."""
         self._ask("DELETE", url, parameters)
 

@@ -537,7 +537,7 @@ def ensure_state_bucket(google: Google, name: str, project: str, region: str) ->
         "lifecycle": {"rule": [delete_old]},
     }
     try:
-        google.post(_BUCKETS, {"project": project}, bucket)
+        google.post(_BUCKETS, bucket, {"project": project})
     except TpustackError:
         # A colleague may have made it at the same moment.
         if not _is_there(google, name):

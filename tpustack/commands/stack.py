@@ -1,4 +1,4 @@
-"""The commands about stack files and prices: check, cost, permissions, settings, catalog, wheel.
+"""The commands about stack files: check, cost, permissions, wheel.
 
 All but `check --live` take neither engine nor cloud nor credentials.
 """
@@ -12,12 +12,10 @@ import yaml
 
 from infra import cost, deployer
 from infra.catalog import Catalog
-from infra.checks.context import nearest, one_of, without_tpus
+from infra.checks.context import nearest, one_of
 from infra.settings.base import Problem, counted
 from infra.settings.machines import Capacity
-from infra.settings.reference import all_settings
 from tpustack import console, project, stacks
-from tpustack import reference as tables
 from tpustack.console import refuse
 from tpustack.errors import UsageError
 from tpustack.project import root
@@ -33,7 +31,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
 
     With --live, Google is asked before anything is made: whether billing is on, which APIs are
     enabled, what the caller may do, what the zone offers, what quotas allow, which names are taken,
-    which organization policies refuse something.
+    and which organization policies refuse something.
 
     Exit code 0: all fine, 2: problems, 3: Google left a question open.
     """
@@ -150,7 +148,7 @@ def cost_command(
     Without a stack: what a TPU costs. A price that no source names is unknown.
     """
     catalog = Catalog()
-    epoch, line = None, None
+    epoch, line = None, ""
     if stack is not None:
         others = {
             "--accelerator-type": accelerator_type,
@@ -167,11 +165,7 @@ def cost_command(
         problems = stacks.check(stack, catalog).problems
         refuse([problem for problem in problems if not problem.setting.startswith("training.")])
         estimate = cost.of_stack(settings, stack, catalog, hours)
-        # Several slices share each step, which is compiled for one.
-        if settings.tpu.slices == 1:
-            manifest = stacks.manifest_of(settings, root())
-            epoch = stacks.epoch_cost(settings, manifest, estimate)
-            line = stacks.epoch_line(settings, manifest, epoch)
+        epoch, line = stacks.epoch_cost(settings, estimate)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:
@@ -179,8 +173,7 @@ def cost_command(
         way = Capacity(capacity or Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
-        known = epoch and epoch.as_json()
-        console.echo_json({**cost.as_json(estimate), "epoch": known})
+        console.echo_json({**cost.as_json(estimate), "epoch": epoch})
     else:
         click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
 
@@ -230,79 +223,6 @@ def permissions_command(stack: str, look: bool) -> None:
     if objects and not look:
         where = f"under the condition\n#   {objects}"
         click.echo(f"# And on the project {deployer.OBJECTS_ROLE}, {where}")
-
-
-@click.command("settings")
-@click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
-@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
-def settings_command(as_json: bool, as_page: bool) -> None:
-    """List every setting of a stack file: type, default, range and description."""
-    if as_json and as_page:
-        raise click.UsageError("--json and --markdown exclude each other")
-    if as_json:
-        console.echo_json({"settings": [setting.as_json() for setting in all_settings()]})
-    elif as_page:
-        click.echo(tables.settings_page(), nl=False)
-    else:
-        for setting in all_settings():
-            click.echo(f"{setting.path}  ({tables.facts(setting)})")
-            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
-
-
-_TABLES = {
-    "accelerators": tables.accelerators,
-    "runtimes": tables.runtimes,
-    "machines": tables.machines,
-    "prices": tables.prices,
-}
-
-
-@click.command("catalog")
-@click.argument("table", type=click.Choice(list(_TABLES)), default="accelerators")
-@click.option(
-    "--zone",
-    shell_complete=console.zones,
-    help="Only what this zone has, for example us-central1-b.",
-)
-@click.option(
-    "--type",
-    "kind",
-    shell_complete=console.accelerators,
-    help="Only this type or family, for example v3-32, v3 or n2-highmem.",
-)
-@console.as_json("table")
-def catalog_command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
-    """Browse the catalog: TPU types (by zone), runtimes, machine types and prices in US dollars.
-
-    Every fact and its source is in infra/catalog.
-    """
-    catalog = Catalog()
-    refuse(_catalog_problems(catalog, table, zone, kind))
-    if table == "accelerators" and zone is None and kind is None:
-        listing = tables.by_zone(catalog)
-    else:
-        listing = _TABLES[table](catalog, zone, kind)
-    if as_json:
-        console.echo_json({table: listing.records})
-    elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
-        refuse([Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")])
-    else:
-        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
-
-
-def _catalog_problems(
-    catalog: Catalog, table: str, zone: str | None, kind: str | None
-) -> list[Problem]:
-    # Ordered as in the catalog, which the cures name the closest of.
-    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
-    types = dict.fromkeys(tables.type_names(catalog, table))
-    problems = []
-    if zone is not None and zone not in zones:
-        problems.append(without_tpus("--zone", zone, zones))
-    if kind is not None and kind not in types:
-        why = f"is nothing that the catalog's {table} have"
-        problems.append(Problem("--type", kind, why, nearest(kind, types)))
-    return problems
 
 
 @click.command("wheel")

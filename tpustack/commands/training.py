@@ -1,11 +1,10 @@
-"""The commands that watch a training: follow, logs, doctor, goodput, dashboard.
+"""The commands that watch a training: follow, logs, doctor, goodput.
 
 Each imports what it needs when it runs: together these take seconds to load.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -63,8 +62,7 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
 
 @click.command("logs")
 @console.stack("The stack whose VM to read.", required=True)
-@console.as_json("lines")
-def logs_command(stack: str, as_json: bool) -> None:
+def logs_command(stack: str) -> None:
     """Print what a stack's VM wrote to its serial port, also after the VM is gone.
 
     Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
@@ -88,16 +86,12 @@ def logs_command(stack: str, as_json: bool) -> None:
             f"compute.disableSerialPortLogging forbids it. While the VM runs, `tpustack follow "
             f"--stack {stack}` reads its serial port"
         )
-    if as_json:
-        lines = [asdict(line) for line in found]
-        console.echo_json({"project": project, "vm": vm, "lines": lines})
-        return
     # A group may have replaced its VM, and two machines of one name ran at different times.
-    for instance, group in groupby(found, key=lambda line: line.instance):
-        first, *others = group
-        click.echo(f"{vm} (number {instance}) from {first.time} on:")
-        for line in (first, *others):
-            click.echo(f"  {line.text}")
+    for instance, group in groupby(found, key=lambda line: line[0]):
+        lines = list(group)
+        click.echo(f"{vm} (number {instance}) from {lines[0][1]} on:")
+        for _, _, text in lines:
+            click.echo(f"  {text}")
 
 
 # The lines of an error that are named, and the unknown errors that are shown.
@@ -163,17 +157,13 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _what_fits(stack: str | None) -> str:
-    """Return the largest batch that fits the stack's TPU, or how to find it out.
-
-    The catalogue's cure for a full TPU is general; this is about the stack's own job.
-    """
+    """Return the largest batch that fits the stack's TPU, or how to find it out."""
     from tpu_training.compile import largest_batch
-    from tpustack import project, stacks
+    from tpustack import stacks
     from tpustack.engine.backend import name_of
 
-    # Nothing is compiled here, which may take minutes: only an answer from before is used.
     settings = stacks.load(name_of(stack))
-    answer = stacks.answer_of(settings, stacks.manifest_of(settings, project.root()))
+    answer = stacks.answer_of(settings)[1]
     known = largest_batch(answer) if answer else None
     return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
 
@@ -210,19 +200,21 @@ def _comes_later(one: Excerpt) -> bool:
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @console.stack("The stack whose job to look at; without it the one Pulumi selected.")
 @console.as_json("account")
-def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
+@click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
+def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: str | None) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
     Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
-    from rich.console import Console
-
     from tpu_training.goodput import account as accounts
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
 
+    kind = Path(plot or "").suffix.removeprefix(".")
+    if plot and kind not in accounts.KINDS:
+        raise UsageError(f"--plot={plot}: expected NAME.png or NAME.svg")
     tries: Sequence[Try] = ()
     if what and stack:
         where, tries = _job_of_queue(stack, what)
@@ -237,13 +229,19 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     total = accounts.account(ledger)
     # What MODEL_DIR cost is not known: no stack is named that it ran on.
     money = None if what and not stack else _money(stack, total)
+    if plot:
+        from tpu_training.errors import InputError
+
+        try:
+            Path(plot).write_bytes(accounts.draw(ledger, total, kind))
+        except (InputError, OSError) as error:
+            raise TpustackError(f"--plot={plot}: {error}") from None
     if as_json:
         cost = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
     else:
-        tables = (goodput.states_table(total, money), goodput.causes_table(total))
-        for table in filter(None, (*tables, goodput.machines_table(total))):
-            Console().print(table)
+        for table in goodput.tables(total, money):
+            click.echo(table + "\n")
         click.echo(
             f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
             f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
@@ -276,32 +274,3 @@ def _money(stack: str | None, total: "Account") -> "Money":
 
     name = name_of(stack)
     return goodput.money_of(total, of_stack(stacks.load(name), name, Catalog()))
-
-
-@click.command("dashboard")
-@click.option(
-    *("--stack", "-s", "stacks"),
-    multiple=True,
-    shell_complete=console.stacks,
-    help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
-)
-@click.option(
-    *("--bucket", "buckets"),
-    metavar="gs://BUCKET",
-    multiple=True,
-    help="Show what is in this bucket, which is enough to read; may be given several times.",
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
-)
-def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
-    """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
-
-    The page is served on this machine alone, at an address that only this output shows.
-    It ends with Ctrl-C, and keeps nothing.
-    """
-    from tpustack.dashboard.server import serve
-    from tpustack.dashboard.sources import places
-
-    found = places(stacks, buckets)
-    serve(found, port or 0, lambda url: click.echo(f"{url}\nCtrl-C ends it."))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import click
 import uvicorn
 from anyio.to_thread import run_sync
 from starlette import types
@@ -32,9 +33,9 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpu_core.bucket import Item
 from tpu_core.google import Json
+from tpustack import console
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place, Source, drift, sources
-from tpustack.dashboard.trainings import curves
+from tpustack.dashboard.sources import Place, Source, curves, drift, places, sources
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs.queue import explained, why_waiting
@@ -45,23 +46,33 @@ _LOOPBACK = "127.0.0.1"
 _PATIENCE = 1
 
 
-def serve(places: Sequence[Place], port: int, say: Callable[[str], None]) -> None:
-    """Serve until the process is told to end.
+@click.command("dashboard")
+@click.option(
+    *("--stack", "-s", "stacks"),
+    multiple=True,
+    shell_complete=console.stacks,
+    help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
+)
+@click.option(
+    *("--bucket", "buckets"),
+    metavar="gs://BUCKET",
+    multiple=True,
+    help="Show what is in this bucket, which is enough to read; may be given several times.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
+)
+def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
+    """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.
 
-    Args:
-        places: where to look.
-        port: 0 for any that is free.
-        say: gets the address, with the token that opens it.
-
-    Raises:
-        TpustackError: the port is in use, or there are no credentials.
+    The page is served on this machine alone, at an address that only this output shows.
+    It ends with Ctrl-C, and keeps nothing.
     """
-    google = Google()
-    with listen(port) as listener:
+    application = Application(places(stacks, buckets), Google())
+    with listen(port or 0) as listener:
         token = secrets.token_urlsafe(32)
-        app = Application(places, google).asgi
-        say(address(listener, token))
-        server(app, listener, token).run(sockets=[listener])
+        click.echo(f"{address(listener, token)}\nCtrl-C ends it.")
+        server(application.asgi, listener, token).run(sockets=[listener])
 
 
 def server(app: types.ASGIApp, listener: socket.socket, token: str) -> uvicorn.Server:

@@ -51,7 +51,7 @@ class Backend:
         self.environment = dict(environment)
         # The Automation API looks the `pulumi` binary up on this process' own PATH.
         os.environ["PATH"] = self.environment.get("PATH", os.environ["PATH"])
-        toolchain.end_orphans(root)
+        toolchain.end_orphans()
         self._workspace = _Workspace(
             work_dir=str(root), env_vars=self.environment, pulumi_command=Pulumi()
         )

@@ -1,16 +1,13 @@
 """The Pulumi engine: found or built by tools/install.py, and the processes that outlive it.
 
-Language host, program and provider have process groups of their own. Those of our commands keep a
-mark in their environment; those of a plain `pulumi` are known by the address of their engine, where
-nothing answers once it is dead. `make clean`, and the next command that runs the engine, end what
-earlier ones have left.
+Language host, program and provider have process groups of their own, and keep a mark of our command
+in their environment. `make clean`, and the next command that runs the engine, end what earlier ones
+have left.
 """
 
 import contextlib
 import json
 import os
-import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,9 +93,6 @@ def engine(toolchain: Toolchain) -> dict[str, str]:
 
 MARK = "TPUSTACK_OWNER"
 _SECONDS = 5.0
-# The language host and the providers, the queue's (infra/resources/plugin), and the program.
-_PLUGIN = re.compile(r"(.*/)?pulumi-(language|resource)-[^/]+|infra\.resources\.provider")
-_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 def mark() -> dict[str, str]:
@@ -117,14 +111,9 @@ def end_own() -> None:
     _end(lambda process: process.environ().get(MARK) == own)
 
 
-def end_orphans(checkout: Path) -> int:
-    """End what processes have marked that are dead, and what dead engines started on a checkout.
-
-    Returns:
-        How many there were.
-    """
-    checkout = checkout.resolve()
-    return _end(lambda process: _is_orphan(process) or _lacks_engine(process, checkout))
+def end_orphans() -> int:
+    """End what processes have marked that are dead; return how many there were."""
+    return _end(_is_orphan)
 
 
 def _end(chosen: Callable[[psutil.Process], bool]) -> int:
@@ -163,31 +152,6 @@ def _is_orphan(process: psutil.Process) -> bool:
     return len(owner) == 3 and owner[2] == place() and _born(int(owner[0])) != owner[1]
 
 
-def _lacks_engine(process: psutil.Process, checkout: Path) -> bool:
-    """Return whether a process of an engine works in a checkout and its engine is dead for certain.
-
-    Nothing answers at the engine's address, and no engine is above it: in a container, it may have
-    another 127.0.0.1.
-    """
-    words = process.cmdline()
-    ports = [int(found[1]) for word in words if (found := _ADDRESS.fullmatch(word))]
-    return (
-        bool(ports)
-        and any(map(_PLUGIN.fullmatch, words))
-        and Path(process.cwd()).is_relative_to(checkout)
-        and not any(above.name() == "pulumi" for above in process.parents())
-        and all(map(_is_shut, ports))
-    )
-
-
-def _is_shut(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=_SECONDS).close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
 def _born(pid: int) -> str:
     """Return when a process began, by a clock that can't be set; nothing if none lives."""
     if ticks := began(pid):
@@ -200,4 +164,4 @@ def _born(pid: int) -> str:
 
 
 if __name__ == "__main__":
-    end_orphans(root())
+    end_orphans()

@@ -16,12 +16,20 @@ from typing import Any
 import click
 
 from tpu_agent.jobs.queue import Job, Queue
+from tpu_core import paths, records
 from tpustack import console
 from tpustack.errors import UsageError
 from tpustack.jobs import job as jobs
 from tpustack.jobs import spec as options
 from tpustack.jobs import vertex
-from tpustack.jobs.queue import OnDemand, explained, open_queue, why_waiting, why_without_tpu
+from tpustack.jobs.queue import (
+    bring_up,
+    explained,
+    open_queue,
+    require_on_demand,
+    why_waiting,
+    why_without_tpu,
+)
 
 # Jobs that ended longer ago, in seconds, are listed only by --all.
 _RECENT = 86400
@@ -31,8 +39,8 @@ _RECENT = 86400
     "job",
     cls=console.LazyGroup,
     later={
-        "sweep": "tpustack.jobs.sweep_command:sweep",
-        "trials": "tpustack.jobs.sweep_command:trials",
+        "sweep": "tpustack.jobs.sweep_command:sweep_command",
+        "trials": "tpustack.jobs.sweep_command:trials_command",
     },
 )
 def command() -> None:
@@ -45,6 +53,7 @@ def command() -> None:
 @command.command("submit")
 @options.queue_options
 @options.job_options
+@options.vertex_options
 @click.option("--name", help="The job's name; by default one from its content.")
 @click.option(
     "--idle-stop",
@@ -72,18 +81,27 @@ def submit(
     managed = asked.on_vertex
     queue = open_queue(stack, bucket, submits=True, managed=managed)
     place = vertex.place_of(stack, asked)
-    on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
+    on_demand = None
+    if create or idle_stop is not None:
+        on_demand = require_on_demand(stack, idle_stop, managed=managed)
     without_tpu = None if managed else why_without_tpu(stack, asked.framework)
     # All of the input is checked before a stack is brought up, which costs minutes and money.
     spec, source = asked.checked(name)
     with explained(queue):
-        on_demand.prepare(queue, _warn)
+        if create and on_demand:
+            bring_up(queue, *on_demand, _warn)
         job = jobs.submit(queue, dataclasses.replace(spec, vertex=place), name, source.archive)
         if place:
             job = vertex.start(queue, job, place)
-        warnings = [] if managed else [on_demand.finish(queue), without_tpu]
         # A new machine takes a while until it looks.
-        warnings += [] if managed or create else [why_waiting(queue)]
+        warnings = [] if managed else [without_tpu, None if create else why_waiting(queue)]
+        if idle_stop is not None:
+            queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
+        elif on_demand and not on_demand[1].limits.any:
+            warnings.append(
+                f"nothing takes the TPU of the stack {stack} down after the job: give "
+                "--idle-stop MINUTES, or set limits.idleMinutes"
+            )
     for warning in filter(None, warnings):
         _warn(f"warning: {warning}")
     _print_state(job, job.state, job.name, as_json=as_json)

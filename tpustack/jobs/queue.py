@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
-from tpu_core import lease, paths, records
+from tpu_core import lease
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack.cloud.google import Google, Nodes
@@ -182,86 +182,69 @@ def _cure_of_slice(framework: str, slices: int, *, on_vm: bool, serves_grpc: boo
     return None
 
 
-class OnDemand:
-    """A stack that is brought up for a job, and taken down after it.
-
-    The engine runs before the job is queued: from then on this computer may be turned off, and the
-    machine itself takes the TPU down.
+def require_on_demand(
+    stack: str | None, idle_stop: int | None, *, managed: bool
+) -> tuple[str, "StackSettings"]:
+    """Return name and settings of the stack that is brought up for a job, or taken down after it.
 
     Args:
         stack: its name.
-        idle_stop: after how many minutes without a job its TPU is deleted; None: as set before.
-        create: whether to bring it up if it is down.
+        idle_stop: after how many minutes without a job its TPU is taken down; None: as before.
         managed: whether Vertex AI runs the job.
 
     Raises:
         UsageError: the stack can't do it, or none is named.
     """
+    from tpustack import stacks
 
-    def __init__(
-        self, stack: str | None, idle_stop: int | None, *, create: bool, managed: bool
-    ) -> None:
-        if managed and (create or idle_stop is not None):
-            raise UsageError("--create and --idle-stop are for stacks: Vertex AI makes its own TPU")
-        self._stack, self._idle_stop, self._create = stack or "", idle_stop, create
-        self._settings = self._load() if create or idle_stop is not None else None
+    if managed:
+        raise UsageError("--create and --idle-stop are for stacks: Vertex AI makes its own TPU")
+    if stack is None:
+        raise UsageError("--create and --idle-stop need --stack NAME")
+    settings = stacks.load(stack)
+    # Without limits or recovery, the machine's account has no role to delete TPUs.
+    if idle_stop is not None and not (settings.limits.any or settings.recovery.enabled):
+        raise UsageError(
+            f"--idle-stop: the machine of the stack {stack} may not take its TPU down. Set "
+            "limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the role, "
+            f"and run `pulumi up --stack {stack}`"
+        )
+    return stack, settings
 
-    def prepare(self, queue: Queue, say: Callable[[str], None]) -> None:
-        """Bring the stack up if it is down and `create` asks for it. Raises TpustackError."""
-        why = self._why_down(queue) if self._create else None
-        if why is None:
-            return
-        from tpustack.engine.backend import users_own
 
-        say(f"pulumi up for the stack {self._stack}: {why}")
-        engine = users_own().select(self._stack)
-        if why != _NEW:
-            # What a limit has taken down is still in the state, and `up` alone would not create it.
-            engine.refresh(say)
-        engine.up(say)
+def bring_up(
+    queue: Queue, stack: str, settings: "StackSettings", say: Callable[[str], None]
+) -> None:
+    """Run `pulumi up` for a stack that can't run a job now. Raises TpustackError.
 
-    def finish(self, queue: Queue) -> str | None:
-        """Write when to delete the TPU; return a warning if nothing will. Raises GoogleError."""
-        if self._idle_stop is not None:
-            queue.store.write(paths.IDLE_STOP, records.dump({"minutes": self._idle_stop}))
-        elif self._settings is not None and not self._settings.limits.any:
-            return (
-                f"nothing takes the TPU of the stack {self._stack} down after the job: give "
-                "--idle-stop MINUTES, or set limits.idleMinutes"
-            )
-        return None
+    The engine runs before the job is queued: from then on this computer may be turned off.
+    """
+    why = _why_down(queue, stack, settings)
+    if why is None:
+        return
+    from tpustack.engine.backend import users_own
 
-    def _load(self) -> "StackSettings":
-        from tpustack import stacks
+    say(f"pulumi up for the stack {stack}: {why}")
+    engine = users_own().select(stack)
+    if why != _NEW:
+        # What a limit has taken down is still in the state, and `up` alone would not create it.
+        engine.refresh(say)
+    engine.up(say)
 
-        if not self._stack:
-            raise UsageError("--create and --idle-stop need --stack NAME")
-        stacks.require_file(self._stack)
-        settings = stacks.load(self._stack)
-        # Without limits or recovery, the machine's account has no role to delete TPUs.
-        if self._idle_stop is not None and not (settings.limits.any or settings.recovery.enabled):
-            raise UsageError(
-                f"--idle-stop: the machine of the stack {self._stack} may not take its TPU down. "
-                "Set limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the "
-                f"role, and run `pulumi up --stack {self._stack}`"
-            )
-        return settings
 
-    def _why_down(self, queue: Queue) -> str | None:
-        """Return why the stack can't run a job now; None if it can."""
-        from infra.names import names_of
+def _why_down(queue: Queue, stack: str, settings: "StackSettings") -> str | None:
+    """Return why a stack can't run a job now; None if it can."""
+    from infra.names import names_of
 
-        settings = self._settings
-        assert settings is not None
-        try:
-            if why := why_waiting(queue):
-                return why
-        except GoogleError as error:
-            if error.status != 404:
-                raise
-            return _NEW
-        nodes = Nodes(Google(), settings.project)
-        for name in names_of(settings, self._stack).tpus(settings.tpu.slices):
-            if nodes.find(settings.tpu_zones, name) is None:
-                return f"its TPU {name} is gone"
-        return None
+    try:
+        if why := why_waiting(queue):
+            return why
+    except GoogleError as error:
+        if error.status != 404:
+            raise
+        return _NEW
+    nodes = Nodes(Google(), settings.project)
+    for name in names_of(settings, stack).tpus(settings.tpu.slices):
+        if nodes.find(settings.tpu_zones, name) is None:
+            return f"its TPU {name} is gone"
+    return None

@@ -5,7 +5,7 @@ Every problem is reported at once, before anything is uploaded.
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -109,6 +109,8 @@ _OPTIONS = (
     span_option("--timeout", "End a try after so long, such as 2h."),
     click.option("--failures", type=_BUDGET, default=0, help="Starts after failures (0)."),
     click.option("--preemptions", type=_BUDGET, default=10, help="Starts after preemptions (10)."),
+)
+_OF_VERTEX = (
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
     IMAGE,
@@ -117,9 +119,18 @@ _OPTIONS = (
 
 
 def job_options(command: _F) -> _F:
-    """Declare the options whose values `JobOptions` takes."""
+    """Declare the options whose values `JobOptions` takes, without those of Vertex AI."""
+    return _declare(_OPTIONS, command)
+
+
+def vertex_options(command: _F) -> _F:
+    """Declare the options that have Vertex AI run a job."""
+    return _declare(_OF_VERTEX, command)
+
+
+def _declare(options: Sequence[Callable[[_F], _F]], command: _F) -> _F:
     # The help has them in the order in which decorators would stand, the last one applied first.
-    for option in reversed(_OPTIONS):
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -149,10 +160,10 @@ class JobOptions:
     timeout: float | None
     failures: int
     preemptions: int
-    on: str
-    tpu: str | None
-    image: str | None
-    spot: bool
+    on: str = "stack"
+    tpu: str | None = None
+    image: str | None = None
+    spot: bool = False
 
     @property
     def on_vertex(self) -> bool:

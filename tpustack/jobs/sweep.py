@@ -6,23 +6,21 @@ nothing twice. `step` of the driver reads what trials report, asks Optuna for po
 parameters, and submits them.
 """
 
-import itertools
 import math
 import random
 import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpu_agent.jobs.queue import QUEUED, SUCCEEDED, Job, Queue, Spec
+from tpu_agent.jobs.queue import SUCCEEDED, Job, Queue, Spec
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import parse
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
-from tpustack.jobs import vertex
 
 if TYPE_CHECKING:
     import optuna
@@ -147,16 +145,13 @@ MINIMIZE: Goal = "minimize"
 MAXIMIZE: Goal = "maximize"
 
 
-# Its jobs are called NAME-000, and must be names of jobs, too.
-_LONGEST_NAME = 50
-
-
 def require_name(name: str) -> str:
     """Return a sweep's name. Raises UsageError for what can't be one."""
-    if len(name) > _LONGEST_NAME or not paths.NAME.fullmatch(name):
+    # Its jobs are called NAME-000, and must be names of jobs, too.
+    if not paths.NAME.fullmatch(job_of(name, 0)):
         raise UsageError(
-            f"{name!r} is not a name of a sweep (at most {_LONGEST_NAME} lower-case letters, "
-            "digits, hyphens, dots, underscores; a letter or digit first and last)"
+            f"{name!r} is not a name of a sweep (at most 59 lower-case letters, digits, hyphens, "
+            "dots, underscores; a letter or digit first)"
         )
     return name
 
@@ -200,7 +195,6 @@ class Sweep:
         wanted: how many trials.
         parallel: how many of them are in each queue at a time.
         buckets: whose queues run trials; the first has this record.
-        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
     """
 
     name: str
@@ -208,13 +202,11 @@ class Sweep:
     spec: Spec
     metric: str
     goal: Goal
-    pruner: str
     wanted: int
     parallel: int
     seed: int
     buckets: tuple[str, ...]
     trials: tuple[Trial, ...] = ()
-    places: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def best(self) -> Trial | None:
@@ -246,11 +238,6 @@ class Sweep:
         trials = sorted([*others, trial], key=lambda one: one.number)
         return replace(self, trials=tuple(trials))
 
-    def document(self) -> dict[str, Any]:
-        """Return it for programs."""
-        best = self.best
-        return {**asdict(self), "best": best.number if best else None}
-
 
 class Record:
     """A sweep's record in a bucket; it notices if another command writes it.
@@ -279,7 +266,7 @@ class Record:
         except Conflict:
             if not self._generation:
                 raise UsageError(
-                    f"--name: there is a sweep {self._name} already. `tpustack job sweep --resume "
+                    f"--name: there is a sweep {self._name} already. `tpustack job trials --resume "
                     f"{self._name}` continues it; another --name begins a new one"
                 ) from None
             raise TpustackError(
@@ -316,15 +303,15 @@ def _parse_record(data: bytes, name: str, path: str) -> Sweep:
 
 # Bytes of a line: a longer one is data, not a report.
 _LONGEST = 64 << 10
-_STEP = re.compile(rb"\bstep=(\d+)")
+_STEP = re.compile(rb"\bstep=(\d{1,15})\b")
 
 
 class Reports:
     """The metric of one job by step, from what the job wrote into the bucket.
 
-    A running job reports in its log: by a line that is a JSON object with the metric and perhaps
-    `step`, or by one with `step=` and `METRIC=` in it, as the trainer writes them. Once it is over,
-    `metrics.json` in MODEL_DIR counts first, which the trainer writes.
+    A running job reports in its log, by lines with `step=` and `METRIC=` in them. Once it is over,
+    `metrics.json` in MODEL_DIR counts first, and lines without `step=` last. The trainer writes the
+    first two.
     """
 
     def __init__(self, queue: Queue, job: str, metric: str) -> None:
@@ -332,6 +319,8 @@ class Reports:
         self._word = re.compile(rb"\b" + re.escape(metric.encode()) + rb"=([-+.\w]+)")
         self._behind, self._rest = "", b""
         self._values: dict[int, float] = {}
+        # For jobs that write no steps.
+        self._last: float | None = None
 
     def read(self) -> tuple[tuple[int, float], ...]:
         """Return step and metric, as far as the bucket has them. Raises GoogleError."""
@@ -353,29 +342,22 @@ class Reports:
         self.read()
         # The last line of a job that was killed may have no end.
         self._add(self._rest)
-        return self._values[max(self._values)] if self._values else None
+        return self._values[max(self._values)] if self._values else self._last
 
     def _add(self, line: bytes) -> None:
-        if len(line) >= _LONGEST or self._metric.encode() not in line:
-            return
-        content = parse(line)
-        value, step = _number(content.get(self._metric)), _number(content.get("step"))
-        if value is None and (word := self._word.search(line)) and (at := _STEP.search(line)):
-            value, step = _number(word[1].decode(errors="replace")), float(at[1])
-        if value is not None:
-            following = max(self._values, default=0) + 1
-            # The sweep's record takes no larger one.
-            known = step is not None and abs(step) <= 2**52
-            self._values[int(step) if known and step is not None else following] = value
+        if len(line) < _LONGEST and (found := self._word.search(line)):
+            step, value = _STEP.search(line), _number(found[1].decode(errors="replace"))
+            if value is not None and step:
+                self._values[int(step[1])] = value
+            elif value is not None:
+                self._last = value
 
 
 def _number(value: object) -> float | None:
     """Return a number, also one that is written as text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
     try:
-        return float(value)
-    except (ValueError, OverflowError):
+        return float(str(value))
+    except ValueError:
         return None
 
 
@@ -383,7 +365,6 @@ def _number(value: object) -> float | None:
 
 # How many trials are spread evenly before results decide: as many as TPESampler draws first.
 _SPREAD = 10
-PRUNERS = ("median", "hyperband", "none")
 
 
 def require_optuna() -> None:
@@ -411,7 +392,7 @@ def next_params(sweep: Sweep) -> dict[str, Value]:
 
 
 def is_poor(sweep: Sweep, trial: Trial) -> bool:
-    """Return whether the pruner would end a trial now."""
+    """Return whether a trial is worse than the median of others at its step, once five ended."""
     import optuna
 
     if not trial.reports:
@@ -419,8 +400,7 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
     study = _study(sweep, sweep.seed)
     # Optuna decides only about trials that its own ask() began, and this study is a copy: so the
     # trial is looked up by its place among those that were added.
-    index = [one.number for one in sweep.trials].index(trial.number)
-    return optuna.trial.Trial(study, study.trials[index]._trial_id).should_prune()
+    return optuna.trial.Trial(study, study.trials[trial.number]._trial_id).should_prune()
 
 
 def _places(seed: int, number: int, parameters: int) -> list[float]:
@@ -441,17 +421,12 @@ def _places(seed: int, number: int, parameters: int) -> list[float]:
 def _study(sweep: Sweep, seed: int) -> "optuna.Study":
     import optuna
 
-    pruners = {
-        "median": optuna.pruners.MedianPruner,
-        "hyperband": optuna.pruners.HyperbandPruner,
-        "none": optuna.pruners.NopPruner,
-    }
     study = optuna.create_study(
         study_name=sweep.name,
         direction=sweep.goal,
         # Trials that run count as bad ones, or parallel ones would all be drawn next to each other.
         sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
-        pruner=pruners[sweep.pruner](),
+        pruner=optuna.pruners.MedianPruner(),
     )
     distributions = _distributions(sweep)
     states = optuna.trial.TrialState
@@ -486,8 +461,6 @@ def _distributions(sweep: Sweep) -> dict[str, Any]:
 
 # Seconds between two steps. A trial takes minutes, and a list of the bucket costs money.
 _PAUSE = 2.0
-# Vertex AI is asked less often than the bucket.
-_ASK_EVERY = 10
 # Reports of a trial that are kept in the record.
 _MOST_REPORTS = 200
 
@@ -514,7 +487,6 @@ class Driver:
         # By trial: how far its log was read, and whether this command knows that its job exists.
         self._reports: dict[int, Reports] = {}
         self._begun: set[int] = set()
-        self._steps = itertools.count()
 
     def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Run until every trial has ended. Raises GoogleError or TpustackError."""
@@ -531,8 +503,8 @@ class Driver:
 
     def step(self) -> None:
         """Read the trials, prune poor ones, submit new ones."""
-        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
-        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
+        before = self.sweep
+        poor = [trial for trial in before.open_ones() if self._look(trial)]
         for bucket in before.buckets:
             self._fill(bucket)
         if self.sweep != before:
@@ -543,13 +515,12 @@ class Driver:
         for trial in self.sweep.open_ones():
             self._submit(trial)
 
-    def _look(self, trial: Trial, *, asks: bool) -> bool:
+    def _look(self, trial: Trial) -> bool:
         """Read a trial's reports and end; return whether it is now pruned."""
         queue = self._queues[trial.bucket]
         job = queue.read(trial.job)
         if job is None:
             return False
-        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
         made = Reports(queue, trial.job, self.sweep.metric)
         reports = self._reports.setdefault(trial.number, made)
         known = replace(trial, reports=_thinned(reports.read()))
@@ -570,31 +541,23 @@ class Driver:
         Parameters that are chosen now know fewer results than those chosen later: so no more trials
         are in a queue than keep its TPU busy.
         """
-        while (
-            len(self.sweep.trials) < self.sweep.wanted
-            and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
+        while (number := len(self.sweep.trials)) < self.sweep.wanted and (
+            len(self.sweep.open_ones(bucket)) < self.sweep.parallel
         ):
-            number = len(self.sweep.trials)
-            params = next_params(self.sweep)
-            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
+            name = job_of(self.sweep.name, number)
+            self._set(Trial(number, bucket, name, next_params(self.sweep)))
 
     def _submit(self, trial: Trial) -> None:
         if trial.number in self._begun:
             return
-        queue, place = self._queues[trial.bucket], self.sweep.places.get(trial.bucket, {})
-        command = command_with(self.sweep.spec.command, trial.params)
-        spec = replace(self.sweep.spec, command=command, vertex=place)
-        known = queue.read(trial.job)
-        job = known or jobs.submit(queue, spec, trial.job, None)
-        if place:
-            # The command that submitted it may have ended before Vertex AI had it, or answered.
-            job = vertex.refreshed(queue, job, math.inf) if known else job
-            if job.state == QUEUED and not job.custom_job:
-                vertex.start(queue, job, place)
-        self._begun.add(trial.number)
-        if known is None:
+        queue = self._queues[trial.bucket]
+        # The command that wrote it into the record may have ended before it submitted the job.
+        if queue.read(trial.job) is None:
+            command = command_with(self.sweep.spec.command, trial.params)
+            jobs.submit(queue, replace(self.sweep.spec, command=command), trial.job, None)
             shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
             self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
+        self._begun.add(trial.number)
 
     def _set(self, trial: Trial) -> None:
         self.sweep = self.sweep.having(trial)

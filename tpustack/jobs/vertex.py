@@ -227,11 +227,11 @@ _PATIENCE = 600.0
 _NEVER = "the command that submitted it ended before Vertex AI had it"
 
 
-def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
+def refreshed(queue: Queue, job: Job) -> Job:
     """Return a job with what Vertex AI knows beyond its record: that it never ran, or was killed.
 
     If the answer to its submission was lost, the job gets the name of its custom job; if Vertex AI
-    does not have it after `patience` seconds, it ends.
+    does not have it after _PATIENCE seconds, it ends.
 
     Raises:
         GoogleError: the bucket refuses.
@@ -243,7 +243,7 @@ def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
     custom = found[0] if found else {}
     state = _ENDED.get(str(custom.get("state")))
     # None means that the caller may not look: then nothing follows from it.
-    is_late = found == [] and time.time() > job.submitted + patience
+    is_late = found == [] and time.time() > job.submitted + _PATIENCE
 
     def update(now: Job) -> Job:
         if now.is_over:
@@ -364,7 +364,7 @@ class CustomJobs:
         """Cancel a job that Vertex AI has returned. Raises TpustackError."""
         # Of its name only the number counts: the project in it is one that Google chose.
         number = str(job["name"]).rpartition("/")[2]
-        self._google.post(f"{self._parent}/{number}:cancel", {}, {})
+        self._google.post(f"{self._parent}/{number}:cancel", {})
 
     def _cure(self, status: int, text: str, where: Mapping[str, str]) -> str:
         """Return the cure of a refusal, by its status and Google's words."""

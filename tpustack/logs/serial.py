@@ -399,19 +399,11 @@ _FILTER = (
 _PAGE = 1000
 
 
-@dataclass(frozen=True)
-class LogLine:
-    """A line of a serial port: when it was written, and by which of the VMs of that name."""
-
-    time: str
-    instance: str
-    text: str
-
-
-def logged_lines(google: Google, project: str, vm: str) -> Iterator[LogLine]:
+def logged_lines(google: Google, project: str, vm: str) -> Iterator[tuple[str, str, str]]:
     """Yield what all VMs of a name wrote in the last 30 days, oldest first, without colours.
 
-    Lines of progress are put as `tpustack follow` puts them; empty ones are left out.
+    Each is a VM's number, the time and the line. Lines of progress are put as `tpustack follow`
+    puts them; empty ones are left out.
 
     Raises:
         TpustackError: when Google refuses.
@@ -422,7 +414,7 @@ def logged_lines(google: Google, project: str, vm: str) -> Iterator[LogLine]:
         for text in filter(str.strip, Log.of(entry.get("textPayload", "")).lines):
             event = story.read(text)
             shown = str(event) if isinstance(event, Progress) else text
-            yield LogLine(entry["timestamp"], instance, shown)
+            yield instance, entry["timestamp"], shown
 
 
 def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
@@ -434,7 +426,7 @@ def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
     }
     while True:
         try:
-            page = google.ask(f"https://{_API}/v2/entries:list", body)
+            page = google.post(f"https://{_API}/v2/entries:list", body)
         except Forbidden as error:
             why = f"the Cloud Logging API is disabled in {project}: `gcloud services enable {_API} "
             why += f"--project {project}` enables it"

@@ -18,8 +18,8 @@ from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.base import Problem, SettingsError
 from infra.settings.parse import parse
-from infra.settings.reference import all_settings
 from tests.examples import examples
+from tpustack.commands.reference import all_settings
 
 from .calls import Call
 from .generate import stack

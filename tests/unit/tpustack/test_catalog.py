@@ -64,14 +64,6 @@ def test_machines_have_a_price_where_a_zone_is_named(run: Run) -> None:
     assert "$" not in without
 
 
-def test_prices_are_listed_as_their_sources_have_them(run: Run) -> None:
-    lines = run("catalog", "prices", "--type", "v2-8", "--zone", "europe-west4-a").out.splitlines()
-    assert [words(line) for line in lines[1:]] == [
-        "v2-8 europe hour of 4 chips 2019-08-01 $4.95 - $1.485",
-        "v2-8 europe-west4 hour of 4 chips 2026-11-21 $4.95 $1.26225 -",
-    ]
-
-
 @pytest.mark.parametrize(
     ("table", "fields"),
     [
@@ -93,7 +85,6 @@ def test_prices_are_listed_as_their_sources_have_them(run: Run) -> None:
         ),
         ("runtimes", {"name", "tensorflow", "architecture", "servesGrpc", "proof", "families"}),
         ("machines", {"name", "vcpus", "memoryGib"}),
-        ("prices", {"of", "regions", "unit", "onDemand", "spot", "preemptible", "source"}),
     ],
 )
 def test_json_has_the_same_fields_in_every_record(table: str, fields: set[str], run: Run) -> None:
@@ -112,7 +103,7 @@ def test_the_whole_catalog_is_in_json(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("nosuch", "'nosuch' is not one of 'accelerators', 'runtimes', 'machines', 'prices'"),
+        ("nosuch", "'nosuch' is not one of 'accelerators', 'runtimes', 'machines'"),
         ("--zone us-central1", '--zone: "us-central1" is a region, not a zone. Use us-central1-'),
         ("--type v9", '--type: "v9" is nothing that the catalog\'s accelerators have.'),
         ("machines --type v2-8", '"v2-8" is nothing that the catalog\'s machines have.'),

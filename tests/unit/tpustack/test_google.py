@@ -68,7 +68,7 @@ def test_a_write_is_sent_once_since_it_may_have_been_carried_out(replies: Replie
 def test_an_unreachable_host_is_one_message(replies: Replies) -> None:
     replies(requests.ConnectionError("no route"))
     with pytest.raises(TpustackError, match=r"can.t be reached: .*no route"):
-        Google().delete(URL)
+        Google().post(URL, {})
 
 
 def test_a_write_whose_token_has_expired_is_sent_again_with_another(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tpu_agent.jobs.queue import Job, Spec
-from tpu_training.goodput.account import Account
+from tpu_training.goodput.account import STATES, Account
 from tpustack import __main__, console
 from tpustack.errors import TpustackError
 from tpustack.jobs import command, job
@@ -89,14 +89,16 @@ def test_tables_take_names_and_states_as_text() -> None:
 
 
 def test_goodput_of_a_ledger_with_markup_and_escapes_is_shown() -> None:
-    from tpustack.goodput import causes_table, machines_table
+    from tpustack.goodput import tables
 
     text = "".join(HOSTILE)
     total = Account(
-        seconds={}, causes={text: 1.0}, tpus={text: {text: 1.0}}, machines={text: 1.0},
+        seconds=dict.fromkeys(dict(STATES), 0.0), causes={text: 1.0},
+        tpus={text: {text: 1.0}}, machines={text: 1.0},
         starts=1, steps=1, lost_steps=0,
     )  # fmt: skip
-    said = [shown(causes_table(total)), shown(machines_table(total))]
+    said = list(tables(total, None))
+    assert len(said) == 3
     assert not any(_CONTROLS.search(one) for one in said)
 
 

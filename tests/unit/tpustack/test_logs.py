@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,19 +78,6 @@ def test_all_vms_of_the_stacks_name_are_shown_oldest_first_as_follow_shows_them(
         f"{VM} (number 8) from {again} on:",
         "  [    1.000000] the group made a new one",
     ]
-
-
-def test_programs_get_them_as_json(
-    run: Run, stack: str, cloud: LocalCloud, wrote: Callable[..., None]
-) -> None:
-    wrote(7, OUTPUT)
-    found = json.loads(run("logs", "--stack", stack, "--json").out)
-    assert (found["project"], found["vm"], len(found["lines"])) == (DEFAULT_PROJECT, VM, 3)
-    assert found["lines"][2] == {
-        "time": rfc3339(cloud.cloud.clock.now() + 3),
-        "instance": "7",
-        "text": "training 10/20 loss=0.5 accuracy=0.9",
-    }
 
 
 def test_long_trainings_come_in_several_pages(

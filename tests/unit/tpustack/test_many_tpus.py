@@ -14,11 +14,13 @@ from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
+from tpu_agent.jobs.queue import Queue
+from tpu_core.bucket import Bucket
 from tpustack.cloud.google import Google
 from tpustack.commands.recovery import lost_tpus
 from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
-from tpustack.jobs.queue import OnDemand
+from tpustack.jobs.queue import bring_up
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
 QUEUED = {"fallbackZones": list(ZONES[1:])}
@@ -106,11 +108,9 @@ def test_a_job_that_makes_its_tpu_looks_by_lists(
     settings = a_stack("dev", slices=slices, queued=QUEUED)
     names = tpus(settings, "dev")
     monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: google)
-    monkeypatch.setattr(OnDemand, "_load", lambda _: settings)
-    wanted = OnDemand("dev", None, create=True, managed=False)
     stand(ZONES[2], names)
     monkeypatch.setattr("tpustack.jobs.queue.why_waiting", lambda _: None)
-    wanted.prepare(None, pytest.fail)  # type: ignore[arg-type]
+    bring_up(Queue(Bucket("b", google.exchange), pytest.fail), "dev", settings, pytest.fail)
     assert calls() == len(ZONES)
 
 

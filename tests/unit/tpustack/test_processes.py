@@ -10,8 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from tests.chaos import end_children
 from tests.watch import Watch
-from tpustack.demo import end_children
 
 SLEEPER = [sys.executable, "-c", "input()"]
 STUBBORN = [

@@ -12,7 +12,7 @@ import yaml
 from infra.settings import StackSettings
 from infra.settings.base import SettingsError, one_line
 from infra.settings.parse import NAMESPACE, load_stack_file, parse
-from infra.settings.reference import PROJECT, all_settings, resolved
+from tpustack.commands.reference import PROJECT, all_settings, resolved
 
 from .conftest import REPOSITORY, Run
 

@@ -6,6 +6,7 @@ https://github.com/AI-Hypercomputer/ml-goodput-measurement; all else is badput, 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -257,3 +258,112 @@ def _mixed(parts: Mapping[str, float], lost: float) -> dict[str, float]:
 def _lost_part(entry: Entry, kept: int) -> float:
     done = entry.last_step - entry.first_step
     return min(1.0, (entry.last_step - kept) / done) if done else 0.0
+
+
+# The picture of where a job's time went: the states over time, each TPU, the causes of badput.
+
+# From green, what counts, to red, what is lost, and grey, what is unknown. Neighbours differ in
+# lightness, too, for those who can't tell colours apart.
+_COLOURS = {
+    "step": "#1b7837",
+    "input": "#a6dba0",
+    "checkpoint": "#5aae61",
+    "evaluating": "#c7e9f1",
+    "between": "#d9f0d3",
+    "lost": "#b2182b",
+    "loading": "#fee391",
+    "initialising": "#fec44f",
+    "compiling": "#ec7014",
+    "queued": "#c2a5cf",
+    "provisioning": "#9970ab",
+    "recovering": "#5e3c7d",
+    "stopped": "#4d4d4d",
+    "idle": "#8c510a",
+    "away": "#bdbdbd",
+}
+_TPU_COLOURS = {**_COLOURS, READY: "#92c5de", "absent": "#f0f0f0"}
+_MOST_CAUSES, _LONGEST_CAUSE = 8, 80
+_UNITS = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "hours"), (0.0, 60.0, "minutes"))
+# Text stays text, and the same ledger gives the same picture.
+_STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "goodput"}
+_METADATA: Mapping[str, Any] = {
+    "png": {"Software": None},
+    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+}
+KINDS = tuple(_METADATA)
+
+
+def draw(ledger: Ledger, total: Account, kind: str, marks: Sequence[float] = ()) -> bytes:
+    """Return a picture of one of KINDS.
+
+    Args:
+        ledger: Of a job.
+        total: What it sums up to.
+        kind: One of KINDS.
+        marks: When something happened from outside, in seconds since the epoch.
+
+    Raises:
+        InputError: matplotlib is not installed, or no time has passed yet.
+    """
+    require("matplotlib", "matplotlib", "plots", "drawing the picture")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    segments = timeline(ledger)
+    if not segments:
+        raise InputError("no time has passed yet that could be drawn")
+    begin, end = segments[0].begin, segments[-1].end
+    size, unit = next((size, name) for least, size, name in _UNITS if end - begin >= least)
+    heights = [2.6, 0.4 + 0.35 * len(total.tpus), 0.4 + 0.24 * min(len(total.causes), _MOST_CAUSES)]
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(10, 1.6 + sum(heights)), dpi=110, layout="constrained")
+        states, tpus, causes = figure.subplots(3, height_ratios=heights)
+        _draw_states(states, segments, total, size)
+        _draw_tpus(tpus, ledger, begin, size)
+        for axes in (states, tpus):
+            axes.set(xlim=(0, (end - begin) / size), xlabel=unit)
+        times = [(mark - begin) / size for mark in marks if begin <= mark <= end]
+        states.vlines(times, 0, 1, color="black", linewidth=0.8, linestyle="dashed")
+        _draw_causes(causes, total)
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, metadata=_METADATA[kind])
+    return content.getvalue()
+
+
+def _draw_states(axes: Any, segments: Sequence[Segment], total: Account, unit: float) -> None:
+    """Draw each segment as a column of its states, `unit` seconds wide at 1."""
+    begins = [(each.begin - segments[0].begin) / unit for each in segments]
+    spans = [each.end - each.begin for each in segments]
+    widths, bottom = [span / unit for span in spans], [0.0] * len(segments)
+    for state in (state for state, _ in STATES if total.seconds[state]):
+        shares = [
+            each.seconds.get(state, 0.0) / span if span else 0.0
+            for each, span in zip(segments, spans, strict=True)
+        ]
+        style = {"color": _COLOURS[state], "label": state, "linewidth": 0, "align": "edge"}
+        axes.bar(begins, shares, widths, bottom, **style)
+        bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
+    figures = f"{total.steps:,} steps in {total.starts} starts, {total.lost_steps:,} lost"
+    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=48)
+    axes.set(ylim=(0, 1), ylabel="part of the time")
+    axes.legend(ncols=6, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8)
+
+
+def _draw_tpus(axes: Any, ledger: Ledger, begin: float, unit: float) -> None:
+    names = sorted({span.tpu for span in ledger.spans})
+    for span in ledger.spans:
+        piece = ((span.begin - begin) / unit, (span.end - span.begin) / unit)
+        lane = (names.index(span.tpu) - 0.35, 0.7)
+        axes.broken_barh([piece], lane, color=_TPU_COLOURS[span.state], linewidth=0)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title("TPUs; light blue: READY, other colours as above", loc="left")
+
+
+def _draw_causes(axes: Any, total: Account) -> None:
+    causes = list(total.causes.items())[:_MOST_CAUSES]
+    bars = axes.barh(range(len(causes)), [seconds for _, seconds in causes], color="#5e3c7d")
+    labels = [f"{each / total.wall:.2%}  {cause[:_LONGEST_CAUSE]}" for cause, each in causes]
+    axes.bar_label(bars, labels, padding=4)
+    axes.invert_yaxis()
+    axes.set_title("badput by cause, part of the wall time", loc="left")
+    axes.set(xticks=[], yticks=[], xlim=(0, 2 * max(total.causes.values(), default=1.0)))

@@ -60,7 +60,7 @@ class Policies:
         assert url == "https://storage.googleapis.com/storage/v1/b/data/iam"
         return self.of(self.bucket)
 
-    def ask(self, url: str, body: object) -> Any:
+    def post(self, url: str, body: object) -> Any:
         assert url.endswith("/projects/some-project:getIamPolicy")
         return self.of(self.project)
 

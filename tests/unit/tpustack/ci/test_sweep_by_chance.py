@@ -161,7 +161,7 @@ class Project:
         ]
         return found[0] if found else "gone-vx@p"
 
-    def post(self, url: str, parameters: Mapping[str, str], body: object) -> None:
+    def post(self, url: str, body: object) -> None:
         assert url.endswith(":cancel")
         self.deleted.add(int(url.removesuffix(":cancel").rpartition("/n")[2]))
 

@@ -19,8 +19,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_training.goodput.account import Segment
 from tpu_training.goodput.ledger import PARTS, Entry, File, read
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place
-from tpustack.dashboard.trainings import Trainings, by_day, points, thinned, training
+from tpustack.dashboard.sources import Place, Trainings, by_day, points, thinned, training
 
 DAY = 86400.0
 NOON = 20_000 * DAY + DAY / 2

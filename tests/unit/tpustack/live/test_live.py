@@ -232,11 +232,6 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
             {"values": {"allowedValues": ["0"]}},
             {"labels": {}},
         ),
-        (
-            "compute.requireShieldedVm",
-            {"enforce": True},
-            {"vm": {"shielded": {"secureBoot": False}}},
-        ),
     ],
 )
 def test_a_policy_that_refuses_what_the_stack_makes_is_named(
@@ -261,7 +256,6 @@ def test_a_policy_that_allows_what_the_stack_makes_is_fine(live: Live, api: Clie
         policy(api, "gcp.resourceLocations", values={"allowedValues": ["in:us-locations"]}),
         policy(api, "compute.vmExternalIpAccess", denyAll=True),
         policy(api, "compute.requireOsLogin", enforce=True),
-        policy(api, "compute.requireShieldedVm", enforce=True),
         policy(api, "gcp.restrictServiceUsage", values={"allowedValues": USED}),
     ):
         code, found = live("org policies")

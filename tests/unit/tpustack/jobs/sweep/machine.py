@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -41,7 +40,7 @@ class Machine:
         job = self.queue.read(self.current)
         assert job is not None
         self.step += 1
-        line = json.dumps({"step": self.step, "loss": loss(job.spec.command) / self.step})
+        line = f"step={self.step} loss={loss(job.spec.command) / self.step}"
         piece = paths.piece(job.name, 1, self.step * 1000)
         self.queue.store.write(piece, f"{line}\n".encode())
         outcome = Outcome("stopped") if job.stop else Outcome("exited", 0)

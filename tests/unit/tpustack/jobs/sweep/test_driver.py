@@ -27,7 +27,6 @@ SWEEP = Sweep(
     spec=Spec("python main.py"),
     metric="loss",
     goal="minimize",
-    pruner="median",
     wanted=12,
     parallel=2,
     seed=0,
@@ -194,7 +193,7 @@ def test_a_trial_fails_if_its_job_fails_or_reports_no_metric(queue: Queue) -> No
 
 def test_trials_are_spread_over_all_queues(bucket: Bucket, queue: Queue) -> None:
     other = Queue(MemoryStore(Bucket(Clock())), print)
-    sweep = replace(SWEEP, buckets=("b", "c"), wanted=8, pruner="none")
+    sweep = replace(SWEEP, buckets=("b", "c"), wanted=8)
     record = Record(queue.store, "s")
     record.write(sweep)
     driver = Driver(sweep, record, {"b": queue, "c": other}, lambda _: None)

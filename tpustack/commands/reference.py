@@ -1,21 +1,119 @@
-"""Reference texts: the settings as a page and as text, the catalog as tables.
+"""`tpustack settings` and `catalog`: every setting as text or page, the catalog as tables.
 
 Both are made from what the checks use, so that no list of settings or types is kept twice. Prices
 are of the catalog, in US dollars; what has no price in a region is shown as unknown, never as 0.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import click
 
 from infra import cost
 from infra.catalog import Catalog, entries
-from infra.settings.reference import Setting, all_settings, groups
+from infra.checks.context import nearest, without_tpus
+from infra.settings import StackSettings
+from infra.settings.base import Problem, one_line
+from infra.settings.parse import PROJECT_KEY
+from tpustack import console
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
 _INTRODUCTION = Path(__file__).with_name("settings.txt")
+# The model calls it `project`; stack files set the provider's own key.
+PROJECT: Final = "project"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. A group that may be missing as a whole is a setting too."""
+
+    path: str
+    """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
+    type: str
+    """string, integer, number, boolean, object, list of string, …"""
+    required: bool
+    default: Any
+    """None: nothing is set."""
+    choices: tuple[str, ...]
+    minimum: float | None
+    maximum: float | None
+    description: str
+
+    @property
+    def group(self) -> str:
+        """The first part of the path, or nothing."""
+        return self.path.partition(".")[0] if "." in self.path else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the setting for programs."""
+        return asdict(self)
+
+
+def all_settings() -> list[Setting]:
+    """Return every setting in the order of the model."""
+    schema = StackSettings.model_json_schema()
+    return [*_settings(schema, schema["$defs"], "")]
+
+
+def groups() -> dict[str, str]:
+    """Return the groups of settings and what each is about."""
+    schema = StackSettings.model_json_schema()
+    found = {name: resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()}
+    return {
+        name: schema["$defs"][entry["$ref"].rpartition("/")[2]]["description"]
+        for name, entry in found.items()
+        if "properties" in entry
+    }
+
+
+def _settings(
+    section: Mapping[str, Any], definitions: Mapping[str, Any], path: str
+) -> Iterator[Setting]:
+    for name, entry in section["properties"].items():
+        whole = resolved(entry, definitions)
+        full = f"{path}{name}"
+        grouped = "properties" in whole
+        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
+        if not grouped or optional:
+            yield Setting(
+                PROJECT_KEY if full == PROJECT else full,
+                _kind(whole),
+                name in section.get("required", ()),
+                whole.get("default"),
+                tuple(whole.get("enum", ())),
+                whole.get("minimum"),
+                whole.get("maximum"),
+                one_line(entry.get("description")),
+            )
+        if grouped:
+            yield from _settings(whole, definitions, f"{full}.")
+        if reference := whole.get("items", {}).get("$ref"):
+            yield from _settings(
+                definitions[reference.rpartition("/")[2]], definitions, f"{full}[]."
+            )
+
+
+def resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry with what it refers to, and without the `null` of optional settings."""
+    merged = dict(entry)
+    for way in (entry, *entry.get("anyOf", ())):
+        if way.get("type") == "null":
+            continue
+        if reference := way.get("$ref"):
+            merged = {**definitions[reference.rpartition("/")[2]], **merged}
+        merged = {**way, **merged}
+    return merged
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    if entry["type"] == "array":
+        return f"list of {entry['items'].get('type', 'object')}"
+    if entry.get("format") == "date-time":
+        return "date and time"
+    return str(entry["type"])
 
 
 def facts(setting: Setting) -> str:
@@ -182,46 +280,6 @@ def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
     return Listing(tuple(rows), 1, tuple(records))
 
 
-def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the prices as their sources have them.
-
-    A source may price a family, a type or a part of a machine, so `kind` matches each of them.
-    """
-    rows: list[Row] = [
-        ("of", "where", "unit", "source of", "on demand", "spot", "preemptible"),
-    ]
-    records: list[Record] = []
-    wanted = {kind}
-    for tpu in catalog.accelerators.values():
-        if kind in (tpu.name, tpu.family):
-            wanted |= {tpu.name, tpu.family} if kind == tpu.family else {tpu.family}
-    for entry in catalog.prices.entries():
-        everywhere = entry.regions == ("all",)
-        if zone and not everywhere and not entries.is_in(_region(zone), entry.regions):
-            continue
-        if kind and wanted.isdisjoint(entry.of):
-            continue
-        amounts = (entry.on_demand, entry.spot, entry.preemptible)
-        cells = ("-" if amount is None else f"${amount}" for amount in amounts)
-        day = entry.source.date.isoformat()
-        names = entry.of if len(entry.of) == 1 else (f"{entry.of[0]} to {entry.of[-1]}",)
-        first, *more = entry.regions
-        where = f"{first} and {len(more)} more" if more else first
-        rows.append((*names, where, entry.unit, day, *cells))
-        records.append(
-            {
-                "of": list(entry.of),
-                "regions": list(entry.regions),
-                "unit": entry.unit,
-                "onDemand": entry.on_demand,
-                "spot": entry.spot,
-                "preemptible": entry.preemptible,
-                "source": {"url": entry.source.url, "date": day},
-            }
-        )
-    return Listing(tuple(rows), 4, tuple(records))
-
-
 def _tpu_record(tpu: entries.Accelerator, catalog: Catalog, zones: tuple[str, ...]) -> Record:
     return {
         "name": tpu.name,
@@ -263,12 +321,86 @@ def _exact(price: entries.Price | None) -> str | None:
 
 def type_names(catalog: Catalog, table: str) -> Iterator[str]:
     """Yield the values of `--type` for a table."""
-    if table != "machines":
-        for tpu in catalog.accelerators.values():
-            yield from (tpu.name, tpu.family)
     if table == "machines":
         for name in catalog.machine_types:
             yield from (name, name.rpartition("-")[0], name.partition("-")[0])
-    if table == "prices":
-        for entry in catalog.prices.entries():
-            yield from entry.of
+        return
+    for tpu in catalog.accelerators.values():
+        yield from (tpu.name, tpu.family)
+
+
+# The commands.
+
+
+@click.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
+def settings_command(as_json: bool, as_page: bool) -> None:
+    """List every setting of a stack file: type, default, range and description."""
+    if as_json and as_page:
+        raise click.UsageError("--json and --markdown exclude each other")
+    if as_json:
+        console.echo_json({"settings": [setting.as_json() for setting in all_settings()]})
+    elif as_page:
+        click.echo(settings_page(), nl=False)
+    else:
+        for setting in all_settings():
+            click.echo(f"{setting.path}  ({facts(setting)})")
+            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
+
+
+_TABLES = {
+    "accelerators": accelerators,
+    "runtimes": runtimes,
+    "machines": machines,
+}
+
+
+@click.command("catalog")
+@click.argument("table", type=click.Choice(list(_TABLES)), default="accelerators")
+@click.option(
+    "--zone",
+    shell_complete=console.zones,
+    help="Only what this zone has, for example us-central1-b.",
+)
+@click.option(
+    "--type",
+    "kind",
+    shell_complete=console.accelerators,
+    help="Only this type or family, for example v3-32, v3 or n2-highmem.",
+)
+@console.as_json("table")
+def catalog_command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
+    """Browse the catalog: TPU types (by zone), runtimes and machine types, in US dollars.
+
+    Every fact and its source is in infra/catalog.
+    """
+    catalog = Catalog()
+    console.refuse(_catalog_problems(catalog, table, zone, kind))
+    if table == "accelerators" and zone is None and kind is None:
+        listing = by_zone(catalog)
+    else:
+        listing = _TABLES[table](catalog, zone, kind)
+    if as_json:
+        console.echo_json({table: listing.records})
+    elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
+        console.refuse(
+            [Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
+        )
+    else:
+        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
+
+
+def _catalog_problems(
+    catalog: Catalog, table: str, zone: str | None, kind: str | None
+) -> list[Problem]:
+    # Ordered as in the catalog, which the cures name the closest of.
+    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
+    types = dict.fromkeys(type_names(catalog, table))
+    problems = []
+    if zone is not None and zone not in zones:
+        problems.append(without_tpus("--zone", zone, zones))
+    if kind is not None and kind not in types:
+        why = f"is nothing that the catalog's {table} have"
+        problems.append(Problem("--type", kind, why, nearest(kind, types)))
+    return problems
