@@ -6,6 +6,7 @@ Each imports what it needs when it runs: together these take seconds to load.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click

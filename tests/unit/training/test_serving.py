@@ -54,8 +54,8 @@ def test_a_model_of_texts_predicts_like_one_of_images(
     assert main([*predict, str(data)]) == 0
     assert "predict finished examples=2048 accuracy=1.0000" in capsys.readouterr().out
     first = lines_of(tmp_path / "p.jsonl")[0]
-    outputs = {"classes", "names", "probabilities"}
-    assert set(first) == {"example", "targets", "target_names"} | outputs
+    keys = {"classes", "names", "probabilities"}
+    assert set(first) == {"example", "targets", "target_names"} | keys
     assert first["names"] == first["target_names"]
     assert (first["target_names"] == "liked") == (first["targets"] == liked)
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2

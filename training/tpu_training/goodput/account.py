@@ -10,7 +10,9 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from typing import Any
 
+from tpu_training.errors import InputError, require
 from tpu_training.goodput.ledger import FINISHED, READY, Entry, Ledger, Span, worst_at
 
 STATES = (
