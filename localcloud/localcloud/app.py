@@ -12,12 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localcloud import faults
-from localcloud.core import projects
+from localcloud.core import SETTING, ApiError, Clock, Cloud, invalid, projects, rfc3339
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import Json, Principal, Request, Response
-from localcloud.core.clock import Clock, rfc3339
-from localcloud.core.cloud import DEVELOPER, SETTING, Cloud, Fault, Latency, cloud_started
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.cloud import DEVELOPER, Fault, Latency, cloud_started
 from localcloud.core.registry import Dispatcher
 from localcloud.machines.machines import Machines, Network
 from localcloud.server.authority import Authority

@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from localcloud.core import SETTING, ApiError, Cloud, invalid
 from localcloud.core.call import TOKENS, Json
-from localcloud.core.cloud import SETTING, Cloud, Fault
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.cloud import Fault
 from localcloud.machines import processes
 from localcloud.services import aiplatform, federation
 from localcloud.services.compute import instances

@@ -9,19 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolchain import cache, download, gobuild, pins, plugins, processes
-from toolchain.pins import (
-    ENGINE,
-    ENGINE_VERSION,
-    HOST,
-    HOST_SCRIPTS,
-    HOST_VERSION,
-    MODULES,
-    PROVIDER,
-    PROVIDER_VERSION,
-    ToolchainError,
-    engine_suits,
-    parse_version,
-)
 from toolchain.processes import say
 
 
@@ -54,7 +41,11 @@ class Toolchain:
 
     def tell(self) -> None:
         """Say which parts there are, and where they are from."""
-        parts = {ENGINE: self.engine, HOST: self.language_host, PROVIDER: self.provider}
+        parts = {
+            pins.ENGINE: self.engine,
+            pins.HOST: self.language_host,
+            pins.PROVIDER: self.provider,
+        }
         for name, part in parts.items():
             say(f"{name} {part.version} (from {part.origin})")
 
@@ -71,8 +62,8 @@ def toolchain() -> Toolchain:
     return Toolchain(
         bin=_side_by_side(
             {
-                ENGINE: Path(engine.engine.path),
-                HOST: Path(engine.host.path),
+                pins.ENGINE: Path(engine.engine.path),
+                pins.HOST: Path(engine.host.path),
                 **{script.name: script for script in engine.scripts},
             }
         ),
@@ -89,37 +80,39 @@ def choose_engine() -> Engine:
         return on_path
     downloaded = download.cached_engine()
     if downloaded:
-        return _engine_in(downloaded, downloaded, "download", ENGINE_VERSION)
-    if not (gobuild.cached(MODULES[ENGINE]) and gobuild.cached(MODULES[HOST])):
+        return _engine_in(downloaded, downloaded, "download", pins.ENGINE_VERSION)
+    if not (gobuild.cached(pins.MODULES[pins.ENGINE]) and gobuild.cached(pins.MODULES[pins.HOST])):
         try:
             if download.reachable():
                 folder = download.engine()
-                return _engine_in(folder, folder, "download", ENGINE_VERSION)
-        except ToolchainError as error:
+                return _engine_in(folder, folder, "download", pins.ENGINE_VERSION)
+        except pins.ToolchainError as error:
             say(f"{error}; building it instead")
-    built, host = gobuild.build(MODULES[ENGINE]), gobuild.build(MODULES[HOST])
-    return _engine_in(built, host, "build", HOST_VERSION)
+    built, host = gobuild.build(pins.MODULES[pins.ENGINE]), gobuild.build(pins.MODULES[pins.HOST])
+    return _engine_in(built, host, "build", pins.HOST_VERSION)
 
 
 def choose_provider(engine: Part) -> Part:
     """Take the gcp plugin that Pulumi has, else a cached build, else install it, else build it."""
     installed = plugins.installed()
     if installed and pins.may_run(installed):
-        return Part(PROVIDER_VERSION, "path", str(installed))
-    if not gobuild.cached(MODULES[PROVIDER]):
+        return Part(pins.PROVIDER_VERSION, "path", str(installed))
+    if not gobuild.cached(pins.MODULES[pins.PROVIDER]):
         try:
             if download.reachable():
-                return Part(PROVIDER_VERSION, "download", str(download.provider(Path(engine.path))))
-        except ToolchainError as error:
+                return Part(
+                    pins.PROVIDER_VERSION, "download", str(download.provider(Path(engine.path)))
+                )
+        except pins.ToolchainError as error:
             say(f"{error}; building it instead")
-    folder = gobuild.build(MODULES[PROVIDER])
-    return Part(PROVIDER_VERSION, "build", str(folder / PROVIDER))
+    folder = gobuild.build(pins.MODULES[pins.PROVIDER])
+    return Part(pins.PROVIDER_VERSION, "build", str(folder / pins.PROVIDER))
 
 
 def _engine_on_path() -> Engine | None:
-    paths = {name: shutil.which(name) for name in (ENGINE, HOST, *HOST_SCRIPTS)}
-    engine, host = paths[ENGINE], paths[HOST]
-    scripts = tuple(Path(path) for name in HOST_SCRIPTS if (path := paths[name]))
+    paths = {name: shutil.which(name) for name in (pins.ENGINE, pins.HOST, *pins.HOST_SCRIPTS)}
+    engine, host = paths[pins.ENGINE], paths[pins.HOST]
+    scripts = tuple(Path(path) for name in pins.HOST_SCRIPTS if (path := paths[name]))
     # Our own folder may be on PATH already; then its parts are what they were before.
     if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
         return None
@@ -127,16 +120,18 @@ def _engine_on_path() -> Engine | None:
         say(f"{refused[0]} is not among the digests of this repository, so CI does not run it")
         return None
     try:
-        version = parse_version(processes.run([engine, "version"]))
-    except (ToolchainError, OSError) as error:
+        version = pins.parse_version(processes.run([engine, "version"]))
+    except (pins.ToolchainError, OSError) as error:
         say(f"the pulumi on PATH does not run ({error})")
         return None
     found = ".".join(map(str, version or ()))
-    if not engine_suits(version):
+    if not pins.engine_suits(version):
         say(f"the pulumi on PATH is {found or 'of unknown version'}, which does not suit")
         return None
-    if host is None or len(scripts) < len(HOST_SCRIPTS):
-        lacking = " and ".join(name for name in (HOST, *HOST_SCRIPTS) if paths[name] is None)
+    if host is None or len(scripts) < len(pins.HOST_SCRIPTS):
+        lacking = " and ".join(
+            name for name in (pins.HOST, *pins.HOST_SCRIPTS) if paths[name] is None
+        )
         say(f"the pulumi {found} on PATH lacks {lacking}")
         return None
     return Engine(Part(found, "path", engine), Part(found, "path", host), scripts)
@@ -144,9 +139,9 @@ def _engine_on_path() -> Engine | None:
 
 def _engine_in(folder: Path, host: Path, origin: str, host_version: str) -> Engine:
     return Engine(
-        Part(ENGINE_VERSION, origin, str(folder / ENGINE)),
-        Part(host_version, origin, str(host / HOST)),
-        tuple(host / name for name in HOST_SCRIPTS),
+        Part(pins.ENGINE_VERSION, origin, str(folder / pins.ENGINE)),
+        Part(host_version, origin, str(host / pins.HOST)),
+        tuple(host / name for name in pins.HOST_SCRIPTS),
     )
 
 

@@ -12,10 +12,8 @@ import threading
 import time
 from typing import Any
 
-from localcloud.core import access, projects
+from localcloud.core import ApiError, Cloud, MachineSpec, access, projects
 from localcloud.core.call import CLOUD_PLATFORM, Principal, Request, Response
-from localcloud.core.cloud import Cloud, MachineSpec
-from localcloud.core.errors import ApiError
 
 _ROOT = "/computeMetadata/v1"
 _HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")

@@ -30,8 +30,9 @@ from h2.exceptions import ProtocolError
 from requests.structures import CaseInsensitiveDict
 
 from localcloud import data
+from localcloud.core import ApiError, invalid
 from localcloud.core.call import Request, Response
-from localcloud.core.errors import RPC_CODE, ApiError, invalid
+from localcloud.core.errors import RPC_CODE
 
 Headers = Mapping[str, str]
 """With HTTP/2's pseudo-headers, such as `:path`."""

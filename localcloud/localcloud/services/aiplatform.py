@@ -16,12 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localcloud import data
-from localcloud.core import access, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects, rfc3339
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, page
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, MachineSpec, machine_powered_off, service_enabled
-from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.cloud import MachineSpec, machine_powered_off, service_enabled
+from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, Work, effect, public, show_operation
 from localcloud.services import iam_policy, kind
 from localcloud.services.tpu import catalog

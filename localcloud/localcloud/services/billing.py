@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from localcloud.core import access, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
 from localcloud.core.call import Call, Json, page
-from localcloud.core.cloud import DEVELOPER, Cloud, cloud_started
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.cloud import DEVELOPER, cloud_started
 from localcloud.core.store import Record
 from localcloud.services import iam_policy
 from localcloud.services.kind import Kind, serve

@@ -10,14 +10,11 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from localcloud.core import access, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects, rfc3339
 from localcloud.core.access import ACCOUNT
 from localcloud.core.body import plain
 from localcloud.core.call import Call, Json, Principal, camel, cut, page
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, public
 from localcloud.services import iam_policy
 

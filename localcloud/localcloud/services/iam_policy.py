@@ -5,11 +5,8 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 
-from localcloud.core import access, conditions
+from localcloud.core import ApiError, Cloud, Collection, access, conditions, invalid
 from localcloud.core.call import Call, Json, Principal, same_bytes
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Collection
 from localcloud.core.store import POLICY, Record
 
 Condition = tuple[tuple[str, str], ...]

@@ -7,10 +7,9 @@ its module: creating, changing, and methods that Google has for this resource al
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from localcloud.core import ApiError, Cloud, Collection, invalid
 from localcloud.core.call import Call, Json, page
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Collection, Resources, project_resource
+from localcloud.core.registry import Resources, project_resource
 from localcloud.core.store import POLICY, Record, public
 
 

@@ -13,12 +13,9 @@ import google_crc32c
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from localcloud.core import access
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, rfc3339
 from localcloud.core.call import Call, Json, Principal
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, public
 from localcloud.services import iam_policy, kind
 from localcloud.services.compute import catalog

@@ -7,11 +7,9 @@ from datetime import datetime
 from itertools import chain, count
 from operator import eq, ge, gt, le, lt
 
+from localcloud.core import Api, ApiError, Cloud, Hook, invalid, rfc3339
 from localcloud.core.call import Call, Json, cut
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, Hook, SerialLog
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api
+from localcloud.core.cloud import SerialLog
 from localcloud.machines.machines import RETENTION
 
 API = Api("logging", ("v2",))

@@ -2,11 +2,8 @@
 
 import re
 
+from localcloud.core import Api, ApiError, Cloud, Collection, invalid, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import logging
 from localcloud.services.kind import Kind, serve

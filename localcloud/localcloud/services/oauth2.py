@@ -1,9 +1,8 @@
 """OAuth: who a token stands for, new tokens for the developer's refresh token."""
 
+from localcloud.core import Api, ApiError, Cloud
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, Response
-from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.errors import ApiError
-from localcloud.core.registry import Api
+from localcloud.core.cloud import DEVELOPER
 
 API = Api("oauth2", ("v2",), hosts=("www.googleapis.com",), gated=False)
 _TOKEN_HOSTS = ("oauth2.googleapis.com", "www.googleapis.com", "accounts.google.com")

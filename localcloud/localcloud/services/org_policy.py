@@ -2,12 +2,9 @@
 
 import re
 
-from localcloud.core import projects
+from localcloud.core import Api, ApiError, Cloud, Collection, invalid, projects, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.errors import failed_precondition
 from localcloud.services import iam_policy
 
 API = Api("orgpolicy", ("v2",))

@@ -7,11 +7,9 @@ money.
 import re
 from collections.abc import Sequence
 
+from localcloud.core import Api, ApiError, Cloud, Collection, invalid
 from localcloud.core.body import plain
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection
 from localcloud.services import iam_policy, kind
 
 API = Api("pubsub", ("v1",))

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from localcloud.core import projects
+from localcloud.core import Api, ApiError, Cloud, Collection, invalid, projects
 from localcloud.core.call import Call, Json, page
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, error_info, failed_precondition, invalid, not_found
-from localcloud.core.registry import Api, Collection
+from localcloud.core.errors import error_info, failed_precondition, not_found
 from localcloud.core.store import EMPTY, Record, Work, effect
 from localcloud.services.tpu import catalog
 

@@ -3,10 +3,8 @@
 from dataclasses import replace
 from ipaddress import IPv4Network
 
-from localcloud.core import access
+from localcloud.core import ApiError, Cloud, access, invalid
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, networks, resources
 from localcloud.services.compute.api import STORE, path_from, path_of, url_of, wrong_value

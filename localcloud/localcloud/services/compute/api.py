@@ -5,12 +5,9 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
+from localcloud.core import Api, ApiError, Cloud, document, invalid, rfc3339
 from localcloud.core.call import Call, Json, cut
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.discovery import document
-from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.registry import Api
+from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work
 
 API = Api("compute", ("beta", "v1"), hosts=("www.googleapis.com",))

@@ -3,11 +3,8 @@
 A disk is a record; only what a machine writes to its boot disk is kept.
 """
 
-from localcloud.core import access
+from localcloud.core import Cloud, access, invalid, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import invalid
 from localcloud.core.store import Record, Work
 from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of

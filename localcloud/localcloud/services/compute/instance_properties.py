@@ -2,10 +2,8 @@
 
 import re
 
-from localcloud.core import access
+from localcloud.core import ApiError, Cloud, access, invalid
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import catalog, resources
 from localcloud.services.compute.api import path_of, url_of, wrong_value
 from localcloud.services.compute.networks import require_network

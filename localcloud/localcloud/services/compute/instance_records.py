@@ -3,10 +3,8 @@
 from ipaddress import IPv4Network
 from typing import Any
 
-from localcloud.core import projects
+from localcloud.core import ApiError, Cloud, Hook, MachineSpec, projects
 from localcloud.core.call import Json
-from localcloud.core.cloud import Cloud, Hook, MachineSpec
-from localcloud.core.errors import ApiError
 from localcloud.core.store import Record
 from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE, last, path_from

@@ -1,9 +1,9 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from localcloud.core import projects
+from localcloud.core import ApiError, Cloud, invalid, projects
 from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud, service_enabled
-from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.cloud import service_enabled
+from localcloud.core.errors import not_found
 from localcloud.core.store import Work
 from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog

@@ -14,11 +14,9 @@ from http import HTTPStatus
 from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
-from localcloud.core import access, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
 from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection, Dispatcher, Resources
+from localcloud.core.registry import Dispatcher, Resources
 from localcloud.services import kms
 from localcloud.services.storage import records
 from localcloud.services.storage.records import Bucket, Version

@@ -9,11 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from localcloud import data
-from localcloud.core import access, projects
+from localcloud.core import ApiError, Cloud, access, invalid, projects, rfc3339
 from localcloud.core.call import Call, Json, Response, page
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, cloud_started
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.cloud import cloud_started
 from localcloud.core.registry import Handler
 from localcloud.core.store import POLICY, Record
 from localcloud.services import iam_policy

@@ -12,10 +12,8 @@ from email.utils import formatdate
 from typing import IO
 from urllib.parse import quote
 
+from localcloud.core import ApiError, Cloud, Collection, invalid
 from localcloud.core.call import Call, Json, Request, Response
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Collection
 from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions
 from localcloud.services.storage.records import Version

@@ -11,10 +11,8 @@ import re
 from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
+from localcloud.core import ApiError, Cloud, invalid, rfc3339
 from localcloud.core.call import Json
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
 
 BUCKET = "bucket"
 DELETED = "soft-deleted-object"

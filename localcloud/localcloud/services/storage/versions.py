@@ -19,9 +19,8 @@ from pathlib import Path
 
 import google_crc32c
 
+from localcloud.core import ApiError, Cloud, invalid
 from localcloud.core.call import Json, Principal, Request, Stream
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import api, records
 from localcloud.services.storage.records import Bucket, Version
 

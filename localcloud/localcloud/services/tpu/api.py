@@ -8,13 +8,9 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
-from localcloud.core import projects
+from localcloud.core import Api, ApiError, Cloud, Collection, document, invalid, projects, rfc3339
 from localcloud.core.call import Call, Json, page
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, service_enabled
-from localcloud.core.discovery import document
-from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api, Collection
+from localcloud.core.cloud import service_enabled
 from localcloud.core.store import EMPTY, Record, Work, show_operation
 from localcloud.services import iam_policy
 from localcloud.services.compute.catalog import is_on

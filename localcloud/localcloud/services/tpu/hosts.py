@@ -14,10 +14,9 @@ from importlib.util import find_spec
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud.core import projects
+from localcloud.core import ApiError, Cloud, MachineSpec, projects
 from localcloud.core.call import CLOUD_PLATFORM
-from localcloud.core.cloud import Cloud, MachineSpec
-from localcloud.core.errors import ApiError, failed_precondition
+from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record
 from localcloud.machines import tpu_worker
 from localcloud.services.compute import addresses

@@ -5,11 +5,8 @@ Version 1 also sees, stops and deletes TPU VMs.
 
 from typing import Any
 
-from localcloud.core import projects
+from localcloud.core import ApiError, Cloud, Hook, invalid, machine_powered_off, projects, rfc3339
 from localcloud.core.call import Call, Json, page
-from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud, Hook, machine_powered_off
-from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import addresses, networks, resources

@@ -8,11 +8,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from localcloud.core import ApiError, Cloud, Collection, invalid, rfc3339
 from localcloud.core.call import Call, Json, page
-from localcloud.core.clock import optional_seconds_of, rfc3339
-from localcloud.core.cloud import Cloud, cloud_started
-from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import Collection
+from localcloud.core.clock import optional_seconds_of
+from localcloud.core.cloud import cloud_started
+from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.tpu import api, catalog, checks, hosts, nodes
 from localcloud.services.tpu.api import API, NODE, QUEUED, V2, load, place, queued_view, zone_of
