@@ -33,7 +33,7 @@ def test_a_wrong_scenario_starts_nothing(tmp_path: Path) -> None:
     scenario.write_text("events: [{at: -1, premept: x}]\n", encoding="utf-8")
     done = chaos(str(scenario), "--folder", str(tmp_path / "chaos"))
     assert done.returncode == 2
-    assert "did you mean preempt?" in done.stderr
+    assert "'premept'. Known: preempt, " in done.stderr
     assert not (tmp_path / "chaos").exists()
 
 
