@@ -5,8 +5,6 @@ is None and never 0: a total without it says that it is more. Each part has thre
 set, on demand and as spot, so that a person sees next to each other what another capacity saves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -34,7 +32,7 @@ class Line:
     spot: Price | None
 
     @classmethod
-    def fixed(cls, part: str, what: str, price: Price | None) -> Line:
+    def fixed(cls, part: str, what: str, price: Price | None) -> "Line":
         """Return a part that costs the same whichever way the machines are bought."""
         return cls(part, what, price, price, price)
 

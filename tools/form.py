@@ -4,8 +4,6 @@
 The structure test refuses a form worse than `form.yaml` allows.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

@@ -7,8 +7,6 @@ in the queue is recreated as a whole. Where the stack names further zones, it go
 when there is no capacity, after it is gone from the previous one: there are never two.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ class Recovery:
     """Recovers the TPUs, one look at a time; `ended` if the time of one is up while it is gone."""
 
     def __init__(
-        self, place: Place, client: Client, world: World, ledger: Ledger | None = None
+        self, place: Place, client: Client, world: "World", ledger: Ledger | None = None
     ) -> None:
         self._place, self._call, self._world = place, client.call, world
         self._bucket, self._ledger = Bucket(place.bucket, client.send), ledger

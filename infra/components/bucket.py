@@ -1,7 +1,5 @@
 """The bucket, the objects that the stack uploads, and the key that encrypts them."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

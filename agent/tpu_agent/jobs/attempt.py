@@ -16,8 +16,6 @@ A killed runner that comes back finds all of it again. The last three have their
 from the beginning: a job that fills the disk must not look like a lost machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
