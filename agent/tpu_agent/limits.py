@@ -9,10 +9,9 @@ from typing import Any
 
 from tpu_agent.ledger import Ledger
 from tpu_agent.memory import birth
+from tpu_core import paths, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Client, Json, message
-from tpu_core.paths import IDLE_STOP, JOBS, STATE
-from tpu_core.times import timestamp
 from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
 # How long an idle TPU stays if the note that lets the next job recreate it can't be written.
@@ -139,7 +138,7 @@ class LimitEnforcer:
             return []
         if "recovery" in limits:
             try:
-                self._remembered = self._bucket.read_json(STATE)[0] or self._remembered
+                self._remembered = self._bucket.read_json(paths.STATE)[0] or self._remembered
             except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
@@ -158,7 +157,7 @@ class LimitEnforcer:
         if self._asked is None:
             # It changes only together with a job.
             try:
-                self._asked = self._bucket.read_json(IDLE_STOP)[0] or {}
+                self._asked = self._bucket.read_json(paths.IDLE_STOP)[0] or {}
             except OSError:
                 if "idleMinutes" not in limits:
                     raise
@@ -184,7 +183,7 @@ class LimitEnforcer:
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
-        for item in self._bucket.items(JOBS):
+        for item in self._bucket.items(paths.JOBS):
             # The agent's own ledger does not show that a trainer runs.
             if "/ledger/tpus-" not in item.path:
                 yield item.updated
@@ -230,9 +229,9 @@ class LimitEnforcer:
         self._noted.add(known)
         text = f"{name} {text}"
         self._say(text)
-        path = f"limits/{timestamp(self._now())}-{name}.txt"
+        path = f"limits/{times.timestamp(self._now())}-{name}.txt"
         try:
-            self._bucket.write(path, f"{timestamp(self._now())} {text}\n".encode())
+            self._bucket.write(path, f"{times.timestamp(self._now())} {text}\n".encode())
         except OSError as error:
             self._say(f"cannot write {path}: {error}")
         self._tell(text)

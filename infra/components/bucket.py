@@ -6,10 +6,9 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import KMS_API, STORAGE_API
+from infra import apis, names
 from infra.checks import CheckedStack
 from infra.components.services import ProjectServices
-from infra.names import KEPT_LABEL
 from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
 from tpu_core.paths import DATA, WHEELS
 
@@ -85,12 +84,12 @@ class Bucket(pulumi.ComponentResource):
             encryption={"default_kms_key_name": key.key} if key else None,
             labels=stack.marked_labels,
             opts=services.after(
-                STORAGE_API,
+                apis.STORAGE_API,
                 parent=self,
                 depends_on=[key.usable] if key else (),
                 protect=bucket.protect,
                 retain_on_delete=not bucket.force_destroy,
-                ignore_changes=KEPT_LABEL,
+                ignore_changes=names.KEPT_LABEL,
             ),
         )
 
@@ -117,10 +116,10 @@ class Encryption(pulumi.ComponentResource):
             if settings.key
             else self._declare(stack, settings, services)
         )
-        apis = [services.enabled[api] for api in (KMS_API, STORAGE_API)]
+        needed = [services.enabled[api] for api in (apis.KMS_API, apis.STORAGE_API)]
         agent = gcp.storage.get_project_service_account_output(
             project=stack.settings.project,
-            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=needed),
         )
         self.usable = gcp.kms.CryptoKeyIAMMember(
             "storage",
@@ -144,7 +143,7 @@ class Encryption(pulumi.ComponentResource):
             stack.names.prefix,
             project=stack.settings.project,
             location=stack.settings.region,
-            opts=services.after(KMS_API, STORAGE_API, parent=self, **kept),
+            opts=services.after(apis.KMS_API, apis.STORAGE_API, parent=self, **kept),
         )
         key: pulumi.Output[str] = gcp.kms.CryptoKey(
             "bucket-key",

@@ -10,7 +10,6 @@ from typing import Any
 
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.records import Unreadable, sound
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
@@ -231,7 +230,7 @@ def parse(data: bytes, name: str) -> Job:
     }
     for where, is_wrong in wrong.items():
         if is_wrong:
-            raise Unreadable(f"no job has what stands in its {where}")
+            raise records.Unreadable(f"no job has what stands in its {where}")
     return job
 
 
@@ -261,9 +260,9 @@ class Queue:
             try:
                 is_named = paths.NAME.fullmatch(name) and item.path == paths.record(name)
                 if not is_named or item.size > _LARGEST:
-                    raise Unreadable(f"no record has this name or {item.size} bytes")
-                found[name] = vars(sound(Summary, item.summary))
-            except Unreadable as error:
+                    raise records.Unreadable(f"no record has this name or {item.size} bytes")
+                found[name] = vars(records.sound(Summary, item.summary))
+            except records.Unreadable as error:
                 self._set_aside(item.path, item.generation, str(error))
         return found
 
@@ -311,7 +310,7 @@ class Queue:
             return None
         try:
             return parse(found[0], name), found[1]
-        except Unreadable as error:
+        except records.Unreadable as error:
             self._set_aside(path, found[1], str(error))
             return None
 
