@@ -365,17 +365,12 @@ def without_price(settings: StackSettings, stack: str) -> str:
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:
+    # The engine refuses to destroy what is protected.
+    option = " --exclude-protected" if settings.bucket.protect else ""
     return (
         f"TPU and VM {costs}, also once the training has ended or failed, until "
-        f"{_end(settings, stack)}. {_limits(settings)}"
+        f"`pulumi destroy{option} --stack {stack}`. {_limits(settings)}"
     )
-
-
-def _end(settings: StackSettings, stack: str) -> str:
-    """Return the command that ends it; the engine refuses to destroy what is protected."""
-    if settings.bucket.protect:
-        return f"`pulumi destroy --exclude-protected --stack {stack}`"
-    return f"`pulumi destroy --stack {stack}`"
 
 
 def _limits(settings: StackSettings) -> str:

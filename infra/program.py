@@ -95,6 +95,7 @@ def _export(
         "vm_name": driver.name,
         "vm_zone": settings.vm_zone,
     }
+    # A KeyError here means that an output is described and not made.
     for name in OUTPUTS:
         pulumi.export(name, values[name])
     return values

@@ -100,7 +100,8 @@ class LimitEnforcer:
         if minutes is None or not self._is_idle(minutes * 60):
             return
         why = f"nothing has trained for {minutes:g} minutes"
-        stays = [node for node in ready if _can_be_stopped(node)]
+        alone = [node for node in ready if len(node.get("networkEndpoints", [])) == 1]
+        stays = [node for node in alone if not is_queued(node)]
         for node in stays:
             self._act([node], "stopped", why, "POST", f"{_path(node)}:stop", "{}")
         if gone := [node for node in ready if node not in stays]:
@@ -239,7 +240,3 @@ class LimitEnforcer:
 
 def _path(node: Json) -> str:
     return f"{version(node)}/{node['name']}"
-
-
-def _can_be_stopped(node: Json) -> bool:
-    return len(node.get("networkEndpoints", [])) == 1 and not is_queued(node)

@@ -151,13 +151,8 @@ def main() -> None:
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
     if machine.optional(Metadata.RUNS_TRAINING) is None:
-        world = World(
-            time.time,
-            say_of_trainer,
-            forms.why_silent,
-            random.random,
-            partial(events.report, "endpoint"),
-        )
+        tell = partial(events.report, "endpoint")
+        world = World(time.time, say_of_trainer, forms.why_silent, random.random, tell)
         about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
@@ -173,6 +168,7 @@ def _keeper(machine: Machine, events: Events) -> Keeper:
     keeper.enforcer = LimitEnforcer(
         place,
         machine.client,
+        # Looked up at each call: `_trainer` sets another one later.
         lambda: keeper.trains(),
         time.time,
         say,
@@ -239,6 +235,7 @@ def _or_die(work: Callable[[], None]) -> None:
         work()
     except BaseException:
         traceback.print_exc()
+        # Not sys.exit, which would end this thread alone.
         os._exit(1)
 
 
@@ -253,6 +250,8 @@ class _Alarm:
         self._bell, ringer = os.pipe()
         os.set_blocking(self._bell, False)
         os.set_blocking(ringer, False)
+        # `select` waits on after a signal (PEP 475): only the byte in the pipe ends it. A full pipe
+        # wakes it just as well.
         signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
@@ -292,6 +291,7 @@ class Keeper:
         """Whether the trainer or a job of the queue runs on this machine."""
         self._machine, self._say = machine, say
         self._limits: Limits = {}
+        # `renew` and `sleep` come from other threads, and Recovery is for one at a time.
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
@@ -548,6 +548,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
             if last != str(error):
                 last = str(error)
                 say_of_jobs(f"trying again: {last}")
+            # Runners that one outage has stopped do not all ask again at the same moment.
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)
 

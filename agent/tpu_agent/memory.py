@@ -8,7 +8,9 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 
 _DAY = 86400.0
+# Of a time in seconds: anything beyond was written by a wrong clock or is damaged.
 _LARGEST = 1e15
+# Each save writes all of them, so they must not grow for as long as the stack lives.
 _KEPT_EVENTS = 1000
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0

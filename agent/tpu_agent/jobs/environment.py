@@ -110,7 +110,9 @@ class Environment:
     def _install(self, needed: Sequence[str]) -> None:
         pip = [str(self._venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         # A wheel of the person's own has no hash in their lock file.
-        for arguments in _apart(needed):
+        wheels = [one for one in needed if one.endswith(".whl")]
+        rest = [one for one in needed if one not in wheels]
+        for arguments in filter(None, (rest, wheels)):
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
                 raise SetupError("its requirements can't be met: the log says which")
 
@@ -135,12 +137,6 @@ class Environment:
     @staticmethod
     def _python() -> str:
         return os.environ.get(Variables.PYTHON) or "python3"
-
-
-def _apart(needed: Sequence[str]) -> list[list[str]]:
-    wheels = [one for one in needed if one.endswith(".whl")]
-    rest = [one for one in needed if one not in wheels]
-    return [part for part in (rest, wheels) if part]
 
 
 @dataclass(frozen=True)

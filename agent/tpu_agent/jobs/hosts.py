@@ -6,8 +6,6 @@ fails on one of them, or of which one tells nothing, ends on all: libtpu and the
 wait for that host.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +28,25 @@ _RUNS = "runs"
 _STILL = records.stamped(vars(Outcome(_RUNS)))
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class World:
+    """What a container or a host gives, which tests replace.
+
+    Attributes:
+        environment: of this process.
+        start: starts an attempt's supervisor.
+        sleep: lets time pass.
+        time: seconds since the epoch.
+        say: writes a line to Vertex AI's log or the machine's journal.
+    """
+
+    environment: Mapping[str, str]
+    start: Callable[[Attempt], None]
+    sleep: Callable[[float], None]
+    time: Callable[[], float]
+    say: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -272,22 +289,3 @@ class Follower:
 def _goes_on(now: Job, job: Job) -> bool:
     """Return whether the attempt that `job` began is the one that runs."""
     return now.state == RUNNING and not now.stop and len(now.tries) == len(job.tries)
-
-
-@dataclass(frozen=True)
-class World:
-    """What a container or a host gives, which tests replace.
-
-    Attributes:
-        environment: of this process.
-        start: starts an attempt's supervisor.
-        sleep: lets time pass.
-        time: seconds since the epoch.
-        say: writes a line to Vertex AI's log or the machine's journal.
-    """
-
-    environment: Mapping[str, str]
-    start: Callable[[Attempt], None]
-    sleep: Callable[[float], None]
-    time: Callable[[], float]
-    say: Callable[[str], None]
