@@ -77,6 +77,7 @@ class Bucket(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": bucket.versioning},
+            # None leaves what Google does by default; 0 days keep nothing.
             soft_delete_policy=(
                 None if days is None else {"retention_duration_seconds": days * _DAY}
             ),

@@ -435,6 +435,7 @@ class Supervisor:
         return self._attempt.is_to_end()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
+        # Asked first, so that it can save; what is left after the grace is killed.
         self._attempt.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)

@@ -103,6 +103,7 @@ class Environment:
         return [*hashes, "--requirement", str(path)]
 
     def _make_venv(self, *, with_pip: bool) -> None:
+        # -I: neither variables nor the folder that this runs in may add modules to it.
         command = [self._python(), "-I", "-m", "venv", "--clear", str(self._venv)]
         if self._call(command if with_pip else [*command, "--without-pip"], {}) != 0:
             raise SetupError("no Python environment could be made")
@@ -112,6 +113,7 @@ class Environment:
         # A wheel of the person's own has no hash in their lock file.
         wheels = [one for one in needed if one.endswith(".whl")]
         rest = [one for one in needed if one not in wheels]
+        # pip fails without anything to install.
         for arguments in filter(None, (rest, wheels)):
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
                 raise SetupError("its requirements can't be met: the log says which")
