@@ -137,7 +137,9 @@ class Job:
 
     def after_try(self, outcome: Outcome, now: float) -> Job:
         """Return the job after its last attempt has ended: over, or queued once more."""
-        last = dataclasses.replace(self.tries[-1], ended=now, why=_why(outcome), code=outcome.code)
+        saved = (outcome.why, outcome.code) == ("exited", _SAVED)
+        why = "preempted" if saved else outcome.why
+        last = dataclasses.replace(self.tries[-1], ended=now, why=why, code=outcome.code)
         job = dataclasses.replace(self, tries=(*self.tries[:-1], last))
         if last.why == "exited" and outcome.code == 0:
             return job.over(SUCCEEDED, now, "")
@@ -207,10 +209,6 @@ class Summary:
     stop: bool
     vertex: bool
     reason: str
-
-
-def _why(outcome: Outcome) -> str:
-    return "preempted" if (outcome.why, outcome.code) == ("exited", _SAVED) else outcome.why
 
 
 def parse(data: bytes, name: str) -> Job:
