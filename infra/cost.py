@@ -365,12 +365,11 @@ def without_price(settings: StackSettings, stack: str) -> str:
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:
-    # The engine refuses to destroy what is protected.
-    option = " --exclude-protected" if settings.bucket.protect else ""
-    return (
-        f"TPU and VM {costs}, also once the training has ended or failed, until "
-        f"`pulumi destroy{option} --stack {stack}`. {_limits(settings)}"
-    )
+    end = f"`pulumi destroy --stack {stack}`"
+    if settings.bucket.protect:  # The engine refuses to destroy what is protected.
+        end = f"`pulumi destroy --exclude-protected --stack {stack}`"
+    costing = f"TPU and VM {costs}, also once the training has ended or failed, until {end}."
+    return f"{costing} {_limits(settings)}"
 
 
 def _limits(settings: StackSettings) -> str:
