@@ -1,7 +1,5 @@
 """`make bench`: measures row by row, prints each one and writes it to bench/results.json."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json
@@ -17,6 +15,19 @@ from rich.table import Table
 from bench.measure import Result
 
 FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something that is measured.
+
+    Attributes:
+        seconds: how long that takes on two cores.
+        measure: measures it.
+    """
+
+    seconds: float
+    measure: Callable[[], list[Result]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +87,7 @@ def _spoken(seconds: float) -> str:
 
 
 def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _write(path: Path, measured: Sequence[Result], *, complete: bool) -> None:
@@ -86,19 +97,6 @@ def _write(path: Path, measured: Sequence[Result], *, complete: bool) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     os.replace(new, path)
-
-
-@dataclass(frozen=True)
-class Row:
-    """Something that is measured.
-
-    Attributes:
-        seconds: how long that takes on two cores.
-        measure: measures it.
-    """
-
-    seconds: float
-    measure: Callable[[], list[Result]]
 
 
 def _row(module: str, name: str, seconds: float) -> Row:

@@ -1,7 +1,5 @@
 """Compile jobs for TPUs, as `tpu-training compile` does, without its cache."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

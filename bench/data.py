@@ -1,7 +1,5 @@
 """The input pipeline: what it reads of a bucket, how it shuffles, how fast it is."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile
@@ -15,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
-from bench.measure import Compared, Result, in_turn
+from bench.measure import Result, in_turn
 from tests.counted import counted_bucket, served_by_used
 from tests.shuffle import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.api import write_data
@@ -43,19 +41,12 @@ def measure_reads() -> list[Result]:
         write_data(str(folder), train=(images, labels), test=(images[:512], labels[:512]))
         data = open_data(at.upload(folder))
         params = Params(global_batch_size=_BATCH, cache=CACHE_NONE)
-        return [
-            Result(
-                f"bytes read from a bucket / bytes used, hosts: {hosts}",
-                served_by_used(at, data, params, hosts),
-                "ratio",
-                1.1,
-            )
-            for hosts in _HOSTS
-        ]
+        found = {hosts: served_by_used(at, data, params, hosts) for hosts in _HOSTS}
+    name = "bytes read from a bucket / bytes used, hosts:"
+    return [Result(f"{name} {hosts}", ratio, "ratio", 1.1) for hosts, ratio in found.items()]
 
 
 # --- How well the input pipeline shuffles a data set that is ten times its window.
-
 
 # Ten windows of 1,600 MiB are a thousand files of 16 MiB.
 _EXAMPLES, _FILES, _WINDOW, _SHUFFLE_BATCH, _EPOCHS = 100_000, 1000, 10_000, 160, 3
@@ -73,7 +64,6 @@ def measure_shuffle() -> list[Result]:
 # --- Training with the real input pipeline against a batch that is on the device already.
 #
 # And what photographs take of the host's processor.
-
 
 _PAIRS = 9
 
@@ -109,17 +99,14 @@ def _measure(
         loop(tf.constant(count))
         return count / (time.perf_counter() - started)
 
-    def turns(rounds: int) -> Compared:
-        return in_turn(lambda: rate_of(real), lambda: rate_of(synthetic), rounds)
-
-    turns(1)
-    steps = turns(_PAIRS)
+    # The first turn of each compiles.
+    rate_of(real), rate_of(synthetic)
+    steps = in_turn(lambda: rate_of(real), lambda: rate_of(synthetic), _PAIRS)
     name = f"input: {name}, batch {params.global_batch_size}"
     return Result(f"{name}: against data on the device", steps.ratio, "ratio", 0.97, "higher")
 
 
 # --- JPEG files to ResNet-50's input: this pipeline against Keras' and a hand-tuned tf.data loop.
-
 
 _PHOTOS_NUMBER = 1200
 _SIZE = 224

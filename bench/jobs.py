@@ -1,7 +1,5 @@
 """Jobs on a stack of the local cloud: how soon one runs, a long queue, and many kills."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

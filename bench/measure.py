@@ -1,7 +1,5 @@
 """What the rows share: a measured figure, two programs in turn, MNIST, a program of its own."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Thirty days of a job on spot TPUs, in virtual time: the agent's real code and others' loops."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

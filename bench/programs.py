@@ -3,8 +3,6 @@
 `python -m bench.programs NAME ARGUMENTS`; each prints its figures as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -98,7 +96,6 @@ def lost_points(tried: list[Tried]) -> list[Result]:
 
 # --- Trains at the rate that the range test suggests, and at the half decades of a grid.
 
-
 RECIPES = root() / "training" / "recipes"
 _BATCHES = {"mnist": 256, "digits": 64, "reviews": 64}
 # The model and its data; wide is the own model of a recipe's page.
@@ -166,7 +163,6 @@ def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
 # that begins with one takes longer, with the writing behind it as far as that takes the processor
 # from the steps. TARGET is a folder or a gs:// URL.
 
-
 _WARM_UP = 2
 _KEEP = 3
 
@@ -200,7 +196,8 @@ class Turns:
 
     def asynchronous(self) -> None:
         """The trainer's checkpoint, written while the turn runs."""
-        self._save()
+        self._number += 1
+        self._checkpoints.save(self._number)
         self.plain()
 
     def synchronous(self) -> None:
@@ -214,10 +211,6 @@ class Turns:
         turn()
         self._checkpoints.wait()
         return time.perf_counter() - begun
-
-    def _save(self) -> None:
-        self._number += 1
-        self._checkpoints.save(self._number)
 
 
 def checkpoint(data: str, target: str, loops: str, steps: str, rounds: str) -> None:
@@ -235,7 +228,6 @@ def checkpoint(data: str, target: str, loops: str, steps: str, rounds: str) -> N
 
 
 # --- A trainer's steps a second against those of Keras' fit, measured in turn.
-
 
 # Takes a fixed number of steps.
 Trainer = Callable[[], None]
@@ -273,7 +265,6 @@ def print_rates(
 
 
 # --- Steps a second of the trainer's loop and of Keras' fit, in turn.
-
 
 _BATCH = 256
 _FIT_STEPS = 200
@@ -365,7 +356,6 @@ def network(folder: str) -> None:
 
 # --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn.
 
-
 _MODEL_BATCH = 32
 _MODEL_STEPS = 25
 _MODEL_ROUNDS = 3
@@ -421,10 +411,8 @@ def model(name: str, folder: str) -> None:
     splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
     store(source_of_arrays("bench", splits, ()), folder, Storage())
     data = open_data(folder)
-    spec, trainer = (
-        data.manifest.input_spec(0),
-        ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS),
-    )
+    spec = data.manifest.input_spec(0)
+    trainer = ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS)
 
     def fit(steps_per_execution: int) -> Trainer:
         model = definition.create_model(definition.params(), spec, 0)
@@ -459,7 +447,6 @@ def loops(data: str, model_dir: str) -> None:
 # --- How long a save holds the steps.
 # The variables lie on a device of their own, as on a TPU: one of the two parts into which the
 # processor is split. A copy to the other part stands for one to the TPU's host.
-
 
 # ResNet-50 with momentum has 0.2 GB; this is 0.4 in 200 variables.
 _VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5

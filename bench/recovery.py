@@ -5,8 +5,6 @@ the agent's deletion until the TPU is gone and from its creation until it is REA
 the start of a worker process, is told, and left out of the sum: on Google it is minutes.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

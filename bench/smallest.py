@@ -3,8 +3,6 @@
 Usage: python -m bench.smallest
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 

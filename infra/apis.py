@@ -8,7 +8,7 @@ from typing import Final
 from infra import credentials
 from infra.rest import Api
 from infra.settings import StackSettings
-from tpu_core.google import Client, Json
+from tpu_core.google import Client
 
 _PAGE: Final = 200
 TPU_API = "tpu.googleapis.com"
@@ -92,17 +92,17 @@ def wait_until_it_answers(
     if api not in _CALLS:
         return
     given = credentials.of_program()
+    # No project is in its path, so the call has to say which one it counts against.
     if api == BUDGETS_API:
         given = replace(given, quota_project=project)
     client, end = credentials.client(given), clock() + _LONGEST
-    while _is_refused(*client.call("GET", _CALLS[api].format(project=project), None)):
+    while True:
+        status, answer = client.call("GET", _CALLS[api].format(project=project), None)
+        if status != 403 or "SERVICE_DISABLED" not in str(answer):
+            return
         if clock() > end:
             raise TimeoutError(f"{api} is enabled in {project}, but still refuses calls")
         sleep(_PAUSE)
-
-
-def _is_refused(status: int, answer: Json) -> bool:
-    return status == 403 and "SERVICE_DISABLED" in str(answer)
 
 
 def _enabled(client: Client, project: str) -> set[str]:

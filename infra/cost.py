@@ -5,8 +5,6 @@ is None and never 0: a total without it says that it is more. Each part has thre
 set, on demand and as spot, so that a person sees next to each other what another capacity saves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -14,9 +12,7 @@ from typing import Any
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
-from infra.settings import StackSettings
-from infra.settings.base import counted
-from infra.settings.machines import Capacity, DiskMode, VmCapacity
+from infra.settings import StackSettings, base, machines
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -34,7 +30,7 @@ class Line:
     spot: Price | None
 
     @classmethod
-    def fixed(cls, part: str, what: str, price: Price | None) -> Line:
+    def fixed(cls, part: str, what: str, price: Price | None) -> "Line":
         """Return a part that costs the same whichever way the machines are bought."""
         return cls(part, what, price, price, price)
 
@@ -109,7 +105,12 @@ def of_stack(
 
 
 def of_accelerator(
-    name: str, region: str, capacity: Capacity, count: int, hours: Decimal, catalog: Catalog
+    name: str,
+    region: str,
+    capacity: machines.Capacity,
+    count: int,
+    hours: Decimal,
+    catalog: Catalog,
 ) -> Estimate:
     """Price `count` TPUs or GPUs alone. Raises KeyError for an unknown name."""
     line = _accelerator(name, region, capacity, count, catalog)
@@ -121,23 +122,23 @@ def _tpu_line(settings: StackSettings, catalog: Catalog) -> Line:
     if catalog.accelerator(name) is None:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
     # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
-    node = settings.is_node and capacity is Capacity.ON_DEMAND
-    cheap = Capacity.PREEMPTIBLE if node else Capacity.SPOT
+    node = settings.is_node and capacity is machines.Capacity.ON_DEMAND
+    cheap = machines.Capacity.PREEMPTIBLE if node else machines.Capacity.SPOT
     return _accelerator(name, settings.region, capacity, settings.tpu.slices, catalog, cheap)
 
 
 def _accelerator(
     name: str,
     region: str,
-    capacity: Capacity,
+    capacity: machines.Capacity,
     count: int,
     catalog: Catalog,
-    cheap: Capacity = Capacity.SPOT,
+    cheap: machines.Capacity = machines.Capacity.SPOT,
 ) -> Line:
     prices = catalog.prices
-    if capacity is Capacity.PREEMPTIBLE:
+    if capacity is machines.Capacity.PREEMPTIBLE:
         cheap = capacity
-    ways = (capacity, Capacity.ON_DEMAND, cheap)
+    ways = (capacity, machines.Capacity.ON_DEMAND, cheap)
     part = "GPU" if name in prices.gpus else "TPU"
     if part == "GPU":
         found = [prices.gpu(name, region, way) for way in ways]
@@ -159,7 +160,7 @@ def _vm_line(settings: StackSettings, catalog: Catalog) -> Line:
         catalog.prices.machine(machine, settings.region, spot=spot) for spot in (False, True)
     )
     # Preemptible VMs cost what spot VMs cost.
-    configured = on_demand if settings.vm.capacity is VmCapacity.ON_DEMAND else spot
+    configured = on_demand if settings.vm.capacity is machines.VmCapacity.ON_DEMAND else spot
     return Line("VM", what, configured, on_demand, spot)
 
 
@@ -175,7 +176,7 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
-        count = settings.tpu.slices if disk.mode is DiskMode.READ_WRITE else 1
+        count = settings.tpu.slices if disk.mode is machines.DiskMode.READ_WRITE else 1
         kind = disk.type or (tpu.disk_types[0] if tpu else "")
         price = catalog.prices.disk(kind, settings.region) if disk.size_gib else None
         size = f"{disk.size_gib} GiB" if disk.size_gib else "as its snapshot"
@@ -200,9 +201,9 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
-    machines = hosts + (not settings.vm.public_ip)
-    if settings.network.create and machines:
-        yield Line.fixed("NAT", counted(machines, "machine"), prices.nat.hour(machines))
+    behind = hosts + (not settings.vm.public_ip)
+    if settings.network.create and behind:
+        yield Line.fixed("NAT", base.counted(behind, "machine"), prices.nat.hour(behind))
 
 
 def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterator[str]:
@@ -364,17 +365,11 @@ def without_price(settings: StackSettings, stack: str) -> str:
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:
-    return (
-        f"TPU and VM {costs}, also once the training has ended or failed, until "
-        f"{_end(settings, stack)}. {_limits(settings)}"
-    )
-
-
-def _end(settings: StackSettings, stack: str) -> str:
-    """Return the command that ends it; the engine refuses to destroy what is protected."""
-    if settings.bucket.protect:
-        return f"`pulumi destroy --exclude-protected --stack {stack}`"
-    return f"`pulumi destroy --stack {stack}`"
+    end = f"`pulumi destroy --stack {stack}`"
+    if settings.bucket.protect:  # The engine refuses to destroy what is protected.
+        end = f"`pulumi destroy --exclude-protected --stack {stack}`"
+    costing = f"TPU and VM {costs}, also once the training has ended or failed, until {end}."
+    return f"{costing} {_limits(settings)}"
 
 
 def _limits(settings: StackSettings) -> str:

@@ -207,8 +207,11 @@ def _plain_session(given: Given) -> requests.Session:
 def account(given: Given) -> google.auth.credentials.Credentials:
     """Return these credentials. Raises GoogleAuthError if there are none or they are of no use."""
     from google.auth import impersonated_credentials
+    from google.auth.credentials import CredentialsWithQuotaProject
 
-    found = _without_quota_project(_credentials(given))
+    found = _credentials(given)
+    if isinstance(found, CredentialsWithQuotaProject):
+        found = found.with_quota_project(None)  # type: ignore[no-untyped-call]
     if not given.account:
         return found
     return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
@@ -245,16 +248,6 @@ def _credentials(given: Given) -> google.auth.credentials.Credentials:
             f"gcp:credentials (or {', '.join(_KEYS)}) is neither JSON nor a file with it"
         ) from None
     found, _ = library.load_credentials_from_dict(content, scopes=_SCOPES)
-    return found
-
-
-def _without_quota_project(
-    found: google.auth.credentials.Credentials,
-) -> google.auth.credentials.Credentials:
-    from google.auth.credentials import CredentialsWithQuotaProject
-
-    if isinstance(found, CredentialsWithQuotaProject):
-        return found.with_quota_project(None)  # type: ignore[no-any-return,no-untyped-call]
     return found
 
 

@@ -116,6 +116,7 @@ def mark_of(stack: str) -> str:
     # Two engineers' own folders may have the same name on their two machines.
     whose = _person() if url.startswith(_FOLDER) else ""
     identity = json.dumps([url, whose, stack])
+    # 32 bits: the few stacks of a project do not meet by chance.
     return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 

@@ -5,15 +5,8 @@ from dataclasses import replace
 
 import pulumi
 
-from infra.apis import apis_of
-from infra.checks import ensure_valid
-from infra.checks.context import Context
-from infra.components import alerts, identity, tpu, vm
-from infra.components.bucket import Bucket
-from infra.components.machine import Surroundings
-from infra.components.network import Network
-from infra.components.services import ProjectServices
-from infra.cost import table, until_destroyed
+from infra import apis, checks, cost
+from infra.components import alerts, bucket, identity, machine, network, services, tpu, vm
 from infra.settings import StackSettings
 
 OUTPUTS: Mapping[str, str] = {
@@ -37,7 +30,7 @@ OUTPUTS: Mapping[str, str] = {
 """The stack's outputs and what each is; people and the command line read them by these names."""
 
 
-def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:
+def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulumi.Input[object]]:
     """Check the settings, then declare the stack.
 
     Returns:
@@ -46,53 +39,49 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     Raises:
         SettingsError: before anything is declared.
     """
-    stack = ensure_valid(settings, context)
+    stack = checks.ensure_valid(settings, context)
     for warning in stack.warnings:
         pulumi.log.warn(warning)
     if pulumi.runtime.is_dry_run():
-        end = until_destroyed(stack.cost, settings, context.stack)
-        pulumi.log.info(f"{table(stack.cost)}\n\n{end}.")
+        end = cost.until_destroyed(stack.cost, settings, context.stack)
+        pulumi.log.info(f"{cost.table(stack.cost)}\n\n{end}.")
     # The engine makes at once what does not depend on each other, whatever the order here.
-    services = ProjectServices(settings.project, apis_of(settings), enable=settings.enable_apis)
+    needed = apis.apis_of(settings)
+    enabled = services.ProjectServices(settings.project, needed, enable=settings.enable_apis)
     if settings.budget is not None:
-        alerts.Budget(stack, settings.budget, services)
-    bucket = Bucket(stack, services)
-    machines = identity.Identity(stack, services, bucket)
+        alerts.Budget(stack, settings.budget, enabled)
+    store = bucket.Bucket(stack, enabled)
+    machines = identity.Identity(stack, enabled, store)
     if settings.jobs.vertex is not None:
-        identity.VertexTraining(stack, settings.jobs.vertex, services, bucket)
+        identity.VertexTraining(stack, settings.jobs.vertex, enabled, store)
     # The TPU acts as the jobs' account where jobs drive it, since what drives a TPU by gRPC can act
     # as its account. Where its worker 0 trains, the agent there needs the machines' own.
     of_tpu = machines
     if settings.jobs.apart:
-        jobs = identity.Identity(stack, services, bucket, machines)
+        jobs = identity.Identity(stack, enabled, store, machines)
         of_tpu = jobs if not settings.trains_on_tpu else machines
     if settings.limits.any or settings.recovery.enabled:
-        identity.Limits(stack, services, machines, of_tpu)
+        identity.Limits(stack, enabled, machines, of_tpu)
     if settings.messages.any:
-        alerts.Messages(stack, services)
-    around = Surroundings(stack, services, Network(stack, services), machines, bucket)
-    made = _form_of_tpu(settings)(replace(around, identity=of_tpu))
+        alerts.Messages(stack, enabled)
+    around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
+    form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
+    made = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
     group = settings.vm.instance_group
-    machine = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
-    return _export(around, machine, made)
-
-
-def _form_of_tpu(settings: StackSettings) -> type[tpu.Tpu]:
-    if settings.is_node:
-        return tpu.TpuNode
-    return tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
+    driver = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
+    return _export(around, driver, made)
 
 
 def _export(
-    around: Surroundings, machine: vm.Vm | vm.InstanceGroup, made: tpu.Tpu
+    around: machine.Surroundings, driver: vm.Vm | vm.InstanceGroup, made: tpu.Tpu
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""
-    settings, bucket = around.stack.settings, around.bucket
+    settings, store = around.stack.settings, around.bucket
     values: dict[str, pulumi.Input[object]] = {
         "architecture": settings.architecture.value,
-        "bucket_name": bucket.name,
-        "bucket_url": bucket.url,
-        "job_url": pulumi.Output.concat(bucket.url, "/jobs/", around.stack.job),
+        "bucket_name": store.name,
+        "bucket_url": store.url,
+        "job_url": pulumi.Output.concat(store.url, "/jobs/", around.stack.job),
         "project": settings.project,
         "region": settings.region,
         "service_account": around.identity.email,
@@ -103,9 +92,10 @@ def _export(
         "tpu_names": made.names,
         "tpu_zone": made.zone,
         "tpu_zones": list(settings.tpu_zones),
-        "vm_name": machine.name,
+        "vm_name": driver.name,
         "vm_zone": settings.vm_zone,
     }
+    # A KeyError here means that an output is described and not made.
     for name in OUTPUTS:
         pulumi.export(name, values[name])
     return values

@@ -128,6 +128,7 @@ class Api:
             if 0 < status < 400:
                 return answer
             refused = ApiError(status, _reason(answer), message(answer))
+            # Where Google can't be reached, a preview gives up sooner than an update.
             last = tries + 1 >= (ATTEMPTS if reached else self._connects)
             if last or (reached and status not in _TRANSIENT):
                 raise refused

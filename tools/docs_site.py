@@ -42,8 +42,10 @@ def pages() -> list[str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace what MkDocs found in docs/ by all pages, pictures and the sources they link to."""
-    theirs = [file for file in files if Path(config.docs_dir) not in _folders(file)]
-    ours = [_copy(path, config) for path in (*pages(), *sorted(_found(PICTURES)))]
+    own = Path(config.docs_dir)
+    theirs = [file for file in files if own not in Path(file.abs_src_path or "").parents]
+    shown = (*pages(), *sorted(_found(PICTURES)))
+    ours = [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in shown]
     sources = [
         File.generated(
             config,
@@ -82,14 +84,6 @@ def _found(patterns: tuple[str, ...]) -> set[str]:
     return {
         path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)
     }
-
-
-def _folders(file: File) -> list[Path]:
-    return list(Path(file.abs_src_path or "").parents)
-
-
-def _copy(path: str, config: MkDocsConfig) -> File:
-    return File.generated(config, path, abs_src_path=str(ROOT / path))
 
 
 def _source_page(path: str) -> str:

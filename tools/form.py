@@ -4,8 +4,6 @@
 The structure test refuses a form worse than `form.yaml` allows.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json
@@ -88,6 +86,7 @@ class File:
 
     def words(self) -> int:
         """Count the lines that are a comment or part of a docstring."""
+        # Also those of attributes, which follow an assignment.
         docstrings = (
             _lines(node)
             for node in self.nodes

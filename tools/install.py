@@ -13,9 +13,7 @@ import sys
 import time
 from types import FrameType
 
-from toolchain.choose import toolchain
-from toolchain.pins import ToolchainError, without_hosts
-from toolchain.processes import STOPS, say
+from toolchain import choose, pins, processes
 
 
 def main() -> int:
@@ -23,16 +21,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/install.py", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every part and its origin")
     arguments = parser.parse_args()
-    for number in STOPS:
+    for number in processes.STOPS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
     try:
-        result = toolchain()
+        result = choose.toolchain()
     except KeyboardInterrupt:
-        say("stopped; nothing half-done is left, and nothing keeps running")
+        processes.say("stopped; nothing half-done is left, and nothing keeps running")
         return 130
-    except (ToolchainError, OSError) as error:
-        say(f"failed: {without_hosts(str(error))}")
+    except (pins.ToolchainError, OSError) as error:
+        processes.say(f"failed: {pins.without_hosts(str(error))}")
         return 1
     if not arguments.json:
         result.tell()
@@ -43,7 +41,7 @@ def main() -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Clean up the same way for every signal, and ignore an impatient second one."""
-    for stop in STOPS:
+    for stop in processes.STOPS:
         signal.signal(stop, signal.SIG_IGN)
     raise KeyboardInterrupt
 

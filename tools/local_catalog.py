@@ -4,8 +4,6 @@ The local cloud is a package of its own and must not import `infra`, so it reads
 from files. Never edit them by hand.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ there. For another release run `.venv/bin/python tools/lock_machines.py tensorfl
 for an example `.venv/bin/python tools/lock_machines.py examples/jax`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

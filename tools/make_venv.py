@@ -97,6 +97,7 @@ def _install(python: str, venv: Path, lock: Path) -> None:
     _run([python, "-m", "venv", "--clear", str(venv)], environment)
     venv_python = str(venv / "bin" / "python")
     with tempfile.TemporaryDirectory() as folder:
+        # pip installs uv alone, by its hashes; uv installs the rest in a fraction of the time.
         only_uv = Path(folder) / "uv.txt"
         only_uv.write_text(_locked("uv", lock), encoding="utf-8")
         pip = [venv_python, "-m", "pip", "install", "--quiet", "--require-hashes"]
@@ -108,6 +109,7 @@ def _install(python: str, venv: Path, lock: Path) -> None:
     for name in DISTRIBUTIONS:
         own = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT / name)]
         _run([*uv, *own], environment)
+    # Last: an environment that was left half made has no stamp, and is made again.
     (venv / ".installed").write_text(_fingerprint(lock), encoding="utf-8")
 
 
@@ -115,6 +117,7 @@ def _locked(name: str, lock: Path) -> str:
     """Return the lock file's entry of one package, with its hashes."""
     lines = lock.read_text(encoding="utf-8").splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith(f"{name}=="))
+    # An entry ends with its first line without a backslash.
     end = next(index for index in range(start, len(lines)) if not lines[index].endswith("\\"))
     return "\n".join(lines[start : end + 1]) + "\n"
 
@@ -123,6 +126,7 @@ def _fingerprint(lock: Path) -> str:
     digest = hashlib.sha256()
     for path in (lock, *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS)):
         digest.update(path.read_bytes())
+    # Editable installs name this folder: a clone that was moved needs another environment.
     return digest.hexdigest() + f" {ROOT}\n"
 
 

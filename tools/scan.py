@@ -10,17 +10,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from toolchain import gobuild
-from toolchain.pins import SCANNERS, ToolchainError, without_hosts
-from toolchain.processes import say
+from toolchain import gobuild, pins, processes
 
 
 def main(name: str, *arguments: str) -> int:
     """Run it and return its exit code."""
     try:
-        folder = gobuild.build(SCANNERS[name])
-    except (ToolchainError, OSError) as error:
-        say(f"failed: {without_hosts(str(error))}")
+        folder = gobuild.build(pins.SCANNERS[name])
+    except (pins.ToolchainError, OSError) as error:
+        processes.say(f"failed: {pins.without_hosts(str(error))}")
         return 1
     return subprocess.run([folder / name, *arguments], check=False).returncode
 

@@ -4,8 +4,6 @@
 sizes, peaks and prices from a file. Never edit it by hand.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from decimal import Decimal

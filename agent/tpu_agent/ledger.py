@@ -8,11 +8,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
-from tpu_core import paths
+from tpu_core import paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
-from tpu_core.records import dump
-from tpu_core.times import timestamp
 from tpu_core.tpu import Phase, phase_of
 
 # A sign of life: for how long the last state is known to have held if the machine is killed.
@@ -96,7 +94,7 @@ class Ledger:
         if len(self._events) >= _MOST_EVENTS:
             self._path = ""
         if not self._path:
-            self._path = f"{self._folder}/tpus-{timestamp(self._now())}-{self._machine}.json"
+            self._path = f"{self._folder}/tpus-{times.timestamp(self._now())}-{self._machine}.json"
             self._events = [self._event(known) for known in sorted(self._states)]
         else:
             self._events.append(self._event(tpu))
@@ -114,7 +112,7 @@ class Ledger:
         content = {"machine": self._machine, "seen": round(seen, 3), "events": self._events}
         self._written, self._changed = seen, False
         try:
-            self._bucket.write(self._path, dump(content))
+            self._bucket.write(self._path, records.dump(content))
         except OSError as error:
             # The next look brings it.
             self._changed = True

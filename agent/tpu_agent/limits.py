@@ -9,10 +9,9 @@ from typing import Any
 
 from tpu_agent.ledger import Ledger
 from tpu_agent.memory import birth
+from tpu_core import paths, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Client, Json, message
-from tpu_core.paths import IDLE_STOP, JOBS, STATE
-from tpu_core.times import timestamp
 from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
 # How long an idle TPU stays if the note that lets the next job recreate it can't be written.
@@ -101,7 +100,8 @@ class LimitEnforcer:
         if minutes is None or not self._is_idle(minutes * 60):
             return
         why = f"nothing has trained for {minutes:g} minutes"
-        stays = [node for node in ready if _can_be_stopped(node)]
+        alone = [node for node in ready if len(node.get("networkEndpoints", [])) == 1]
+        stays = [node for node in alone if not is_queued(node)]
         for node in stays:
             self._act([node], "stopped", why, "POST", f"{_path(node)}:stop", "{}")
         if gone := [node for node in ready if node not in stays]:
@@ -139,7 +139,7 @@ class LimitEnforcer:
             return []
         if "recovery" in limits:
             try:
-                self._remembered = self._bucket.read_json(STATE)[0] or self._remembered
+                self._remembered = self._bucket.read_json(paths.STATE)[0] or self._remembered
             except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
@@ -158,7 +158,7 @@ class LimitEnforcer:
         if self._asked is None:
             # It changes only together with a job.
             try:
-                self._asked = self._bucket.read_json(IDLE_STOP)[0] or {}
+                self._asked = self._bucket.read_json(paths.IDLE_STOP)[0] or {}
             except OSError:
                 if "idleMinutes" not in limits:
                     raise
@@ -184,7 +184,7 @@ class LimitEnforcer:
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
-        for item in self._bucket.items(JOBS):
+        for item in self._bucket.items(paths.JOBS):
             # The agent's own ledger does not show that a trainer runs.
             if "/ledger/tpus-" not in item.path:
                 yield item.updated
@@ -230,9 +230,9 @@ class LimitEnforcer:
         self._noted.add(known)
         text = f"{name} {text}"
         self._say(text)
-        path = f"limits/{timestamp(self._now())}-{name}.txt"
+        path = f"limits/{times.timestamp(self._now())}-{name}.txt"
         try:
-            self._bucket.write(path, f"{timestamp(self._now())} {text}\n".encode())
+            self._bucket.write(path, f"{times.timestamp(self._now())} {text}\n".encode())
         except OSError as error:
             self._say(f"cannot write {path}: {error}")
         self._tell(text)
@@ -240,7 +240,3 @@ class LimitEnforcer:
 
 def _path(node: Json) -> str:
     return f"{version(node)}/{node['name']}"
-
-
-def _can_be_stopped(node: Json) -> bool:
-    return len(node.get("networkEndpoints", [])) == 1 and not is_queued(node)

@@ -26,21 +26,17 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.error import HTTPError
 
+from tpu_agent import tpus as forms
 from tpu_agent.jobs import attempt, hosts, runner, vertex
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.recovery import Recovery, World
-from tpu_agent.tpus import find_node, why_ill, why_silent
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
-from tpu_core import paths
+from tpu_core import causes, lease, paths, records, times
 from tpu_core.bucket import Bucket
-from tpu_core.causes import cause_of
 from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
 from tpu_core.google import Call, Client, MachineToken, MetadataServer, Transport, message
-from tpu_core.lease import Holder
-from tpu_core.records import dump
-from tpu_core.times import backoff
 from tpu_core.tpu import Place, look_up, state_of
 
 _TRAINER_RETRY_SECONDS = 5.0
@@ -155,9 +151,8 @@ def main() -> None:
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
     if machine.optional(Metadata.RUNS_TRAINING) is None:
-        world = World(
-            time.time, say_of_trainer, why_silent, random.random, partial(events.report, "endpoint")
-        )
+        tell = partial(events.report, "endpoint")
+        world = World(time.time, say_of_trainer, forms.why_silent, random.random, tell)
         about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
     _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
@@ -168,11 +163,12 @@ def _keeper(machine: Machine, events: Events) -> Keeper:
     bucket = Bucket(place.bucket, machine.client.send)
     ledger = Ledger(bucket, machine.attribute(Metadata.JOB), time.time, say)
     tell = partial(events.report, "recovery")
-    world = World(time.time, say, why_silent, random.random, tell)
+    world = World(time.time, say, forms.why_silent, random.random, tell)
     keeper = Keeper(machine, place, say)
     keeper.enforcer = LimitEnforcer(
         place,
         machine.client,
+        # Looked up at each call: `_trainer` sets another one later.
         lambda: keeper.trains(),
         time.time,
         say,
@@ -239,6 +235,7 @@ def _or_die(work: Callable[[], None]) -> None:
         work()
     except BaseException:
         traceback.print_exc()
+        # Not sys.exit, which would end this thread alone.
         os._exit(1)
 
 
@@ -253,6 +250,8 @@ class _Alarm:
         self._bell, ringer = os.pipe()
         os.set_blocking(self._bell, False)
         os.set_blocking(ringer, False)
+        # `select` waits on after a signal (PEP 475): only the byte in the pipe ends it. A full pipe
+        # wakes it just as well.
         signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
@@ -292,6 +291,7 @@ class Keeper:
         """Whether the trainer or a job of the queue runs on this machine."""
         self._machine, self._say = machine, say
         self._limits: Limits = {}
+        # `renew` and `sleep` come from other threads, and Recovery is for one at a time.
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
@@ -374,7 +374,7 @@ class Keeper:
         for name in self._machine.tpus():
             _, status, node = look_up(self.place, self._machine.client.call, name)
             if status not in (200, 404):
-                raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
+                raise OSError(f"{causes.cause_of(status, node)}, HTTP status {status} for {name}")
             state = state_of(node) if status == 200 else None
             found = tpu_state(name, state, str(node.get("health", "")), recovered=recovered)
             if found.ending is not None:
@@ -394,7 +394,7 @@ class Keeper:
                 if last != (text := str(error) or repr(error)):
                     last = text
                     self._say(f"trying again: {last}")
-                time.sleep(backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
+                time.sleep(times.backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
                 tries += 1
 
 
@@ -414,11 +414,11 @@ def watch_port(
     ready: float | None = None
     while True:
         try:
-            found = (find_node(here, call, name) for here in place.everywhere())
+            found = (forms.find_node(here, call, name) for here in place.everywhere())
             seen = next((one for one in found if one and one.phase == "ready"), None)
         except OSError:  # Its grants may not count yet; the trainer says what is wrong.
             seen = None
-        why = why_ill(seen, world.silent) if seen else None
+        why = forms.why_ill(seen, world.silent) if seen else None
         if seen and not why:
             return
         ready = (ready or world.now()) if seen else None
@@ -548,6 +548,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
             if last != str(error):
                 last = str(error)
                 say_of_jobs(f"trying again: {last}")
+            # Runners that one outage has stopped do not all ask again at the same moment.
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)
 
@@ -565,12 +566,12 @@ def _host(machine: Machine, folder: Path, program: Path, number: int) -> hosts.H
 
 def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> runner.Runner:
     place = machine.place()
-    me = Holder(machine.entry("id"), machine.entry("name"))
+    me = lease.Holder(machine.entry("id"), machine.entry("name"))
     tpu = machine.attribute(Metadata.TPU_NAME)
     store = Bucket(place.bucket, machine.client.send)
 
     def want() -> None:
-        store.write(paths.WANTED, dump({"at": time.time()}))
+        store.write(paths.WANTED, records.dump({"at": time.time()}))
 
     tpus = runner.Tpus(place, tpu, machine.client.call, want, is_here=is_here)
     tell = partial(Events(machine.optional, machine.client.call, say_of_jobs).report, "job")

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from tpu_agent.tpus import Seen
+from tpu_core import paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
-from tpu_core.paths import STATE, WANTED
-from tpu_core.records import FORMAT, dump, stamped
-from tpu_core.times import seconds
 
 _DAY = 86400.0
+# Of a time in seconds: anything beyond was written by a wrong clock or is damaged.
 _LARGEST = 1e15
+# Each save writes all of them, so they must not grow for as long as the stack lives.
 _KEPT_EVENTS = 1000
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
@@ -86,7 +86,9 @@ class Memory:
         made = {str(node["createTime"]) for node in seen.nodes if node.get("createTime")}
         if entry or content["lives"].get(name, {}).keys() != made:
             born = _born(entry)
-            content["lives"][name] = {at: seconds(at) if born is None else born for at in made}
+            content["lives"][name] = {
+                at: times.seconds(at) if born is None else born for at in made
+            }
             self.save()
         return entry
 
@@ -108,7 +110,7 @@ class Memory:
         Raises:
             OSError: if the bucket does not answer.
         """
-        wanted = (self._bucket.read_json(WANTED)[0] or {}).get("at")
+        wanted = (self._bucket.read_json(paths.WANTED)[0] or {}).get("at")
         if not isinstance(wanted, int | float) or wanted <= entry["asleep"]:
             return False
         del entry["asleep"]
@@ -122,17 +124,20 @@ class Memory:
         That another agent has written it is such an error: that one's word counts.
         """
         content, self._content = self._load(), None
-        self._generation = self._bucket.write(STATE, dump(content), generation=self._generation)
+        self._generation = self._bucket.write(
+            paths.STATE, records.dump(content), generation=self._generation
+        )
         self._content = content
 
     def _load(self) -> Json:
         if self._content is None:
-            found, self._generation = self._bucket.read_json(STATE)
+            found, self._generation = self._bucket.read_json(paths.STATE)
             self._content = _sound(found or {}, self._now())
             # NaN differs from itself.
-            if found is not None and found != stamped(self._content):
-                why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
-                self._say(self._bucket.set_aside(STATE, self._now(), why))
+            if found is not None and found != records.stamped(self._content):
+                why = f"format {found.get('format')!r} with parts that can't be read as "
+                why += str(records.FORMAT)
+                self._say(self._bucket.set_aside(paths.STATE, self._now(), why))
         return self._content
 
 
@@ -144,7 +149,7 @@ def birth(state: Json, name: str, node: Json) -> float:
         name: of the TPU, or of the request in the queue that it came from.
         node: the TPU.
     """
-    created = seconds(node["createTime"])
+    created = times.seconds(node["createTime"])
     known = _sound(state, created)
     remade = _born(known["remaking"].get(name))
     lived: float = known["lives"].get(name, {}).get(node["createTime"], created)
@@ -185,8 +190,8 @@ def _objects(found: object) -> list[tuple[str, Json]]:
 
 
 def _blank(now: float) -> Json:
-    times = {"since": now, "tries": 0, "notBefore": 0.0, "made": None, "born": None}
-    return {**times, "created": None, "operation": None, "cause": "", "labels": {}}
+    moments = {"since": now, "tries": 0, "notBefore": 0.0, "made": None, "born": None}
+    return {**moments, "created": None, "operation": None, "cause": "", "labels": {}}
 
 
 def _is_known(entry: Json) -> bool:

@@ -7,29 +7,16 @@ in the queue is recreated as a whole. Where the stack names further zones, it go
 when there is no capacity, after it is gone from the previous one: there are never two.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tpu_agent import tpus as forms
 from tpu_agent.ledger import Ledger
 from tpu_agent.memory import Memory
-from tpu_agent.tpus import (
-    Declaration,
-    Seen,
-    creation,
-    find_node,
-    find_request,
-    operation_address,
-    read_declaration,
-    why_ill,
-)
+from tpu_core import causes, paths, times
 from tpu_core.bucket import Bucket
-from tpu_core.causes import SHORTAGES, Cause, cause_of
 from tpu_core.google import Call, Client, Json
-from tpu_core.paths import DECLARATION
-from tpu_core.times import backoff, seconds
 from tpu_core.tpu import Place, short_name, state_of
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
@@ -45,7 +32,7 @@ class Recovery:
     """Recovers the TPUs, one look at a time; `ended` if the time of one is up while it is gone."""
 
     def __init__(
-        self, place: Place, client: Client, world: World, ledger: Ledger | None = None
+        self, place: Place, client: Client, world: "World", ledger: Ledger | None = None
     ) -> None:
         self._place, self._call, self._world = place, client.call, world
         self._bucket, self._ledger = Bucket(place.bucket, client.send), ledger
@@ -103,12 +90,14 @@ class Recovery:
                 self._memory.sleep(name, seen, declared.digest(name))
         self._memory.save()
 
-    def _seen(self, names: Sequence[str], request: str | None) -> Iterator[tuple[str, Seen | None]]:
+    def _seen(
+        self, names: Sequence[str], request: str | None
+    ) -> Iterator[tuple[str, forms.Seen | None]]:
         if request is not None:
             yield request, self._zones.find(request, names, self._memory.remaking.get(request))[0]
             return
         for name in names:
-            yield name, find_node(self._place, self._call, name)
+            yield name, forms.find_node(self._place, self._call, name)
 
     @property
     def hurries(self) -> bool:
@@ -130,18 +119,18 @@ class Recovery:
         else:
             self._look_at(name, seen, budgets)
 
-    def _yield_to(self, stacks: Seen, name: str, own: Seen | None) -> None:
+    def _yield_to(self, stacks: forms.Seen, name: str, own: forms.Seen | None) -> None:
         """Leave a request to the stack, which has made it in another zone at the same time."""
         if own is None or not self._is_ours(name, own):
             self._leave(name, f"{name} is left to the stack, which has made it in {stacks.zone}")
             return
         self._delete(name, own)
 
-    def _is_ours(self, name: str, seen: Seen) -> bool:
+    def _is_ours(self, name: str, seen: forms.Seen) -> bool:
         declared = self._declared(name)
         return declared is not None and declared.owns(name, seen.labels)
 
-    def _look_at(self, name: str, seen: Seen | None, budgets: Mapping[str, int]) -> None:
+    def _look_at(self, name: str, seen: forms.Seen | None, budgets: Mapping[str, int]) -> None:
         if seen is None:
             self._missing(name)
         elif seen.phase == "lost":
@@ -153,14 +142,14 @@ class Recovery:
         elif seen.phase == "unknown":
             self._say_once(name, f"{name} is in the unknown state {seen.state}: left alone")
 
-    def _creating(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
+    def _creating(self, name: str, seen: forms.Seen, budgets: Mapping[str, int]) -> None:
         """Recreate what this agent creates and what never gets ready; leave others' creations."""
         entry = self._memory.remaking.get(name)
         if entry and has_lasted(seen, entry, self._world.now(), _NEVER_READY):
             why = f"it is still CREATING after {_NEVER_READY / 60:.0f} minutes"
             self._take_down(name, seen, "failure", why, budgets)
 
-    def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
+    def _ready(self, name: str, seen: forms.Seen, budgets: Mapping[str, int]) -> None:
         self.ended, entry = False, self._memory.ready(name, seen)
         if entry is not None:
             took = self._world.now() - entry["since"]
@@ -169,7 +158,7 @@ class Recovery:
             if "asleep" not in entry:
                 back = f"{name} is back after {took:.0f} s"
                 self._say_once(name, back if self._is_ours(name, seen) else _NOT_OURS.format(name))
-        why = why_ill(seen, self._world.silent)
+        why = forms.why_ill(seen, self._world.silent)
         if why is None:
             self._answered.add(name)
             self._ill.pop(name, None)
@@ -180,7 +169,7 @@ class Recovery:
             self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
 
     def _take_down(
-        self, name: str, seen: Seen, kind: str, why: str, budgets: Mapping[str, int]
+        self, name: str, seen: forms.Seen, kind: str, why: str, budgets: Mapping[str, int]
     ) -> None:
         """Delete what is left of a TPU: it holds quota and the name."""
         declared = self._declared(name)
@@ -216,11 +205,13 @@ class Recovery:
             self._world.tell(f"{text}\ngs://{self._place.bucket}")
         self._say_once(name, text)
 
-    def _delete(self, name: str, seen: Seen) -> None:
+    def _delete(self, name: str, seen: forms.Seen) -> None:
         status, answer = self._call("DELETE", seen.address, None)
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
-            raise OSError(f"deleting {name}: HTTP status {status}, {cause_of(status, answer)}")
+            raise OSError(
+                f"deleting {name}: HTTP status {status}, {causes.cause_of(status, answer)}"
+            )
         if self._ledger and status != 404:
             self._ledger.removed(self._tpus(name), comes_back=True)
 
@@ -253,7 +244,7 @@ class Recovery:
         entry["made"] = self._world.now()
         self._memory.save()
         place = self._zones.place(entry)
-        url, body = creation(place, name, declared.tpus[name], entry["labels"])
+        url, body = forms.creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
         if self._ledger and status in (200, 409) and not self._queued[0]:
             self._ledger.creating(self._tpus(name))
@@ -261,14 +252,14 @@ class Recovery:
             entry["operation"] = answer.get("name")
             self._memory.save()
         elif status != 409:  # Someone else created it: the next look shows it.
-            self._put_off(name, entry, cause_of(status, answer))
+            self._put_off(name, entry, causes.cause_of(status, answer))
 
     def _is_over(self, name: str, entry: Json) -> bool:
         """Return whether a creation that has brought nothing is over, and may be tried again."""
-        address = operation_address(self._zones.place(entry), entry["operation"])
+        address = forms.operation_address(self._zones.place(entry), entry["operation"])
         status, operation = self._call("GET", address, None)
         if status not in (200, 404):
-            why = cause_of(status, operation)
+            why = causes.cause_of(status, operation)
             raise OSError(f"{entry['operation']}: HTTP status {status}, {why}")
         if status == 200 and not operation.get("done"):
             return False
@@ -279,7 +270,7 @@ class Recovery:
         entry["operation"] = None
         if status == 404:
             return True
-        self._put_off(name, entry, cause_of(operation["error"].get("code", 0), operation))
+        self._put_off(name, entry, causes.cause_of(operation["error"].get("code", 0), operation))
         return False
 
     def _tpus(self, name: str) -> Sequence[str]:
@@ -287,7 +278,7 @@ class Recovery:
         request, tpus = self._queued
         return tpus if name == request else (name,)
 
-    def _note(self, name: str, seen: Seen | None) -> None:
+    def _note(self, name: str, seen: forms.Seen | None) -> None:
         """Tell the ledger what was seen."""
         if not self._ledger:
             return
@@ -304,13 +295,13 @@ class Recovery:
         self._memory.forget(name)
         self._say_once(name, why)
 
-    def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
+    def _put_off(self, name: str, entry: Json, cause: causes.Cause) -> None:
         if self._ledger:
             self._ledger.refused(self._tpus(name), f"{cause.name}: {cause.said}")
         pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
         entry |= {"tries": entry["tries"] + 1, "cause": str(cause), "made": None}
         # What one zone lacks, such as a runtime, another may have.
-        entry["leaves"] = cause.name in SHORTAGES or not cause.passes
+        entry["leaves"] = cause.name in causes.SHORTAGES or not cause.passes
         # Where a person has to act first, rare tries are enough.
         pause = pause if cause.passes or several else _LONGEST_PAUSE
         entry["notBefore"] = self._world.now() + pause
@@ -321,15 +312,15 @@ class Recovery:
     def _pause(self, tries: int) -> float:
         """Return a pause, which grows with each round through the zones."""
         rounds = tries // len(self._zones.names)
-        return backoff(rounds, _FIRST_PAUSE, _LONGEST_PAUSE, self._world.chance)
+        return times.backoff(rounds, _FIRST_PAUSE, _LONGEST_PAUSE, self._world.chance)
 
-    def _declared(self, name: str) -> Declaration | None:
-        found = read_declaration(self._bucket)
+    def _declared(self, name: str) -> forms.Declaration | None:
+        found = forms.read_declaration(self._bucket)
         if found is None or name not in found.tpus:
             self._say_once(
                 name,
-                f"{name} is left alone: gs://{self._place.bucket}/{DECLARATION} does not say what "
-                "it is like. `pulumi up` writes it",
+                f"{name} is left alone: gs://{self._place.bucket}/{paths.DECLARATION} does not say "
+                "what it is like. `pulumi up` writes it",
             )
             return None
         return found
@@ -371,17 +362,17 @@ class Zones:
 
     def find(
         self, name: str, tpus: Sequence[str], entry: Json | None
-    ) -> tuple[Seen | None, list[Seen]]:
+    ) -> tuple[forms.Seen | None, list[forms.Seen]]:
         """Return a request, and others of its name in other zones. Raises OSError.
 
         Others are looked for only while the agent recreates it: `pulumi up` may do so, too.
         """
         home = self.place(entry or {"zone": self._last.get(name, self._place.zone)})
-        found = find_request(home, self._call, name, tpus)
-        others: list[Seen] = []
+        found = forms.find_request(home, self._call, name, tpus)
+        others: list[forms.Seen] = []
         if entry or found is None:
             elsewhere = [each for each in self._place.everywhere() if each.zone != home.zone]
-            seen = (find_request(each, self._call, name, tpus) for each in elsewhere)
+            seen = (forms.find_request(each, self._call, name, tpus) for each in elsewhere)
             others = [each for each in seen if each]
         if entry is None and others:
             found, others = others[0], []
@@ -390,19 +381,19 @@ class Zones:
         return found, others
 
 
-def has_waited(seen: Seen, entry: Json, now: float, minutes: float) -> bool:
+def has_waited(seen: forms.Seen, entry: Json, now: float, minutes: float) -> bool:
     """Return whether a request has waited so long for capacity; 0 minutes are without an end."""
     return bool(minutes) and seen.phase == "waiting" and has_lasted(seen, entry, now, minutes * 60)
 
 
-def has_lasted(seen: Seen, entry: Json, now: float, limit: float) -> bool:
+def has_lasted(seen: forms.Seen, entry: Json, now: float, limit: float) -> bool:
     """Return whether what is being made was begun so many seconds ago.
 
     The agent's own clock may differ from Google's: it counts from its own word of when it began.
     """
     made: float | None = entry.get("made")
     if made is None and seen.created:
-        made = seconds(seen.created)
+        made = times.seconds(seen.created)
     return made is not None and now - made >= limit
 
 

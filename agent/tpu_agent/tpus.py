@@ -12,23 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_core import causes, paths, records, tpu
 from tpu_core.bucket import Bucket
-from tpu_core.causes import SHORTAGES, cause_of
 from tpu_core.contract import MARK, Port
 from tpu_core.google import Call, Json, is_missing, message
-from tpu_core.paths import DECLARATION
-from tpu_core.records import FORMAT
-from tpu_core.tpu import (
-    TPU,
-    Phase,
-    Place,
-    in_zone,
-    labels_of,
-    phase_of,
-    phase_of_request,
-    state_of,
-    version,
-)
 
 # The provider of the queue's resources asks by the same version (infra/resources/request.py).
 _QUEUE = "v2alpha1"
@@ -53,7 +40,7 @@ class Seen:
         zone: where it is.
     """
 
-    phase: Phase
+    phase: tpu.Phase
     state: str
     kind: str
     created: str | None
@@ -63,25 +50,25 @@ class Seen:
     zone: str
 
 
-def find_node(place: Place, call: Call, name: str) -> Seen | None:
+def find_node(place: tpu.Place, call: Call, name: str) -> Seen | None:
     """Return a plain TPU VM or a classic node; None if there is none. Raises OSError."""
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
-    state = state_of(found)
+    state = tpu.state_of(found)
     return Seen(
-        phase=phase_of(state),
+        phase=tpu.phase_of(state),
         state=state,
         kind="preemption",
         created=found.get("createTime"),
         labels=found.get("labels", {}),
         nodes=(found,),
-        address=f"{TPU}{version(found)}/{place.node(name)}",
+        address=f"{tpu.TPU}{tpu.version(found)}/{place.node(name)}",
         zone=place.zone,
     )
 
 
-def find_request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
+def find_request(place: tpu.Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
     """Return a queued resource; None if there is none. Raises OSError."""
     path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
     found = _get(call, path, name)
@@ -90,22 +77,22 @@ def find_request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Se
     state, phase, kind = _state_of(found)
     nodes: tuple[Json, ...] = ()
     if phase == "ready":
-        each = {tpu: _get(call, f"v2/{place.node(tpu)}", tpu) for tpu in tpus}
-        nodes = tuple(one for one in each.values() if one)
+        each = {one: _get(call, f"v2/{place.node(one)}", one) for one in tpus}
+        nodes = tuple(node for node in each.values() if node)
         state, phase = _worst(state, each)
     return Seen(
         phase=phase,
         state=state,
         kind=kind,
         created=found.get("createTime"),
-        labels=labels_of(found),
+        labels=tpu.labels_of(found),
         nodes=nodes,
-        address=f"{TPU}{path}?force=true",
+        address=f"{tpu.TPU}{path}?force=true",
         zone=place.zone,
     )
 
 
-def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Json]:
+def creation(place: tpu.Place, name: str, body: Json, labels: Json) -> tuple[str, Json]:
     """Return the address and the body of the call that creates what is declared.
 
     Args:
@@ -116,18 +103,18 @@ def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Js
             no other counts.
     """
     if "tpu" in body:
-        url = f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
-        return url, in_zone(body, place.parent)
+        url = f"{tpu.TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
+        return url, tpu.in_zone(body, place.parent)
     api = "v1" if "tensorflowVersion" in body else "v2"
     added = {label: "true" for label in _ADDED_LABELS if label in labels}
-    labelled = {**body, "labels": {**labels_of(body), **added}}
-    return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
+    labelled = {**body, "labels": {**tpu.labels_of(body), **added}}
+    return f"{tpu.TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
 
 
-def operation_address(place: Place, name: str) -> str:
+def operation_address(place: tpu.Place, name: str) -> str:
     """Return the address of an operation, of whose name jobs can write all: only its end counts."""
     number = re.sub(r"[^\w-]", "", name.rpartition("/")[2])
-    return f"{TPU}v2/{place.parent}/operations/{number}"
+    return f"{tpu.TPU}v2/{place.parent}/operations/{number}"
 
 
 def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
@@ -147,36 +134,39 @@ def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
     return None
 
 
-def _state_of(found: Json) -> tuple[str, Phase, str]:
+def _state_of(found: Json) -> tuple[str, tpu.Phase, str]:
     """Return the state of a request, its phase, and what its loss counts as."""
     about = found.get("state") or {}
-    state = state_of(about)
+    state = tpu.state_of(about)
     failed = about.get("failedData", {}).get("error")
     shown = f"{state} ({message({'error': failed})})" if failed else state
     kind = "failure" if state == "FAILED" else "preemption"
-    if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:
+    cause = causes.cause_of(failed.get("code", 0), {"error": failed}) if failed else None
+    if cause and cause.name in causes.SHORTAGES:
         kind = "shortage"
-    return shown, phase_of_request(state), kind
+    return shown, tpu.phase_of_request(state), kind
 
 
-def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, Phase]:
+def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, tpu.Phase]:
     """Return the state and the phase of an ACTIVE request by those of its TPU VMs."""
     # One that is gone while its request is ACTIVE: someone deleted it, or it is coming.
-    phases = {name: phase_of(state_of(tpu)) if tpu else "coming" for name, tpu in tpus.items()}
+    phases = {
+        name: tpu.phase_of(tpu.state_of(one)) if one else "coming" for name, one in tpus.items()
+    }
     order = sorted(phases, key=lambda name: _WORST_FIRST.get(phases[name], 2))
     if not order or phases[order[0]] == "ready":
         return state, "ready"
-    name = order[0]
-    tpu = tpus[name]
-    return f"{state}, its TPU VM {name} {state_of(tpu) if tpu else 'gone'}", phases[name]
+    found = tpus[order[0]]
+    shown = tpu.state_of(found) if found else "gone"
+    return f"{state}, its TPU VM {order[0]} {shown}", phases[order[0]]
 
 
 def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
-    status, found = call("GET", TPU + path, None)
+    status, found = call("GET", tpu.TPU + path, None)
     if is_missing(status, found):
         return None
     if status != 200:
-        raise OSError(f"HTTP status {status} for {name}: {cause_of(status, found)}")
+        raise OSError(f"HTTP status {status} for {name}: {causes.cause_of(status, found)}")
     return found
 
 
@@ -193,14 +183,15 @@ class Declaration:
 
     def owns(self, name: str, labels: Json) -> bool:
         """Return whether something with these labels is this stack's, by its mark."""
-        mark = labels_of(self.tpus[name]).get(MARK)
+        mark = tpu.labels_of(self.tpus[name]).get(MARK)
         return bool(mark) and labels.get(MARK) == mark
 
 
 def read_declaration(bucket: Bucket) -> Declaration | None:
     """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
-    content, _ = bucket.read_json(DECLARATION)
-    tpus = content.get("tpus") if content and content.get("format", FORMAT) == FORMAT else None
+    content, _ = bucket.read_json(paths.DECLARATION)
+    sound = content and content.get("format", records.FORMAT) == records.FORMAT
+    tpus = content.get("tpus") if content and sound else None
     if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
         return None
     return Declaration(tpus)
@@ -211,8 +202,8 @@ def _is_sound(body: object) -> bool:
         if not isinstance(body, dict):
             return False
         if "tpu" in body:
-            in_zone(body, "")
-        return isinstance(labels_of(body), dict)
+            tpu.in_zone(body, "")
+        return isinstance(tpu.labels_of(body), dict)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
 

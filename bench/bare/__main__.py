@@ -1,4 +1,4 @@
-"""What stack `local` declares as anybody would write it: literals, one resource after another.
+"""What stack `local` declares as anyone would write it: literals, one resource after another.
 
 It is only previewed, as the yardstick of `make bench ONLY=preview`.
 """

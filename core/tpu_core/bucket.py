@@ -20,6 +20,7 @@ _ROOT = "https://storage.googleapis.com"
 _SUMMARY, _WRITER = "summary", "writer"
 _NO_BUCKET = "bucket does not exist"
 _PAGE = 1000
+# What `Item` needs. Without nextPageToken a list would end after its first page.
 _FIELDS = "items(name,generation,metageneration,size,metadata,updated),nextPageToken"
 
 
@@ -97,6 +98,7 @@ class Bucket:
         if not deep:
             query["delimiter"] = "/"
         if behind:
+            # An offset includes its own name; the next name in order has a NUL behind it.
             query["startOffset"] = f"{behind}\0"
         while True:
             url = f"{_ROOT}/storage/v1/b/{quote(self.bucket)}/o?{urlencode(query)}"
@@ -221,6 +223,7 @@ def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:
         sent = next(value for name, value in headers.items() if name.lower() == "date")
         age = max(0.0, parsedate_to_datetime(sent).timestamp() - updated)
     except (ValueError, TypeError, StopIteration):
+        # Without a date a lease looks fresh, so that no one takes it from a holder who is alive.
         age = 0.0
     return Item(
         path=about["name"],

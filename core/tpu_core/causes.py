@@ -46,6 +46,7 @@ def cause_of(code: int, answer: Json) -> Cause:
     """Return what a refusal means; `code` is an HTTP status or that of an operation's error."""
     text = message(answer)
     low, whole = text.lower(), str(answer).lower()
+    # From the narrowest cause to the widest: 429 alone is a rate, a quota or a stock-out.
     if code in _EXHAUSTED and any(word in whole for word in _RATE):
         return Cause("too many calls", text)
     if "quota" in low and code in _EXHAUSTED:

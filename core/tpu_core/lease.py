@@ -70,18 +70,14 @@ class Lease:
         self.other: Item | None = None
         """Who else held it when this holder last tried to get it; None if it was free."""
         self._renewals = 0
-        self._asked = 0.0
-        self._said = ""
-
-    @property
-    def renewed(self) -> float:
+        self.renewed = 0.0
         """When the bucket was asked what it confirmed last."""
-        return self._asked
+        self._said = ""
 
     @property
     def is_sure(self) -> bool:
         """Whether no one else can hold the lease at this moment."""
-        return self._generation is not None and self._now() < self._asked + SURE
+        return self._generation is not None and self._now() < self.renewed + SURE
 
     @property
     def is_held(self) -> bool:
@@ -99,17 +95,19 @@ class Lease:
         """
         if self._generation is None:
             self._take()
-        elif self._now() >= self._asked + within:
+        elif self._now() >= self.renewed + within:
             self._renew()
         return self.is_sure
 
     def release(self) -> None:
         """Give the lease back, so that the next holder need not wait. Raises GoogleError."""
         if self._generation is not None:
+            # Forgotten first: whatever the bucket answers, this holder acts on it no more.
             generation, self._generation = self._generation, None
             self._bucket.delete(self._path, generation)
 
     def _renew(self) -> None:
+        # Before the call: the bucket counts from later, so this holder stops first.
         asked, self._renewals = self._now(), self._renewals + 1
         assert self._generation is not None
         try:
@@ -123,7 +121,7 @@ class Lease:
             elif not self.is_sure:
                 raise
             return
-        self._asked = asked
+        self.renewed = asked
 
     def _lose(self) -> None:
         self._say(f"another machine {self._right} now")
@@ -146,7 +144,7 @@ class Lease:
             )
         except Conflict:
             return
-        self._asked = asked
+        self.renewed = asked
 
     def _is_free(self, found: Item) -> bool:
         is_mine = found.summary.get("id") == self._me.id

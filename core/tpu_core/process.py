@@ -5,8 +5,6 @@ the same host name and each their own process 12. So an identity has the boot, t
 the moment at which the process began; what runs on another machine is unknown, not dead.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid
@@ -40,14 +38,14 @@ class Process:
     since: str
 
     @classmethod
-    def of(cls, process: int) -> Process:
+    def of(cls, process: int) -> "Process":
         """Return a process of this machine."""
         since = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
         name, when = socket.gethostname(), began(process) or ""
         return cls(uuid.uuid4().hex, name, process, place(), when, since)
 
     @classmethod
-    def this_process(cls) -> Process:
+    def this_process(cls) -> "Process":
         """Return this process."""
         return cls.of(os.getpid())
 

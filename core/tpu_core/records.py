@@ -52,6 +52,7 @@ def sound(kind: type[_T], content: object) -> _T:
         raise Unreadable("it is not a JSON object")
     plain = dict(content)
     found = plain.pop(_FIELD, None)
+    # True equals 1 and is no format.
     if type(found) is not int or found != FORMAT:
         raise Unreadable(f"its format is {_shown(found)}; this release reads {FORMAT}")
     made: _T = _of(kind, plain, "")
@@ -71,6 +72,7 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind) and isinstance(value, dict):
         return _object(kind, value, where)
     if origin in (Union, UnionType):
+        # A value of none of these types fails as the first of them, which the error then names.
         return _of(type(value) if type(value) in parts else parts[0], value, where)
     if origin in (list, tuple) and isinstance(value, list):
         kinds = parts if parts[-1] is not ... and origin is tuple else parts[:1] * len(value)

@@ -28,5 +28,6 @@ def backoff(
     It doubles with each try. Half of it is random, so that clients which failed together do not
     come back together.
     """
+    # The exponent has a limit: some callers try for ever, and 2.0 ** 1024 is an OverflowError.
     pause = min(longest, first * 2.0 ** min(tries, 30))
     return pause * (0.5 + 0.5 * chance())

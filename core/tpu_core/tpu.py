@@ -4,8 +4,6 @@ A plain TPU VM and a classic node are nodes. A queued resource stands for one or
 which Google gives and takes together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -70,7 +68,7 @@ class Place:
     bucket: str
     further: Callable[[], Sequence[str]] = tuple
 
-    def everywhere(self) -> Iterator[Place]:
+    def everywhere(self) -> Iterator["Place"]:
         """Yield all places in which the TPUs may be."""
         yield self
         for zone in self.further():

@@ -1,7 +1,5 @@
 """The catalog's entries as typed records, and how its files are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -254,7 +252,7 @@ class Price:
     amount: Decimal
     source: Source
 
-    def times(self, factor: Decimal | int) -> Price:
+    def times(self, factor: Decimal | int) -> "Price":
         """Return the price of `factor` of it."""
         return Price(self.amount * factor, self.source)
 

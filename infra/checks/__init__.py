@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from infra.checks import bucket, machines, network, project, software, tpu
-from infra.checks.context import Context
+from infra.checks.context import Context as Context
 from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings

@@ -13,10 +13,6 @@ from infra.settings import StackSettings
 from infra.settings.base import Problem
 
 
-def _installed_provider() -> str:
-    return version("pulumi-gcp")
-
-
 @dataclass(frozen=True)
 class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
@@ -29,7 +25,7 @@ class Context:
     root: Path
     catalog: Catalog
     names: Names
-    provider: str = field(default_factory=_installed_provider)
+    provider: str = field(default_factory=lambda: version("pulumi-gcp"))
     preempted: Callable[[], Mapping[str, str]] = dict
     _costs: list[tuple[StackSettings, Estimate]] = field(
         default_factory=list, repr=False, compare=False

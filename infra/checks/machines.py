@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from infra.catalog.entries import Accelerator
 from infra.checks.context import Context, nearest, one_of
-from infra.settings import StackSettings
+from infra.settings import StackSettings, machines
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import DataDisk, DiskMode, TpuDiskType, VmCapacity
 
 _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
@@ -48,7 +47,7 @@ def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
 def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that what Google does with the VM suits how it is bought."""
     vm = settings.vm
-    if vm.termination_action is not None and vm.capacity is not VmCapacity.SPOT:
+    if vm.termination_action is not None and vm.capacity is not machines.VmCapacity.SPOT:
         why = f"is of a spot VM, but vm.capacity is {vm.capacity}"
         cure = "Set vm.capacity: spot, or remove it"
         yield Problem("vm.terminationAction", vm.termination_action.value, why, cure)
@@ -83,7 +82,7 @@ def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Probl
 def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of a VM that keeps limits, and stays away once Google has taken it."""
     vm = settings.vm
-    stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.instance_group is None
+    stays_away = vm.capacity is not machines.VmCapacity.ON_DEMAND and vm.instance_group is None
     if settings.limits.any and stays_away and not settings.trains_on_tpu:
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
@@ -134,7 +133,7 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
             yield Problem(f"{at}.{'source' if disk.source else 'name'}", key, why, cure)
 
 
-def _check_kind(disk: DataDisk, at: str) -> Iterator[Problem]:
+def _check_kind(disk: machines.DataDisk, at: str) -> Iterator[Problem]:
     """Check that it is clear whether the stack makes the disk."""
     if not disk.name and not disk.source:
         cure = "Set name and sizeGib of a disk to make, or source of one that is there already"
@@ -164,7 +163,7 @@ def _check_source(source: str, at: str, settings: StackSettings) -> Iterator[Pro
 
 
 def _check_own(
-    disk: DataDisk, at: str, settings: StackSettings, context: Context
+    disk: machines.DataDisk, at: str, settings: StackSettings, context: Context
 ) -> Iterator[Problem]:
     name = disk.name or ""
     longest = max(map(len, context.names.tpus(settings.tpu.slices))) + len("-")
@@ -181,25 +180,25 @@ def _check_own(
     if disk.snapshot and not _SNAPSHOT.fullmatch(disk.snapshot):
         cure = f"Use one like projects/{settings.project}/global/snapshots/corpus-1"
         yield Problem(f"{at}.snapshot", disk.snapshot, "is no snapshot's full name", cure)
-    if disk.mode is DiskMode.READ_ONLY and disk.snapshot is None:
+    if disk.mode is machines.DiskMode.READ_ONLY and disk.snapshot is None:
         why = "would leave the new disk empty for ever"
         cure = "Set snapshot to begin with, source to use a disk with data on it, or read-write"
         yield Problem(f"{at}.mode", disk.mode.value, why, cure)
 
 
-def _check_type(disk: DataDisk, at: str, accelerator: Accelerator) -> Iterator[Problem]:
+def _check_type(disk: machines.DataDisk, at: str, accelerator: Accelerator) -> Iterator[Problem]:
     if disk.type and not disk.source and disk.type.value not in accelerator.disk_types:
         why = f"is no disk that a {accelerator.name} takes"
         yield Problem(f"{at}.type", disk.type.value, why, f"Use {one_of(accelerator.disk_types)}")
 
 
 def _check_mode(
-    disk: DataDisk, at: str, accelerator: Accelerator, settings: StackSettings
+    disk: machines.DataDisk, at: str, accelerator: Accelerator, settings: StackSettings
 ) -> Iterator[Problem]:
     """Check that one machine alone writes to a disk: all hosts of a TPU get the same disks."""
     tpu = settings.tpu
     cure = "Use read-only, with a disk that has its data already"
-    if disk.mode is DiskMode.READ_WRITE:
+    if disk.mode is machines.DiskMode.READ_WRITE:
         why = ""
         if accelerator.hosts > 1:
             why = f"is for a TPU with one host, but a {accelerator.name} has {accelerator.hosts}"
@@ -213,11 +212,11 @@ def _check_mode(
         return
     shared = accelerator.hosts * tpu.slices > 1
     kind = disk.type.value if disk.type else accelerator.disk_types[0]
-    if shared and not disk.source and kind == TpuDiskType.HYPERDISK_BALANCED.value:
+    if shared and not disk.source and kind == machines.TpuDiskType.HYPERDISK_BALANCED.value:
         yield Problem(
             f"{at}.type",
             kind if disk.type else UNSET,
             f"{'' if disk.type else f'and would be {kind}, which '}can be attached to one machine "
             f"only, but there are {accelerator.hosts * tpu.slices}",
-            f"Use {TpuDiskType.HYPERDISK_ML.value}",
+            f"Use {machines.TpuDiskType.HYPERDISK_ML.value}",
         )

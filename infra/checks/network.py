@@ -99,6 +99,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
         return
     if prefix is None or prefix > facts.smallest_subnet_prefix:
         return  # The size is not known, or `check_subnet` says that it is too small.
+    # The VM is the one more.
     machines = accelerator.hosts * settings.tpu.slices + 1
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):

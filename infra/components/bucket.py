@@ -1,17 +1,14 @@
 """The bucket, the objects that the stack uploads, and the key that encrypts them."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import KMS_API, STORAGE_API
+from infra import apis, names
 from infra.checks import CheckedStack
 from infra.components.services import ProjectServices
-from infra.names import KEPT_LABEL
 from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
 from tpu_core.paths import DATA, WHEELS
 
@@ -80,6 +77,7 @@ class Bucket(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": bucket.versioning},
+            # None leaves what Google does by default; 0 days keep nothing.
             soft_delete_policy=(
                 None if days is None else {"retention_duration_seconds": days * _DAY}
             ),
@@ -87,12 +85,12 @@ class Bucket(pulumi.ComponentResource):
             encryption={"default_kms_key_name": key.key} if key else None,
             labels=stack.marked_labels,
             opts=services.after(
-                STORAGE_API,
+                apis.STORAGE_API,
                 parent=self,
                 depends_on=[key.usable] if key else (),
                 protect=bucket.protect,
                 retain_on_delete=not bucket.force_destroy,
-                ignore_changes=KEPT_LABEL,
+                ignore_changes=names.KEPT_LABEL,
             ),
         )
 
@@ -119,10 +117,10 @@ class Encryption(pulumi.ComponentResource):
             if settings.key
             else self._declare(stack, settings, services)
         )
-        apis = [services.enabled[api] for api in (KMS_API, STORAGE_API)]
+        needed = [services.enabled[api] for api in (apis.KMS_API, apis.STORAGE_API)]
         agent = gcp.storage.get_project_service_account_output(
             project=stack.settings.project,
-            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=apis),
+            opts=pulumi.InvokeOutputOptions(parent=self, depends_on=needed),
         )
         self.usable = gcp.kms.CryptoKeyIAMMember(
             "storage",
@@ -146,7 +144,7 @@ class Encryption(pulumi.ComponentResource):
             stack.names.prefix,
             project=stack.settings.project,
             location=stack.settings.region,
-            opts=services.after(KMS_API, STORAGE_API, parent=self, **kept),
+            opts=services.after(apis.KMS_API, apis.STORAGE_API, parent=self, **kept),
         )
         key: pulumi.Output[str] = gcp.kms.CryptoKey(
             "bucket-key",

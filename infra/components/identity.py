@@ -8,12 +8,10 @@ from datetime import datetime, timezone
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import IAM_API, PROJECTS_API, VERTEX_API
+from infra import apis, deployer, names
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
-from infra.deployer import permissions_of_role
-from infra.names import KEPT_DESCRIPTION
 from infra.settings import StackSettings, VertexSettings
 from tpu_core.paths import DECLARATION
 
@@ -65,7 +63,7 @@ class Identity(pulumi.ComponentResource):
             description=stack.marked_description,
             # Google refuses an account that exists, which may be a colleague's; `tpustack recover`
             # adopts what a killed update has made.
-            opts=services.after(IAM_API, parent=self, ignore_changes=KEPT_DESCRIPTION),
+            opts=services.after(apis.IAM_API, parent=self, ignore_changes=names.KEPT_DESCRIPTION),
         )
         self.email, self.name = account.email, account.name
         member = pulumi.Output.concat("serviceAccount:", account.email)
@@ -81,7 +79,7 @@ class Identity(pulumi.ComponentResource):
                 project=project,
                 role=role,
                 member=member,
-                opts=services.after(PROJECTS_API, parent=self),
+                opts=services.after(apis.PROJECTS_API, parent=self),
             )
         if machines is not None:
             gcp.serviceaccount.IAMMember(
@@ -107,7 +105,7 @@ class Limits(pulumi.ComponentResource):
         """`tpu` is whom the TPU acts as."""
         super().__init__("tpu-stack:infra:Limits", "limits")
         settings = stack.settings
-        own = services.after(IAM_API, PROJECTS_API, parent=self)
+        own = services.after(apis.IAM_API, apis.PROJECTS_API, parent=self)
         member = pulumi.Output.concat("serviceAccount:", machines.email)
         role: pulumi.Input[str] = f"projects/{settings.project}/roles/{settings.limits.role}"
         if settings.limits.role is None:
@@ -116,8 +114,10 @@ class Limits(pulumi.ComponentResource):
                 project=settings.project,
                 role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
                 title="Keeps the limits of a tpu-stack",
-                permissions=permissions_of_role(creates=settings.recovery.enabled),
-                opts=services.after(IAM_API, PROJECTS_API, parent=self, ignore_changes=["roleId"]),
+                permissions=deployer.permissions_of_role(creates=settings.recovery.enabled),
+                opts=services.after(
+                    apis.IAM_API, apis.PROJECTS_API, parent=self, ignore_changes=["roleId"]
+                ),
             ).name
         gcp.projects.IAMMember(
             "agent", project=settings.project, role=role, member=member, opts=own
@@ -218,7 +218,7 @@ def bucket_grants(
 # --- What Vertex AI needs to run jobs: its own identity, their account, who may submit them.
 
 
-_VERTEX_APIS = (VERTEX_API, IAM_API, PROJECTS_API)
+_VERTEX_APIS = (apis.VERTEX_API, apis.IAM_API, apis.PROJECTS_API)
 
 
 class VertexTraining(pulumi.ComponentResource):
@@ -243,14 +243,14 @@ class VertexTraining(pulumi.ComponentResource):
         project = stack.settings.project
         own = services.after(*_VERTEX_APIS, parent=self)
         # Otherwise Google makes it at the first job, which then fails because it has no rights.
-        gcp.projects.ServiceIdentity("agent", project=project, service=VERTEX_API, opts=own)
+        gcp.projects.ServiceIdentity("agent", project=project, service=apis.VERTEX_API, opts=own)
         account = gcp.serviceaccount.Account(
             "runner",
             project=project,
             account_id=stack.names.vertex_account,
             display_name="Jobs of a tpu-stack on Vertex AI",
             description=stack.marked_description,
-            opts=services.after(*_VERTEX_APIS, parent=self, ignore_changes=KEPT_DESCRIPTION),
+            opts=services.after(*_VERTEX_APIS, parent=self, ignore_changes=names.KEPT_DESCRIPTION),
         )
         grants = grant_bucket_to("runner-", bucket, account.email, self, only=VERTEX_OBJECTS)
         writer = gcp.projects.IAMMember(

@@ -7,11 +7,10 @@ Private Google Access, without which the trainer would not reach its bucket.
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import COMPUTE_API
+from infra import apis, names
 from infra.checks import CheckedStack
 from infra.checks.network import subnet_range
 from infra.components.services import ProjectServices
-from infra.names import KEPT_DESCRIPTION
 
 
 class Network(pulumi.ComponentResource):
@@ -58,10 +57,10 @@ class Network(pulumi.ComponentResource):
             auto_create_subnetworks=False,
             description=stack.marked_description,
             opts=services.after(
-                COMPUTE_API,
+                apis.COMPUTE_API,
                 parent=self,
                 delete_before_replace=True,
-                ignore_changes=KEPT_DESCRIPTION,
+                ignore_changes=names.KEPT_DESCRIPTION,
             ),
         )
         subnetwork = gcp.compute.Subnetwork(

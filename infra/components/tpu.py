@@ -9,15 +9,12 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import COMPUTE_API, TPU_API
+from infra import apis, names
 from infra.components import machine
 from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
-from infra.names import KEPT_LABEL
 from infra.settings import machines
-from tpu_core.contract import Metadata
+from tpu_core import contract, paths, records
 from tpu_core.google import Json
-from tpu_core.paths import DECLARATION
-from tpu_core.records import stamped
 
 _HOUR = 3600
 # The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
@@ -50,9 +47,9 @@ class Tpu(pulumi.ComponentResource):
         self.disks: list[pulumi.Resource] = []
         """The stack's own data disks. A TPU waits for them: it refers to them by name."""
         # Names are fixed: the old TPU must be gone before its replacement can be made.
-        installs = Metadata.TENSORFLOW_LOCK in self.metadata
+        installs = contract.Metadata.TENSORFLOW_LOCK in self.metadata
         options = around.services.after(
-            TPU_API,
+            apis.TPU_API,
             parent=self,
             depends_on=around.startup if installs else (),
             delete_before_replace=True,
@@ -104,7 +101,9 @@ class Tpu(pulumi.ComponentResource):
             snapshot=disk.snapshot,
             access_mode="READ_ONLY_MANY" if shared else None,
             labels=stack.marked_labels,
-            opts=self.around.services.after(COMPUTE_API, parent=self, ignore_changes=KEPT_LABEL),
+            opts=self.around.services.after(
+                apis.COMPUTE_API, parent=self, ignore_changes=names.KEPT_LABEL
+            ),
         )
         self.disks.append(made)
         return {"sourceDisk": f"projects/{project}/zones/{zone}/disks/{name}", **mode}
@@ -119,9 +118,11 @@ class Tpu(pulumi.ComponentResource):
             return
         gcp.storage.BucketObject(
             "declaration",
-            name=DECLARATION,
+            name=paths.DECLARATION,
             bucket=self.bucket.name,
-            content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
+            content=pulumi.Output.json_dumps(
+                records.stamped({"tpus": bodies}), sort_keys=True, indent=1
+            ),
             content_type="application/json",
             opts=self.around.services.after(
                 parent=self, depends_on=tpus, delete_before_replace=True
@@ -183,7 +184,7 @@ class TpuVm(Tpu):
             opts,
             pulumi.ResourceOptions(
                 depends_on=self.disks,
-                ignore_changes=KEPT_LABEL,
+                ignore_changes=names.KEPT_LABEL,
                 replace_on_changes=machine.properties_of_job(self.metadata),
             ),
         )
@@ -283,7 +284,7 @@ class QueuedTpu(Tpu):
                 ),
             },
             pulumi.ResourceOptions.merge(
-                opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=KEPT_LABEL)
+                opts, pulumi.ResourceOptions(depends_on=self.disks, ignore_changes=names.KEPT_LABEL)
             ),
         )
         nodes = QueuedNode(

@@ -8,11 +8,10 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.apis import COMPUTE_API
+from infra import apis, names
 from infra.components import machine
 from infra.components.identity import Identity
 from infra.components.network import Network
-from infra.names import KEPT_DESCRIPTION, KEPT_LABEL
 from infra.settings import machines
 from tpu_core.contract import Metadata, Port
 
@@ -55,7 +54,7 @@ class Vm(pulumi.ComponentResource):
                 depends_on=around.startup,
                 # The script runs only at boot, and a new release replaces no VM: it is kept as long
                 # as its task stays the same.
-                ignore_changes=["metadataStartupScript", *KEPT_LABEL],
+                ignore_changes=["metadataStartupScript", *names.KEPT_LABEL],
                 replacement_trigger=machine.vm_task(stack),
                 replace_on_changes=machine.properties_of_job(metadata),
             ),
@@ -66,7 +65,7 @@ class Vm(pulumi.ComponentResource):
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
         # Names are fixed: the old VM must be gone before its replacement can be made.
         more["delete_before_replace"] = True
-        return self._around.services.after(COMPUTE_API, parent=self, **more)
+        return self._around.services.after(apis.COMPUTE_API, parent=self, **more)
 
     def _boot_disk(self) -> Any:
         """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
@@ -84,7 +83,7 @@ class Vm(pulumi.ComponentResource):
             size=vm.boot_disk_gib,
             type=vm.boot_disk_type.value,
             labels=stack.marked_labels,
-            opts=self._options(ignore_changes=KEPT_LABEL),
+            opts=self._options(ignore_changes=names.KEPT_LABEL),
         )
         return {"auto_delete": False, "source": disk.self_link}
 
@@ -141,7 +140,7 @@ class InstanceGroup(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
-        return self._around.services.after(COMPUTE_API, parent=self, **more)
+        return self._around.services.after(apis.COMPUTE_API, parent=self, **more)
 
     def _template(self, metadata: dict[str, pulumi.Input[str]]) -> gcp.compute.InstanceTemplate:
         """Declare the template, which never changes: another one gets another name.
@@ -186,7 +185,7 @@ class InstanceGroup(pulumi.ComponentResource):
             # installs.
             opts=self._options(
                 ignore_changes=[
-                    *KEPT_LABEL,
+                    *names.KEPT_LABEL,
                     *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
                 ]
             ),
@@ -219,7 +218,7 @@ class InstanceGroup(pulumi.ComponentResource):
             http_health_check={"port": Port.HEALTH},
             description=stack.marked_description,
             # The group refers to it by its name, which stays the same.
-            opts=self._options(ignore_changes=KEPT_DESCRIPTION),
+            opts=self._options(ignore_changes=names.KEPT_DESCRIPTION),
         )
 
 

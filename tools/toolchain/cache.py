@@ -71,6 +71,7 @@ def entry(
         unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root()))
         try:
             make(unfinished)
+            # mkdtemp makes folders that only their owner may enter.
             unfinished.chmod(0o755)
             unfinished.rename(folder)
         finally:

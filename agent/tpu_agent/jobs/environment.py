@@ -103,6 +103,7 @@ class Environment:
         return [*hashes, "--requirement", str(path)]
 
     def _make_venv(self, *, with_pip: bool) -> None:
+        # -I: neither variables nor the folder that this runs in may add modules to it.
         command = [self._python(), "-I", "-m", "venv", "--clear", str(self._venv)]
         if self._call(command if with_pip else [*command, "--without-pip"], {}) != 0:
             raise SetupError("no Python environment could be made")
@@ -110,7 +111,10 @@ class Environment:
     def _install(self, needed: Sequence[str]) -> None:
         pip = [str(self._venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         # A wheel of the person's own has no hash in their lock file.
-        for arguments in _apart(needed):
+        wheels = [one for one in needed if one.endswith(".whl")]
+        rest = [one for one in needed if one not in wheels]
+        # pip fails without anything to install.
+        for arguments in filter(None, (rest, wheels)):
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
                 raise SetupError("its requirements can't be met: the log says which")
 
@@ -135,12 +139,6 @@ class Environment:
     @staticmethod
     def _python() -> str:
         return os.environ.get(Variables.PYTHON) or "python3"
-
-
-def _apart(needed: Sequence[str]) -> list[list[str]]:
-    wheels = [one for one in needed if one.endswith(".whl")]
-    rest = [one for one in needed if one not in wheels]
-    return [part for part in (rest, wheels) if part]
 
 
 @dataclass(frozen=True)

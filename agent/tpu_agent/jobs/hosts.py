@@ -6,8 +6,6 @@ fails on one of them, or of which one tells nothing, ends on all: libtpu and the
 wait for that host.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +15,9 @@ from typing import Any, TypeVar
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu, content_of
 from tpu_agent.jobs.queue import ON_EACH_HOST, RUNNING, Job, Outcome, Queue, Spec
-from tpu_core import paths
+from tpu_core import lease, paths, records
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
-from tpu_core.lease import DURATION
-from tpu_core.records import Unreadable, sound, stamped
 
 _LOOK = 2.0
 # How often a host says that the attempt runs there, and for how long it may be silent: its machine
@@ -29,9 +25,28 @@ _LOOK = 2.0
 _BEAT = 60.0
 _SILENCE = 600.0
 _RUNS = "runs"
-_STILL = stamped(vars(Outcome(_RUNS)))
+_STILL = records.stamped(vars(Outcome(_RUNS)))
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class World:
+    """What a container or a host gives, which tests replace.
+
+    Attributes:
+        environment: of this process.
+        start: starts an attempt's supervisor.
+        sleep: lets time pass.
+        time: seconds since the epoch.
+        say: writes a line to Vertex AI's log or the machine's journal.
+    """
+
+    environment: Mapping[str, str]
+    start: Callable[[Attempt], None]
+    sleep: Callable[[float], None]
+    time: Callable[[], float]
+    say: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,7 @@ def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
 
 def announce(store: Bucket, tpu: str, job: Job) -> None:
     """Have the other hosts run a job's last attempt. Raises GoogleError."""
-    what = stamped(vars(Announced(job.name, len(job.tries))))
+    what = records.stamped(vars(Announced(job.name, len(job.tries))))
     store.write(paths.on_all_hosts(tpu), b"", summary=what)
 
 
@@ -79,8 +94,8 @@ def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | N
 
 def _told(kind: type[_T], item: Item | None) -> _T | None:
     """Return what an object's metadata tells; None if that is nothing or damaged."""
-    with contextlib.suppress(Unreadable):
-        return sound(kind, item.summary) if item else None
+    with contextlib.suppress(records.Unreadable):
+        return records.sound(kind, item.summary) if item else None
     return None
 
 
@@ -149,7 +164,7 @@ class Host:
             try:
                 with attempt.log.open("rb") as file:
                     self._store.upload(self._path(job, "log"), file, attempt.log.stat().st_size)
-                report = stamped(vars(outcome))
+                report = records.stamped(vars(outcome))
                 self._store.write(self._path(job, "json"), b"", summary=report)
             except GoogleError as error:
                 self._world.say(f"trying again: {error}")
@@ -171,8 +186,8 @@ class Host:
 
     def _is_alive(self, job: Job) -> bool:
         """Return whether it is worker 0 of this TPU that runs it, not one that is gone with it."""
-        lease = self._store.look(paths.lease(self._tpu))
-        holder = lease.summary.get("id") if lease and lease.age <= DURATION else None
+        held = self._store.look(paths.lease(self._tpu))
+        holder = held.summary.get("id") if held and held.age <= lease.DURATION else None
         return holder == job.tries[-1].runner
 
     def _has_ended(self, job: Job) -> bool:
@@ -274,22 +289,3 @@ class Follower:
 def _goes_on(now: Job, job: Job) -> bool:
     """Return whether the attempt that `job` began is the one that runs."""
     return now.state == RUNNING and not now.stop and len(now.tries) == len(job.tries)
-
-
-@dataclass(frozen=True)
-class World:
-    """What a container or a host gives, which tests replace.
-
-    Attributes:
-        environment: of this process.
-        start: starts an attempt's supervisor.
-        sleep: lets time pass.
-        time: seconds since the epoch.
-        say: writes a line to Vertex AI's log or the machine's journal.
-    """
-
-    environment: Mapping[str, str]
-    start: Callable[[Attempt], None]
-    sleep: Callable[[float], None]
-    time: Callable[[], float]
-    say: Callable[[str], None]

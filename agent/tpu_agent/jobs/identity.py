@@ -5,8 +5,6 @@ come from the metadata server, which the kernel keeps the job's user from. What 
 does not run: nothing here falls back to root.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pwd
@@ -50,7 +48,7 @@ table inet tpu_stack_jobs {{
 class Identity:
     """The user of one attempt, with its own metadata server; without one, this process's user."""
 
-    def __init__(self, metadata: JobMetadata | None = None) -> None:
+    def __init__(self, metadata: "JobMetadata | None" = None) -> None:
         self._metadata, self._server = metadata, ""
 
     def enter(self, check: Callable[[], None]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.records import Unreadable, sound
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
@@ -138,7 +137,9 @@ class Job:
 
     def after_try(self, outcome: Outcome, now: float) -> Job:
         """Return the job after its last attempt has ended: over, or queued once more."""
-        last = dataclasses.replace(self.tries[-1], ended=now, why=_why(outcome), code=outcome.code)
+        saved = (outcome.why, outcome.code) == ("exited", _SAVED)
+        why = "preempted" if saved else outcome.why
+        last = dataclasses.replace(self.tries[-1], ended=now, why=why, code=outcome.code)
         job = dataclasses.replace(self, tries=(*self.tries[:-1], last))
         if last.why == "exited" and outcome.code == 0:
             return job.over(SUCCEEDED, now, "")
@@ -210,10 +211,6 @@ class Summary:
     reason: str
 
 
-def _why(outcome: Outcome) -> str:
-    return "preempted" if (outcome.why, outcome.code) == ("exited", _SAVED) else outcome.why
-
-
 def parse(data: bytes, name: str) -> Job:
     """Return the job of that name in a record. Raises Unreadable."""
     job = records.load(Job, data)
@@ -231,7 +228,7 @@ def parse(data: bytes, name: str) -> Job:
     }
     for where, is_wrong in wrong.items():
         if is_wrong:
-            raise Unreadable(f"no job has what stands in its {where}")
+            raise records.Unreadable(f"no job has what stands in its {where}")
     return job
 
 
@@ -261,9 +258,9 @@ class Queue:
             try:
                 is_named = paths.NAME.fullmatch(name) and item.path == paths.record(name)
                 if not is_named or item.size > _LARGEST:
-                    raise Unreadable(f"no record has this name or {item.size} bytes")
-                found[name] = vars(sound(Summary, item.summary))
-            except Unreadable as error:
+                    raise records.Unreadable(f"no record has this name or {item.size} bytes")
+                found[name] = vars(records.sound(Summary, item.summary))
+            except records.Unreadable as error:
                 self._set_aside(item.path, item.generation, str(error))
         return found
 
@@ -311,7 +308,7 @@ class Queue:
             return None
         try:
             return parse(found[0], name), found[1]
-        except Unreadable as error:
+        except records.Unreadable as error:
             self._set_aside(path, found[1], str(error))
             return None
 

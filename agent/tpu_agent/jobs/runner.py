@@ -16,10 +16,9 @@ from tpu_agent.jobs import hosts, queue
 from tpu_agent.jobs.attempt import Attempt, Shipping, why_full
 from tpu_agent.jobs.environment import Tpu, content_of
 from tpu_agent.jobs.queue import FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Outcome, Queue
-from tpu_core import paths
+from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Call, Json, message
-from tpu_core.lease import FRESH, Holder, Lease
 from tpu_core.tpu import Place, look_up, phase_of, start, state_of
 
 # The queue is looked at when the bell has rung, and at least so often.
@@ -52,14 +51,14 @@ class Runner:
     """Runs the jobs of one TPU on this machine."""
 
     def __init__(
-        self, store: Bucket, me: Holder, tpu: str, tpus: Tpus, folder: Path, world: World
+        self, store: Bucket, me: lease.Holder, tpu: str, tpus: Tpus, folder: Path, world: World
     ) -> None:
         self._store, self._me, self._tpu, self._tpus = store, me, tpu, tpus
         self._folder, self._world = folder, world
         folder.mkdir(parents=True, exist_ok=True)
         self._queue = Queue(store, self._say_once)
         right = "runs the jobs of this TPU"
-        self._lease = Lease(store, paths.lease(tpu), me, world.now, world.say, right)
+        self._lease = lease.Lease(store, paths.lease(tpu), me, world.now, world.say, right)
         self._current: Current | None = None
         self._bell: int | None = -1
         self._next_bell = self._next_look = 0.0
@@ -167,7 +166,7 @@ class Runner:
             self._next_look = self._world.now() + _TPU_LOOK
             return True
         # An old word of the bucket is not enough to start on.
-        if not self._lease.hold(FRESH):
+        if not self._lease.hold(lease.FRESH):
             return True
         job = self._change(name, self._started)
         if job is None:
@@ -214,7 +213,7 @@ class Runner:
             why = self._tpus.why_lost(current.created)
             outcome = Outcome("preempted", outcome.code, why) if why else outcome
         current.shipping.finish()
-        if not self._lease.hold(FRESH):
+        if not self._lease.hold(lease.FRESH):
             return
         self._end(current.job, outcome)
         current.attempt.remove()

@@ -98,6 +98,8 @@ class Managed:
         outcome = self._watch(current)
         current.attempt.kill()
         current.shipping.finish()
+        # The next container may have counted this try as lost by then: its end must not be counted
+        # twice.
         tries = len(job.tries)
 
         def end(now: Job) -> Job | None:

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.agent.fake_google import FakeClient
 from tpu_agent import main
 from tpu_agent.main import Keeper
+from tpu_core import times
 from tpu_core.contract import Limits
 from tpu_core.google import Json
 from tpu_core.tpu import Place
@@ -172,7 +173,7 @@ def test_what_keeps_failing_is_reported_once_and_retried_with_growing_pauses(
 ) -> None:
     pauses = list[float]()
     monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr(main, "backoff", lambda tries, first, most: min(most, first * 2**tries))
+    monkeypatch.setattr(times, "backoff", lambda tries, first, most: min(most, first * 2**tries))
     fake.fails = 6
     fake.recovers(1)
     fake.runs()
