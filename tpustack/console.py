@@ -3,11 +3,10 @@
 Each start of the command line loads this module, so it imports click and the standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib
+import json
 import re
 import signal
 import threading
@@ -101,12 +100,10 @@ def as_json(thing: str = "result") -> Callable[[_F], _F]:
 
 def echo_json(document: object) -> None:
     """Print a document as JSON."""
-    import json
-
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def refuse(problems: Sequence[Problem]) -> None:
+def refuse(problems: Sequence["Problem"]) -> None:
     """Raise UsageError with all problems, if there are any."""
     if problems:
         raise UsageError("\n".join(str(problem) for problem in problems))

@@ -4,8 +4,6 @@ It is a distribution of its own that knows nothing of this project, so it is sta
 and asked in JSON, never imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -135,7 +133,7 @@ def shown(path: Path) -> str:
 _PLACES = 4
 
 
-def answer_of(settings: StackSettings) -> tuple[Manifest | None, Answer | None]:
+def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
     """Return the stack's data and what the compiler said of its job on one slice, as far as known.
 
     Nothing is known of data that is not on this machine, nor if `tpu-training compile` was not

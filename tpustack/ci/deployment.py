@@ -9,8 +9,6 @@ therefore compared with a fresh one first, and the engine is held to the fresh o
 was killed can be continued, with less left to do than was reviewed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -24,9 +22,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from infra import cost
+from infra import cost, names
 from infra.catalog import Catalog
-from infra.names import MADE_FOR, MARK
 from infra.settings import StackSettings, parse
 from infra.settings.base import SettingsError
 from tpustack.ci import drift, forge, pipeline, result
@@ -245,7 +242,7 @@ class _Deploy:
         done = self.repair.when_unlocked(lambda: self.engine.deploy(path, self.line))
         return result_of(self.stack, done)
 
-    def _mismatch(self, reviewed: Sealed, known: bool) -> str:
+    def _mismatch(self, reviewed: "Sealed", known: bool) -> str:
         state = self.engine.state() if known else NOTHING
         noted = self.run.backend.tags(self.stack).get(PLAN_TAG) if known else None
         self.resumed = state != reviewed.seal.state
@@ -531,7 +528,7 @@ def _differing(now: Any, then: Any, path: str, resumed: bool) -> Iterator[str]:
 def _are_marks(now: Any, then: Any, path: str) -> bool:
     """Return whether it is the stack's mark: a new stack is previewed in another backend."""
     texts = (str(now), str(then))
-    return path == f"labels.{MARK}" or all(text.startswith(MADE_FOR) for text in texts)
+    return path == f"labels.{names.MARK}" or all(text.startswith(names.MADE_FOR) for text in texts)
 
 
 def _are_same_files(now: Any, then: Any) -> bool:

@@ -1,7 +1,5 @@
 """The stacks of a project in the backend that holds their state, and the `pulumi` process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -56,7 +54,7 @@ class Backend:
             work_dir=str(root), env_vars=self.environment, pulumi_command=Pulumi()
         )
 
-    def elsewhere(self, folder: Path) -> Backend:
+    def elsewhere(self, folder: Path) -> "Backend":
         """Return the same project with an empty state in `folder`."""
         environment = {**self.environment, BACKEND: f"file://{folder}"}
         return Backend(environment, self.root, self._policies)

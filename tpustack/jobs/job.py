@@ -22,8 +22,7 @@ from tpu_core import paths
 from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs import vertex
-from tpustack.jobs.source import Archive, upload
+from tpustack.jobs import source, vertex
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +37,7 @@ _LOOK = 1.0
 _ASK_EVERY = 10
 
 
-def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) -> Job:
+def submit(queue: Queue, spec: Spec, name: str | None, archive: source.Archive | None) -> Job:
     """Add a job to the queue and return it: its archive first, its record last.
 
     Without a name it gets one from its content, so that the same job is not run twice by accident.
@@ -51,7 +50,7 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
     job = Job(name or name_of(spec), uuid.uuid4().hex, spec, time.time(), by=_who())
     _refuse_twice(queue.read(job.name), job, named=name is not None)
     if archive is not None:
-        upload(queue, archive)
+        source.upload(queue, archive)
     try:
         queue.add(job)
     except Conflict:

@@ -18,8 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from tpu_agent.jobs.queue import Queue
-from tpu_core import paths
-from tpu_core.bucket import Conflict
+from tpu_core import bucket, paths
 from tpustack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def upload(queue: Queue, archive: Archive) -> None:
         return
     try:
         queue.store.upload(path, archive.file, archive.size, generation=0)
-    except Conflict:
+    except bucket.Conflict:
         return  # Another command has just uploaded the same.
 
 

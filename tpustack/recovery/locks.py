@@ -6,8 +6,6 @@ have the same host and the same numbers of processes. So while an engine of its 
 run of a pipeline that engine is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -64,7 +62,7 @@ class Lock:
         when = self.since.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"{self.user}@{self.host} (process {self.pid}) since {when}"
 
-    def is_orphaned(self, known: Sequence[Engine], ended: Ended) -> bool:
+    def is_orphaned(self, known: "Sequence[Engine]", ended: Ended) -> bool:
         """Return whether its holder is dead for sure; what is unknown counts as alive.
 
         Neither its age nor a process number of this machine proves that: a run may take days, and
@@ -81,7 +79,7 @@ class Lock:
             for each in own
         )
 
-    def may_be_of(self, held: Engine) -> bool:
+    def may_be_of(self, held: "Engine") -> bool:
         """Return whether a noted engine may have taken this lock."""
         own = (held.holder.machine, held.holder.process) == (self.host, self.pid)
         return own and -_BEFORE <= self.since - held.since <= _AFTER
@@ -181,7 +179,7 @@ class Note:
                 self._store.delete(self._name)
 
 
-def noted_engines(store: StateFolder | StateBucket) -> list[Engine]:
+def noted_engines(store: "StateFolder | StateBucket") -> list[Engine]:
     """Return the engines that are noted; what is damaged, or of another format, proves nothing."""
     return [held for file in store.files(_NOTES) if (held := _parsed(*file))]
 
@@ -203,7 +201,7 @@ def _parsed(note: str, text: str) -> Engine | None:
     return None
 
 
-def store_of(environment: Mapping[str, str]) -> StateFolder | StateBucket | None:
+def store_of(environment: Mapping[str, str]) -> "StateFolder | StateBucket | None":
     """Return the files of a backend; None where it is neither a folder nor a bucket of Google's."""
     url = urlsplit(backend(environment))
     if url.scheme == "file" and url.netloc + url.path:
