@@ -55,6 +55,8 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     }
     remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
+    # A folder that is there comes first: it is the state of a run that did not finish, and the only
+    # one that knows what that run made.
     if not unfinished and _has(remote, stack):
         return remote.select(stack).up(line)
     folder.mkdir(parents=True, exist_ok=True)

@@ -185,6 +185,7 @@ def handled() -> Iterator[None]:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
+    # Raised once: a second exception would break off what the first one cleans up.
     if _came.is_set():
         hurry.set()
     else:

@@ -93,6 +93,7 @@ def from_mirror(folder: Path) -> None:
     errors.require("numpy")
     import numpy as np
 
+    # Seconds to connect and to wait for data: without a network, the next source comes soon.
     response = requests.get(MNIST_MIRROR, timeout=(5, 120))
     response.raise_for_status()
     with np.load(io.BytesIO(response.content)) as arrays:

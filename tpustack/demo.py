@@ -92,6 +92,7 @@ class Demo:
                 kept = True
             else:
                 self._destroy(engine, before)
+            # Not in `finally`: after an error or Ctrl-C the mark tells the next demo to clear up.
             self.unfinished.unlink()
         finally:
             if not kept:
@@ -114,6 +115,7 @@ class Demo:
     def _start_cloud(self) -> dict[str, int]:
         with self._phase("cloud", "local Google Cloud"):
             self.cloud.run("start")
+            # Like Google, the local cloud creates no classic nodes for new projects.
             if self.stack == STACKS["node"]:
                 self.cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
             status = self.cloud.status()

@@ -60,6 +60,7 @@ def pass_on(arguments: Sequence[str]) -> int:
     Outside the project it keeps its state in the folder where it is started.
     """
     require("localcloud.cli")
+    # Its help and its cures name the command that the user has typed.
     variables = {**os.environ, "LOCALCLOUD_PROG": "tpustack local"}
     with contextlib.suppress(UsageError):
         variables["LOCALCLOUD_HOME"] = str(project.local_cloud_home())

@@ -186,6 +186,7 @@ def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
 
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
+    # Refuses a name that can't be a stack's before it becomes a part of a path.
     for stack in stacks:
         path_of(stack)
     if request is None:
@@ -215,6 +216,7 @@ def _run(
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()
+    # Asked before the wheel and the engine, which may take minutes to build.
     result.require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
@@ -328,6 +330,7 @@ def _plans(commit: str, output: Path) -> None:
         if result.unpack_plan(pack, output, stack)
     ]
     click.echo(f"plans of request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
+    # The workflow's later steps post to this request.
     if outputs := os.environ.get("GITHUB_OUTPUT"):
         with open(outputs, "a", encoding="utf-8") as file:
             file.write(f"request={reviewed.request}\n")

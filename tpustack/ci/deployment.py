@@ -68,6 +68,7 @@ def preview(run: Run, stacks: Sequence[str], how: Preview) -> list[Result]:
 def _preview(run: Run, stack: str, known: bool, how: Preview) -> Result:
     settings = result.checked_settings(run.root, stack, run.catalog, run.backend.environment)
     require_project(settings.project)
+    # Else a plan of an earlier run would pass for this one's if this preview fails.
     plan_path(run.output, stack).unlink(missing_ok=True)
     file, before = parse.stack_path(run.root, stack), None
     if known and how.base is None:
@@ -98,6 +99,7 @@ def _planned(
     if not how.reviewed or found.outcome is not Outcome.CHANGES:
         return found
     if more := _unreviewed(run, engine, fresh, _kept(how.reviewed, stack)):
+        # A plan that is kept counts as one to review, and this one was refused.
         path.unlink()
         return replace(found, outcome=Outcome.FAILURE, problem=_goes_beyond(stack, more))
     return found
@@ -211,6 +213,7 @@ class _Deploy:
         require_project(settings.project)
         if self.reviewed and (problem := self._mismatch(self.reviewed, known)):
             return result.failed(stack, _does_not_fit(stack, problem))
+        # Tags before resources: the sweeper takes a request's stack without them for an empty one.
         ready(run.backend, stack, how.tags or {}, known=known)
         self.repair.take_up()
         if how.refresh:
@@ -224,6 +227,7 @@ class _Deploy:
 
     def _update(self, path: Path) -> Result:
         """Make a fresh plan, and deploy it if it does nothing that was not reviewed."""
+        # Without a refresh: where one is asked for, `deploy` has written what it found.
         planned = self.engine.preview(path, self.line, refresh=False)
         found = result_of(self.stack, planned)
         if found.outcome is not Outcome.CHANGES:

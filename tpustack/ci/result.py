@@ -44,6 +44,7 @@ class Outcome(Enum):
     exit_code: int
 
     # 2 is left out: it is the exit code of a wrong command line.
+    # `worst` goes by the order of these lines.
     NO_CHANGE = "no change", 0
     CHANGES = "changes", 3
     DRIFT = "drift", 4

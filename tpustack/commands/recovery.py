@@ -83,6 +83,7 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
 def _bring_back(engine: Stack) -> None:
     outputs = engine.outputs()
     google, resources = Google(), engine.resources()
+    # A stack whose first `up` was killed has no outputs.
     lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is recreated.")

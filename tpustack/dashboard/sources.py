@@ -279,6 +279,7 @@ class Trainings:
             folder = item["name"].rpartition("/ledger/")[0]
             folders.setdefault(folder, []).append(int(item["generation"]))
         newest = sorted(folders, key=lambda folder: -max(folders[folder]))[:_MOST]
+        # Only what is shown is kept: a page may be open for days.
         self._known = {folder: self._of(folder, tuple(folders[folder])) for folder in newest}
         return [found for _, found in self._known.values() if found]
 

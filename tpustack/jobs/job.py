@@ -56,6 +56,7 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: source.Archive |
     except Conflict:
         # The same name at the same moment, or this very record, whose answer was lost.
         _refuse_twice(queue.read(job.name), job, named=name is not None)
+    # After the record: a runner that wakes up earlier finds nothing and sleeps again.
     queue.ring()
     return job
 
@@ -186,6 +187,7 @@ def stop_job(queue: Queue, name: str) -> Job:
         TpustackError: Vertex AI refuses.
     """
     before = read_job(queue, name)
+    # The record first: a container that starts in between reads there that it must end.
     changed = queue.change(
         name, lambda job: None if job.is_over else job.stopping(time.time(), _who())
     )
@@ -228,6 +230,7 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
         if name.is_absolute() or ".." in name.parts:
             raise TpustackError(f"{one.url} is not downloaded: its name leads out of {output}")
         content = queue.store.read(one.url.removeprefix(f"gs://{queue.store.bucket}/"))
+        # It was deleted since it was listed.
         if content is None:
             continue
         path = output / name

@@ -79,6 +79,7 @@ def upload(queue: Queue, archive: Archive) -> None:
     if queue.store.look(path) is not None:
         return
     try:
+        # Generation 0: only where there is none. One that is there is equal, and in use.
         queue.store.upload(path, archive.file, archive.size, generation=0)
     except bucket.Conflict:
         return  # Another command has just uploaded the same.
@@ -131,6 +132,7 @@ def _packed(folder: Path, files: list[Path]) -> Archive:
             info = tar.gettarinfo(path, name)
             info.mtime = info.uid = info.gid = 0
             info.uname = info.gname = ""
+            # Whether it may be run is a part of a file; the rest follows from the umask.
             info.mode = 0o755 if info.mode & 0o100 else 0o644
             if info.issym():
                 tar.addfile(info)

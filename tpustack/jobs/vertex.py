@@ -203,6 +203,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
         "scheduling": {"disableRetries": job.spec.preemptions == 0, **strategy},
         **({"network": where["network"]} if where.get("network") else {}),
     }
+    # Labels take no dots. Names that become equal are told apart by the job's ID.
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
     labels = {JOB_LABEL: label, JOB_ID_LABEL: job.id}
     return {"displayName": job.name, "jobSpec": spec, "labels": labels}
@@ -269,6 +270,7 @@ def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
     """
     found = _jobs(job).called(job.name)
     folder = f"gs://{queue.store.bucket}/{paths.folder(job.name)}"
+    # None stays None: who may not look has not seen that there is none.
     return found and [
         one
         for one in found

@@ -34,6 +34,7 @@ _LOCKS = ".pulumi/locks/"
 # An engine takes its lock soon after it has begun. What takes longer is left to a person.
 _BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
 _NOTES = ".tpustack/holders/"
+# The commands of the engine that take the lock; the space ends the last word.
 _LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
 # Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
 _RUNS = (
@@ -87,6 +88,8 @@ class Lock:
     def path(self, stack: str) -> str:
         """Return its file in the backend; nothing where it is not one of this stack's locks."""
         _, found, rest = unquote(urlsplit(self.url).path).partition(f"/{_LOCKS}")
+        # The address comes from the backend, which others may write. So a file is deleted only if
+        # it is in the folder of this stack's own locks.
         folders = rest.split("/")
         ours = found and folders[-2:-1] == [stack] and ".." not in folders
         return f"{_LOCKS}{rest}" if ours else ""
@@ -174,6 +177,7 @@ class Note:
     def remove(self) -> None:
         """Remove it if the engine was not killed, and so has given its lock back."""
         code = self._process.poll()
+        # Below 0 it was a signal: that engine has left its lock, which only this note explains.
         if self._store is not None and code is not None and code >= 0:
             with contextlib.suppress(TpustackError, OSError):
                 self._store.delete(self._name)
@@ -255,6 +259,7 @@ class StateBucket:
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
+        # On its generation: what another command has written since stays.
         if found := self._store.look(self._prefix + name):
             self._store.delete(self._prefix + name, found.generation)
 
