@@ -103,6 +103,11 @@ def echo_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
+def say(text: str) -> None:
+    """Tell a person something on standard error: scripts read the result on standard output."""
+    click.echo(plain(text), err=True)
+
+
 def refuse(problems: Sequence["Problem"]) -> None:
     """Raise UsageError with all problems, if there are any."""
     if problems:

@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 import requests
 
-from tpustack import errors, project
+from tpustack import console, errors, project
 
 
 @click.command("dataset")
@@ -34,7 +34,7 @@ def command(name: str) -> None:
     --source "$(tpustack dataset fashion-mnist)"
     """
     if name == "mnist":
-        click.echo(mnist(lambda text: click.echo(text, err=True)).argument)
+        click.echo(mnist(console.say).argument)
     else:
         click.echo(fashion_mnist() if name == "fashion-mnist" else wordnet_nouns())
 

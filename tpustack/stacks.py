@@ -43,12 +43,7 @@ class Report:
             "stack": self.stack,
             "file": self.file,
             "problems": [
-                {
-                    "setting": problem.setting,
-                    "value": None if problem.value is base.UNSET else problem.value,
-                    "why": problem.why,
-                    "cure": problem.cure,
-                }
+                vars(problem) | ({"value": None} if problem.value is base.UNSET else {})
                 for problem in self.problems
             ],
             "warnings": list(self.warnings),

@@ -224,7 +224,7 @@ def _run(
     environment = toolchain.engine(toolchain.find())
     done = []
     with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
-        run = result.Run(backend.Backend(environment, root(), pack), root(), folder, _report)
+        run = result.Run(backend.Backend(environment, root(), pack), root(), folder, console.say)
         for one in work(run):
             done.append(one)
             click.echo(f"{one.stack}: {one.outcome.value}")
@@ -243,10 +243,6 @@ def _needs_wheel(stack: str) -> bool:
     # Without reading the file as YAML: what is wrong with it is reported by the preview, in words.
     path = parse.stack_path(root(), stack)
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
-
-
-def _report(text: str) -> None:
-    click.echo(text, err=True)
 
 
 @command.command("comment")

@@ -42,14 +42,14 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
     engine = users_own().select(stack, create=False)
     if loop:
-        repeat(lambda: _repair(engine, stack, asked=False, alone=True), _say)
+        repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)
     else:
         _repair(engine, stack, asked=yes, alone=False)
 
 
 def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     """Repair the stack once; `alone` means without a terminal."""
-    recovery = engine.recovery(_say, forge.has_ended)
+    recovery = engine.recovery(console.say, forge.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
         interrupted = recovery.take_up()
@@ -91,14 +91,10 @@ def _bring_back(engine: Stack) -> None:
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
     if lost or vms:
-        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
+        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], console.say)
         back = "TPU and the VM are" if lost and vms else "TPU is" if lost else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 # --- TPUs and VMs that Google has taken.

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import click
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
@@ -150,7 +149,7 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
 
 
 def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> Iterator[Source]:
-    queue = place.queue(google, lambda line: click.echo(console.plain(line), err=True))
+    queue = place.queue(google, console.say)
 
     def jobs() -> list[Json]:
         with explained(queue):

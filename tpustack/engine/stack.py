@@ -148,7 +148,7 @@ class Stack:
 
     def state(self) -> str:
         """Return the digest of the state."""
-        return digest(self.recovery(_unheard).state())
+        return digest(self.recovery(lambda _: None).state())
 
     def decrypted(
         self, ciphertexts: Sequence[str], encryption: Mapping[str, str], provider: str | None
@@ -187,7 +187,7 @@ class Stack:
 
     def _require_trusted(self) -> str:
         """Return the digest of the state, which would run nothing untrusted."""
-        state = self.recovery(_unheard).state()
+        state = self.recovery(lambda _: None).state()
         require_trusted(self.name, state)
         return digest(state)
 
@@ -224,10 +224,6 @@ def digest(state: Mapping[str, Any]) -> str:
     if not deployment.get("resources") and not deployment.get("pending_operations"):
         return NOTHING
     return hashlib.sha256(json.dumps(deployment, sort_keys=True).encode()).hexdigest()
-
-
-def _unheard(_line: str) -> None:
-    """Pass over what the engine says: nothing is done that takes time."""
 
 
 # What the engine reports.
@@ -356,12 +352,10 @@ class Events:
 
 def _change(step: StepEventMetadata) -> Change:
     name = step.urn.rpartition("::")[2]
-    differences: Mapping[str, object] = step.detailed_diff or {}
+    differences = step.detailed_diff or {}
     properties = [path for path in sorted(differences) if not path.startswith(_COMPUTED)]
     properties = properties or sorted(step.diffs or [])
-    because = sorted(
-        path for path, kind in (step.detailed_diff or {}).items() if "replace" in kind.diff_kind
-    )
+    because = sorted(path for path, kind in differences.items() if "replace" in kind.diff_kind)
     if step.op is OpType.REPLACE and not because:
         because = sorted(step.keys or [])
     return Change(step.op.value, step.type, name, tuple(properties), tuple(because))

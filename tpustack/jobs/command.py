@@ -21,17 +21,10 @@ from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths, records
 from tpustack import console, errors
 from tpustack.jobs import job as jobs
+from tpustack.jobs import queue as access
 from tpustack.jobs import spec as options
 from tpustack.jobs import sweep as sweeps
 from tpustack.jobs import vertex
-from tpustack.jobs.queue import (
-    bring_up,
-    explained,
-    open_queue,
-    require_on_demand,
-    why_waiting,
-    why_without_tpu,
-)
 from tpustack.jobs.source import upload
 
 # Jobs that ended longer ago, in seconds, are listed only by --all.
@@ -76,22 +69,22 @@ def submit(
     """
     asked = options.JobOptions(**given)
     managed = asked.on_vertex
-    queue = open_queue(stack, bucket, submits=True, managed=managed)
+    queue = access.open_queue(stack, bucket, submits=True, managed=managed)
     place = vertex.place_of(stack, asked)
     on_demand = None
     if create or idle_stop is not None:
-        on_demand = require_on_demand(stack, idle_stop, managed=managed)
-    without_tpu = None if managed else why_without_tpu(stack, asked.framework)
+        on_demand = access.require_on_demand(stack, idle_stop, managed=managed)
+    without_tpu = None if managed else access.why_without_tpu(stack, asked.framework)
     # All of the input is checked before a stack is brought up, which costs minutes and money.
     spec, source = asked.checked(name)
-    with explained(queue):
+    with access.explained(queue):
         if create and on_demand:
-            bring_up(queue, *on_demand, _say)
+            access.bring_up(queue, *on_demand, console.say)
         job = jobs.submit(queue, dataclasses.replace(spec, vertex=place), name, source.archive)
         if place:
             job = vertex.start(queue, job, place)
         # A new machine takes a while until it looks.
-        warnings = [] if managed else [without_tpu, None if create else why_waiting(queue)]
+        warnings = [] if managed else [without_tpu, None if create else access.why_waiting(queue)]
         if idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
@@ -100,13 +93,8 @@ def submit(
                 "--idle-stop MINUTES, or set limits.idleMinutes"
             )
     for warning in filter(None, warnings):
-        _say(f"warning: {warning}")
+        console.say(f"warning: {warning}")
     _print_state(job, job.state, job.name, as_json=as_json)
-
-
-def _say(text: str) -> None:
-    # Standard output has the job's name or JSON alone, for scripts.
-    click.echo(console.plain(text), err=True)
 
 
 def _print_state(job: Job, state: str, text: str, *, as_json: bool) -> None:
@@ -229,14 +217,14 @@ def resubmit(
     """
     for problem in options.name_problems(name):
         raise errors.UsageError(problem)
-    queue = open_queue(stack, bucket)
-    with explained(queue):
+    queue = access.open_queue(stack, bucket)
+    with access.explained(queue):
         old = jobs.read_job(queue, job)
         # Asked once more, since only the record says what the stack must be able to run.
-        open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
+        access.open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = vertex.place_again(stack, image, old.spec)
-        if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
-            _say(f"warning: {why}")
+        if not old.spec.vertex and (why := access.why_without_tpu(stack, old.spec.framework)):
+            console.say(f"warning: {why}")
         new = jobs.resubmit_job(queue, old, place, name)
     _print_state(new, new.state, new.name, as_json=as_json)
 
@@ -346,9 +334,10 @@ def sweep_command(
     queues = _open_queues(stacks, buckets, submits=True)
     if given["command"] is None:
         given |= {"command": command_of(next(iter(stacks), None)), "framework": _FRAMEWORK}
-    for warning in filter(None, [why_without_tpu(one, given["framework"]) for one in stacks]):
-        _say(f"warning: {warning}")
-    with explained(queues[0]):
+    for why in [access.why_without_tpu(one, given["framework"]) for one in stacks]:
+        if why:
+            console.say(f"warning: {why}")
+    with access.explained(queues[0]):
         record, begun = _begin(queues, given)
         _drive(queues, record, begun, plot, as_json=as_json)
 
@@ -357,8 +346,8 @@ def _open_queues(
     stacks: Sequence[str], buckets: Sequence[str], *, submits: bool = False
 ) -> list[Queue]:
     """Return the queues that a person names. Raises UsageError if there is none."""
-    queues = [open_queue(stack, None, submits=submits) for stack in stacks]
-    queues += [open_queue(None, bucket) for bucket in buckets]
+    queues = [access.open_queue(stack, None, submits=submits) for stack in stacks]
+    queues += [access.open_queue(None, bucket) for bucket in buckets]
     if not queues:
         raise errors.UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
     return queues
@@ -373,13 +362,14 @@ def _drive(
     as_json: bool,
 ) -> None:
     """Run what is left of a sweep, print it, and end the process."""
-    for warning in filter(None, map(why_waiting, queues)):
-        _say(f"warning: {warning}")
-    _say(
+    for warning in filter(None, map(access.why_waiting, queues)):
+        console.say(f"warning: {warning}")
+    console.say(
         f"sweep {begun.name}: {begun.wanted} trials. If this ends, `tpustack job trials --resume "
         f"{begun.name}` continues it"
     )
-    driver = sweeps.Driver(begun, record, {queue.store.bucket: queue for queue in queues}, _say)
+    by_bucket = {queue.store.bucket: queue for queue in queues}
+    driver = sweeps.Driver(begun, record, by_bucket, console.say)
     driver.run()
     _print(driver.sweep, plot, as_json=as_json)
     sys.exit(0 if driver.sweep.best else 1)
@@ -442,7 +432,7 @@ def trials_command(
 ) -> None:
     """Show the trials of a sweep, as far as it has come; the first queue has its record."""
     queues = _open_queues(stacks, buckets)
-    with explained(queues[0]):
+    with access.explained(queues[0]):
         record = sweeps.Record(queues[0].store, sweep)
         found = record.read()
         if resume:
