@@ -20,7 +20,8 @@ from infra.settings import parse
 from tpustack import console, errors
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
-from tpustack.engine import backend, toolchain
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
 from tpustack.stacks import load, path_of, require_file
 
@@ -224,7 +225,7 @@ def _run(
     environment = toolchain.engine(toolchain.find())
     done = []
     with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
-        run = result.Run(backend.Backend(environment, root(), pack), root(), folder, console.say)
+        run = result.Run(Backend(environment, root(), pack), root(), folder, console.say)
         for one in work(run):
             done.append(one)
             click.echo(f"{one.stack}: {one.outcome.value}")
