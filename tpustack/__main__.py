@@ -9,8 +9,7 @@ import sys
 
 import click
 
-from tpustack.console import Interrupted, LazyGroup, handled, plain
-from tpustack.errors import TpustackError
+from tpustack import console, errors
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
@@ -57,7 +56,7 @@ _WHERE = {
 }
 
 
-class Commands(LazyGroup):
+class Commands(console.LazyGroup):
     """The commands of the table above; `tpustack --help` loads none of their modules."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -83,12 +82,12 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; print an expected error as one message, without a traceback."""
     try:
-        with handled():
+        with console.handled():
             cli.main(prog_name="tpustack", standalone_mode=True)
-    except TpustackError as error:
-        click.echo(f"error: {plain(str(error))}", err=True)
+    except errors.TpustackError as error:
+        click.echo(f"error: {console.plain(str(error))}", err=True)
         sys.exit(error.exit_code)
-    except Interrupted as interruption:
+    except console.Interrupted as interruption:
         from tpustack.engine import toolchain
 
         toolchain.end_own()

@@ -14,6 +14,7 @@ import click
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
 from tpustack.cloud.google import require_project
+from tpustack.console import say
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
@@ -55,6 +56,8 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     }
     remote = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
+    # A folder that is there comes first: it is the state of a run that did not finish, and the only
+    # one that knows what that run made.
     if not unfinished and _has(remote, stack):
         return remote.select(stack).up(line)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,7 @@ def command(stack: str) -> None:
     May be run again at any time; prints the values to enter in the pipeline's settings.
     """
     environment = toolchain.engine(toolchain.find())
-    update = bootstrap(stack, environment, lambda line: click.echo(line, err=True))
+    update = bootstrap(stack, environment, say)
     click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
     for name, value in sorted(update.outputs.items()):
         click.echo(f"{name}: {value}")

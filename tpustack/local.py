@@ -4,8 +4,6 @@ It is a distribution of its own that knows nothing of this project, so it is sta
 and asked in JSON, never imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -62,6 +60,7 @@ def pass_on(arguments: Sequence[str]) -> int:
     Outside the project it keeps its state in the folder where it is started.
     """
     require("localcloud.cli")
+    # Its help and its cures name the command that the user has typed.
     variables = {**os.environ, "LOCALCLOUD_PROG": "tpustack local"}
     with contextlib.suppress(UsageError):
         variables["LOCALCLOUD_HOME"] = str(project.local_cloud_home())

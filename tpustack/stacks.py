@@ -1,7 +1,5 @@
 """The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -45,12 +43,7 @@ class Report:
             "stack": self.stack,
             "file": self.file,
             "problems": [
-                {
-                    "setting": problem.setting,
-                    "value": None if problem.value is base.UNSET else problem.value,
-                    "why": problem.why,
-                    "cure": problem.cure,
-                }
+                vars(problem) | ({"value": None} if problem.value is base.UNSET else {})
                 for problem in self.problems
             ],
             "warnings": list(self.warnings),
@@ -135,7 +128,7 @@ def shown(path: Path) -> str:
 _PLACES = 4
 
 
-def answer_of(settings: StackSettings) -> tuple[Manifest | None, Answer | None]:
+def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
     """Return the stack's data and what the compiler said of its job on one slice, as far as known.
 
     Nothing is known of data that is not on this machine, nor if `tpu-training compile` was not

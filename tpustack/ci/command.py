@@ -17,12 +17,11 @@ import click
 
 from infra.names import names_of
 from infra.settings import parse
-from tpustack import console
+from tpustack import console, errors
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
-from tpustack.errors import TpustackError, UsageError
 from tpustack.project import build_wheel, root
 from tpustack.stacks import load, path_of, require_file
 
@@ -91,7 +90,7 @@ def _preview(
     """
     chosen = _chosen(stacks, request)
     if not chosen and base is None:
-        raise UsageError("nothing says what to preview. Use --base, --stack or --request")
+        raise errors.UsageError("nothing says what to preview. Use --base, --stack or --request")
     if base is not None and request is None:
         files = pipeline.changed_files(root(), base)
         changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
@@ -125,7 +124,7 @@ def _deploy(
     """Deploy stacks one after the other, in the order of stacks/pipeline.yaml."""
     settings = pipeline.load_pipeline(root())
     if (request is None) != (branch is None):
-        raise UsageError("--request and --branch need each other")
+        raise errors.UsageError("--request and --branch need each other")
     pipeline.require_listed(stacks, settings)
     chosen = _chosen(stacks, request)
     tags = None
@@ -180,7 +179,7 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
     """Delete everything of a stack of the pipeline, except what is protected."""
     if stack != confirm:
-        raise UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
+        raise errors.UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
     if not pipeline.REQUEST.fullmatch(stack):
         # An environment that is not listed has no approval.
         pipeline.require_listed([stack], pipeline.load_pipeline(root()))
@@ -188,6 +187,7 @@ def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
 
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
+    # Refuses a name that can't be a stack's before it becomes a part of a path.
     for stack in stacks:
         path_of(stack)
     if request is None:
@@ -217,17 +217,15 @@ def _run(
         policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = time.monotonic()
+    # Asked before the wheel and the engine, which may take minutes to build.
     result.require_backend({})
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
         build_wheel()
     environment = toolchain.engine(toolchain.find())
     done = []
-    with (
-        pipeline.restored_checkout(root()),
-        pipeline.rules_of(root(), policies) as pack,
-    ):
-        run = result.Run(Backend(environment, root(), pack), root(), folder, _report)
+    with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:
+        run = result.Run(Backend(environment, root(), pack), root(), folder, console.say)
         for one in work(run):
             done.append(one)
             click.echo(f"{one.stack}: {one.outcome.value}")
@@ -248,10 +246,6 @@ def _needs_wheel(stack: str) -> bool:
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 
-def _report(text: str) -> None:
-    click.echo(text, err=True)
-
-
 @command.command("comment")
 @click.option("--request", type=click.IntRange(1), help="The request's number.")
 @click.option(
@@ -270,14 +264,14 @@ def _report(text: str) -> None:
 def _comment(request: int | None, every: bool, of: str, stack: str | None, output: Path) -> None:
     """Post the results of a preview or deployment to the request, in place of older ones."""
     if every is (request is not None):
-        raise UsageError("nothing says where to post. Use one of --request and --open")
+        raise errors.UsageError("nothing says where to post. Use one of --request and --open")
     if request is None:
         _comment_on_all()
         return
     if of == "request":
         stack = pipeline.request_stack(request)
     if stack is None:
-        raise UsageError("nothing says which stack's results these must be. Use --stack")
+        raise errors.UsageError("nothing says which stack's results these must be. Use --stack")
     name = {"plan": "preview", "request": "deploy"}.get(of, of)
     notes = [_FORGEABLE] if of == "preview" else []
     texts = result.read_results(output, name, re.compile(re.escape(stack)), notes)
@@ -294,10 +288,10 @@ def _comment_on_all() -> None:
                 texts = _preview_texts(archive, stack)
                 forge.post_comments(own, request, texts)
                 click.echo(f"request {request}: {', '.join(texts)}")
-        except TpustackError as error:
+        except errors.TpustackError as error:
             problems.append(f"request {request}: {console.line(str(error))}")
     if problems:
-        raise UsageError("\n".join(problems))
+        raise errors.UsageError("\n".join(problems))
 
 
 def _preview_texts(archive: bytes, stack: str) -> dict[str, str]:
@@ -322,7 +316,7 @@ def _plans(commit: str, output: Path) -> None:
     """Fetch the plans that were reviewed in the request that brought a commit."""
     reviewed = forge.forge_of().reviewed(commit)
     if reviewed is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
             "deployment by hand: it makes plans and asks for approval"
         )
@@ -333,6 +327,7 @@ def _plans(commit: str, output: Path) -> None:
         if result.unpack_plan(pack, output, stack)
     ]
     click.echo(f"plans of request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
+    # The workflow's later steps post to this request.
     if outputs := os.environ.get("GITHUB_OUTPUT"):
         with open(outputs, "a", encoding="utf-8") as file:
             file.write(f"request={reviewed.request}\n")
@@ -352,7 +347,7 @@ def _guard() -> None:
             click.echo(f"warning: the environment {environment} {each}", err=True)
         lacking += [f"the environment {environment} {each}" for each in lacks]
     if lacking:
-        raise UsageError("; ".join(lacking) + ". stacks/pipeline.yaml wants its approval")
+        raise errors.UsageError("; ".join(lacking) + ". stacks/pipeline.yaml wants its approval")
 
 
 @command.command("limits")
@@ -363,8 +358,7 @@ def _limits(stack: str) -> None:
     For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
     """
     from tpu_agent.limits import LimitEnforcer
-    from tpu_core.google import Client
-    from tpu_core.tpu import Place
+    from tpu_core import google, tpu
 
     require_file(stack)
     settings = load(stack)
@@ -373,8 +367,8 @@ def _limits(stack: str) -> None:
         click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
         return
     further = settings.tpu_zones[1:]
-    place = Place(settings.project, settings.zone, names.bucket, lambda: further)
-    client = Client(Google().exchange)
+    place = tpu.Place(settings.project, settings.zone, names.bucket, lambda: further)
+    client = google.Client(Google().exchange)
     # The agent's own code decides, so that both judge alike. Only the machine itself can tell
     # whether nothing trains, so the idle limit is left to it.
     enforcer = LimitEnforcer(
@@ -384,4 +378,4 @@ def _limits(stack: str) -> None:
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))
     except OSError as error:
-        raise TpustackError(str(error)) from None
+        raise errors.TpustackError(str(error)) from None

@@ -9,8 +9,6 @@ therefore compared with a fresh one first, and the engine is held to the fresh o
 was killed can be continued, with less left to do than was reviewed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -24,9 +22,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from infra import cost
+from infra import cost, names
 from infra.catalog import Catalog
-from infra.names import MADE_FOR, MARK
 from infra.settings import StackSettings, parse
 from infra.settings.base import SettingsError
 from tpustack.ci import drift, forge, pipeline, result
@@ -71,6 +68,7 @@ def preview(run: Run, stacks: Sequence[str], how: Preview) -> list[Result]:
 def _preview(run: Run, stack: str, known: bool, how: Preview) -> Result:
     settings = result.checked_settings(run.root, stack, run.catalog, run.backend.environment)
     require_project(settings.project)
+    # Else a plan of an earlier run would pass for this one's if this preview fails.
     plan_path(run.output, stack).unlink(missing_ok=True)
     file, before = parse.stack_path(run.root, stack), None
     if known and how.base is None:
@@ -101,6 +99,7 @@ def _planned(
     if not how.reviewed or found.outcome is not Outcome.CHANGES:
         return found
     if more := _unreviewed(run, engine, fresh, _kept(how.reviewed, stack)):
+        # A plan that is kept counts as one to review, and this one was refused.
         path.unlink()
         return replace(found, outcome=Outcome.FAILURE, problem=_goes_beyond(stack, more))
     return found
@@ -214,6 +213,7 @@ class _Deploy:
         require_project(settings.project)
         if self.reviewed and (problem := self._mismatch(self.reviewed, known)):
             return result.failed(stack, _does_not_fit(stack, problem))
+        # Tags before resources: the sweeper takes a request's stack without them for an empty one.
         ready(run.backend, stack, how.tags or {}, known=known)
         self.repair.take_up()
         if how.refresh:
@@ -227,6 +227,7 @@ class _Deploy:
 
     def _update(self, path: Path) -> Result:
         """Make a fresh plan, and deploy it if it does nothing that was not reviewed."""
+        # Without a refresh: where one is asked for, `deploy` has written what it found.
         planned = self.engine.preview(path, self.line, refresh=False)
         found = result_of(self.stack, planned)
         if found.outcome is not Outcome.CHANGES:
@@ -245,7 +246,7 @@ class _Deploy:
         done = self.repair.when_unlocked(lambda: self.engine.deploy(path, self.line))
         return result_of(self.stack, done)
 
-    def _mismatch(self, reviewed: Sealed, known: bool) -> str:
+    def _mismatch(self, reviewed: "Sealed", known: bool) -> str:
         state = self.engine.state() if known else NOTHING
         noted = self.run.backend.tags(self.stack).get(PLAN_TAG) if known else None
         self.resumed = state != reviewed.seal.state
@@ -531,7 +532,7 @@ def _differing(now: Any, then: Any, path: str, resumed: bool) -> Iterator[str]:
 def _are_marks(now: Any, then: Any, path: str) -> bool:
     """Return whether it is the stack's mark: a new stack is previewed in another backend."""
     texts = (str(now), str(then))
-    return path == f"labels.{MARK}" or all(text.startswith(MADE_FOR) for text in texts)
+    return path == f"labels.{names.MARK}" or all(text.startswith(names.MADE_FOR) for text in texts)
 
 
 def _are_same_files(now: Any, then: Any) -> bool:

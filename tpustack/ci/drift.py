@@ -146,6 +146,7 @@ def grants_on_buckets(google: Google, project: str, resources: Sequence[Json]) -
         name = (each.get("outputs") or {}).get("name")
         if each["type"] == _OWN and name:
             url = _BUCKET.format(quote(name, safe=""))
+            # Below version 3 Google renames the roles of grants that have a condition.
             policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
             more = _strangers(policy, project) - _known(resources, _ON_BUCKET, name)
             if grants := tuple(f"IAM: {role} to {member}" for role, member in sorted(more)):
@@ -163,6 +164,7 @@ def grants_on_project(google: Google, project: str, resources: Sequence[Json]) -
 
 def _strangers(policy: Json, project: str) -> set[Grant]:
     """Return the grants of a policy, without those to accounts and members of the project."""
+    # The accounts of a project `example.com:name` are at name.example.com.
     account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
     own = (account, *(each.format(project) for each in _OF_PROJECT))
     return {

@@ -5,8 +5,6 @@ be copied by anyone who may comment. Plans come from artifacts of a request's pi
 from a pipeline that ran on the request's last commit in this repository, not in a fork.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from abc import ABC, abstractmethod
@@ -40,7 +38,7 @@ class Previewed:
     archives: Mapping[str, bytes]
 
 
-def post_comments(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
+def post_comments(forge: "Forge", request: int, texts: Mapping[str, str]) -> None:
     """Write each text, which begins with its marker, over our own one with the same marker.
 
     Texts of other authors are left alone, whatever they begin with.
@@ -54,7 +52,7 @@ def post_comments(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
             forge.change_comment(request, known.id, body)
 
 
-def update_issues(forge: Forge, texts: Mapping[str, str], drifted: set[str]) -> None:
+def update_issues(forge: "Forge", texts: Mapping[str, str], drifted: set[str]) -> None:
     """Open or update an issue for each stack that drifted; close those of the others."""
     own = _ours(forge, forge.issues())
     for stack, body in texts.items():
@@ -65,7 +63,7 @@ def update_issues(forge: Forge, texts: Mapping[str, str], drifted: set[str]) -> 
             forge.add_issue(f"Drift of stack {stack}", body)
 
 
-def _ours(forge: Forge, texts: Iterator[Text]) -> dict[str, Text]:
+def _ours(forge: "Forge", texts: Iterator[Text]) -> dict[str, Text]:
     """Return by their markers the texts that we wrote."""
     us = forge.login()
     return {_marker(each.body): each for each in texts if each.author == us}
@@ -87,7 +85,7 @@ class Forge(ABC):
     run: re.Pattern[str]
     ended: ClassVar[frozenset[str]]
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: "Api") -> None:
         self._api = api
 
     def comments(self, request: int) -> Iterator[Text]:

@@ -6,8 +6,6 @@ line that begins with `/` is one, even in a fence that is longer than three back
 text passes through `prose`, `code` or `block`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -24,10 +22,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from infra import checks, names
 from infra.catalog import Catalog
-from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
-from infra.names import names_of
 from infra.settings import StackSettings, base, parse
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
@@ -47,13 +44,14 @@ class Outcome(Enum):
     exit_code: int
 
     # 2 is left out: it is the exit code of a wrong command line.
+    # `worst` goes by the order of these lines.
     NO_CHANGE = "no change", 0
     CHANGES = "changes", 3
     DRIFT = "drift", 4
     POLICY = "policy violation", 5
     FAILURE = "failure", 1
 
-    def __new__(cls, word: str, exit_code: int) -> Outcome:
+    def __new__(cls, word: str, exit_code: int) -> "Outcome":
         """Let the word be the value."""
         outcome = object.__new__(cls)
         outcome._value_, outcome.exit_code = word, exit_code
@@ -102,7 +100,7 @@ class Result:
         """The resources that are deleted and made again."""
         return tuple(change for change in self.changes if change.operation == "replace")
 
-    def noting(self, *notes: str) -> Result:
+    def noting(self, *notes: str) -> "Result":
         """Return the same result with more notes in front."""
         return replace(self, notes=(*notes, *self.notes))
 
@@ -175,14 +173,14 @@ def checked_settings(
     """
 
     def context(settings: StackSettings) -> Context:
-        return Context(stack, root, catalog, names_of(settings, stack))
+        return Context(stack, root, catalog, names.names_of(settings, stack))
 
     path = parse.stack_path(root, stack)
     try:
         settings = parse.load_stack_file(path)
-        ensure_valid(settings, context(settings))
+        checks.ensure_valid(settings, context(settings))
     except base.SettingsError as error:
-        raise StackError(str(with_checks(error, context))) from None
+        raise StackError(str(checks.with_checks(error, context))) from None
     known = {**os.environ, **environment}
     provider = read_yaml(path).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):

@@ -288,6 +288,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 
     Raises NotFound if it is in none of the zones.
     """
+    # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)
     for zone in first:
         with suppress(NotFound):

@@ -20,15 +20,12 @@ import click
 import yaml
 
 from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
-from infra import cost
+from infra import checks, cost
 from infra.catalog import Catalog
-from infra.checks import find_problems
 from infra.checks.project import LONGEST_PREFIX
 from infra.names import in_bucket_names
-from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings import StackSettings, base, parse
 from infra.settings.machines import Capacity, RunOn
-from infra.settings.parse import PROJECT_KEY, parse
 from tpustack import console, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own
@@ -137,7 +134,7 @@ def _refuse_wrong(
         if provider == PASSPHRASE and not _has_passphrase():
             cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
             why = "and there is no terminal to ask on"
-            found.append(Problem(PASSPHRASE_VARIABLE, UNSET, why, cure))
+            found.append(base.Problem(PASSPHRASE_VARIABLE, base.UNSET, why, cure))
     problems = [str(problem) for problem in dict.fromkeys(found) if problem]
     if missing:
         problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
@@ -150,7 +147,7 @@ def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str
     answers = dict(given)
 
     def ask(name: str, question: str, default: str | None = None) -> None:
-        def problem_with(value: str) -> Problem | None:
+        def problem_with(value: str) -> base.Problem | None:
             return _problem_of(stack, name, {**answers, name: value})
 
         answers[name] = _until_right(question, default, problem_with)
@@ -186,7 +183,7 @@ def _offer(title: str, names: Sequence[str]) -> None:
 
 
 def _until_right(
-    question: str, default: str | None, problem_with: Callable[[str], Problem | None]
+    question: str, default: str | None, problem_with: Callable[[str], base.Problem | None]
 ) -> str:
     """Ask until the answer is valid; the end of the input aborts the command."""
     while True:
@@ -235,7 +232,7 @@ class Answers:
         if self.run_on != RunOn.VM:
             training["runOn"] = self.run_on
         return {
-            PROJECT_KEY: self.project,
+            parse.PROJECT_KEY: self.project,
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
@@ -249,7 +246,7 @@ _NAME = "NAME"
 _DATA = "training.data"
 # The settings whose problems are those of an answer.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "project": (PROJECT_KEY,),
+    "project": (parse.PROJECT_KEY,),
     "zone": ("zone",),
     # A zone that lacks the type is reported as the zone's problem.
     "accelerator_type": ("tpu.acceleratorType", "zone"),
@@ -309,18 +306,18 @@ def _types_in(zone: str, catalog: Catalog) -> list[str]:
     return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
 
 
-def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]:
+def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[base.Problem]:
     """Return every problem with the answers."""
     try:
-        settings = parse(answers.config(catalog), stack)
-    except SettingsError as error:
+        settings = parse.parse(answers.config(catalog), stack)
+    except base.SettingsError as error:
         return list(error.problems)
-    found = find_problems(settings, stacks.context_of(stack, settings, catalog))
+    found = checks.find_problems(settings, stacks.context_of(stack, settings, catalog))
     if wrong := [problem for problem in found if problem.setting == "namePrefix"]:
         # The file does not set it: it follows from the stack's name, so that is what is wrong.
         why = wrong[0].why.removeprefix("and ")
         cure = "Use a short one of lower-case letters, digits and hyphens"
-        return [Problem(_NAME, stack, f"can't begin names: it {why}", cure)]
+        return [base.Problem(_NAME, stack, f"can't begin names: it {why}", cure)]
     return [
         problem
         for problem in found
@@ -328,7 +325,7 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]
     ]
 
 
-def _problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
+def _problem_of(stack: str, name: str, known: Mapping[str, str]) -> base.Problem | None:
     """Return the first problem with the answer `name`, given the answers so far."""
     found = problems_of(stack, _completed(known), Catalog())
     about = (p for setting in _SETTINGS[name] for p in found if p.setting == setting)
@@ -371,7 +368,7 @@ def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog
             file.write(_HEADING + text)
     except FileExistsError:
         raise _exists(path) from None
-    return parse(config, stack)
+    return parse.parse(config, stack)
 
 
 # --- The backend of its state, and what encrypts its secrets.
@@ -412,22 +409,22 @@ def _file_url() -> str:
     return f"file://{Path.home()}"
 
 
-def _backend_problem(backend: str) -> Problem | None:
+def _backend_problem(backend: str) -> base.Problem | None:
     """Return what is wrong with `--backend`; what the environment says is Pulumi's to judge."""
     given = os.environ.get(BACKEND)
     if backend == given or (backend == _FILE_BACKEND and given in (None, "", _file_url())):
         return None
     if given:
         why = f"is not what {BACKEND} says ({given}), which Pulumi obeys"
-        return Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
+        return base.Problem("--backend", backend, why, f"Unset {BACKEND}, or leave --backend out")
     if _BUCKET.fullmatch(backend) or re.match("file://.", backend):
         return None
     why = "is not a place for Pulumi's state"
     cure = "Use gs://BUCKET, which is made if it is not there, or file for this machine alone"
-    return Problem("--backend", backend, why, cure)
+    return base.Problem("--backend", backend, why, cure)
 
 
-def _secrets_problem(provider: str) -> Problem | None:
+def _secrets_problem(provider: str) -> base.Problem | None:
     """Return what is wrong with `--secrets-provider`.
 
     Pulumi has more; these are the ones that need no other vendor than Google.
@@ -438,7 +435,7 @@ def _secrets_problem(provider: str) -> Problem | None:
         f"Use {PASSPHRASE}, or gcpkms://projects/P/locations/L/keyRings/R/cryptoKeys/K for a key "
         "of Cloud KMS"
     )
-    return Problem("--secrets-provider", provider, "encrypts no secrets here", cure)
+    return base.Problem("--secrets-provider", provider, "encrypts no secrets here", cure)
 
 
 def _has_passphrase() -> bool:

@@ -12,14 +12,12 @@ from typing import Any
 
 import click
 
-from tpu_core.times import backoff
-from tpu_core.tpu import phase_of
-from tpustack import console
+from tpu_core import times, tpu
+from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
-from tpustack.errors import TpustackError, UsageError
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
 from tpustack.recovery.repair import Recovery
@@ -41,22 +39,22 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
     bring their TPU back themselves.
     """
     if loop and yes:
-        raise UsageError("--yes is not for --loop, which would take every update's lock")
+        raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
     engine = users_own().select(stack, create=False)
     if loop:
-        repeat(lambda: _repair(engine, stack, asked=False, alone=True), _say)
+        repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)
     else:
         _repair(engine, stack, asked=yes, alone=False)
 
 
 def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     """Repair the stack once; `alone` means without a terminal."""
-    recovery = engine.recovery(_say, forge.has_ended)
+    recovery = engine.recovery(console.say, forge.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
         interrupted = recovery.take_up()
     except LockedError as error:
-        raise TpustackError(locked_message(stack, error.locks)) from None
+        raise errors.TpustackError(locked_message(stack, error.locks)) from None
     for urn in interrupted:
         click.echo(urn)
     if interrupted:
@@ -85,6 +83,7 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
 def _bring_back(engine: Stack) -> None:
     outputs = engine.outputs()
     google, resources = Google(), engine.resources()
+    # A stack whose first `up` was killed has no outputs.
     lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is recreated.")
@@ -92,14 +91,10 @@ def _bring_back(engine: Stack) -> None:
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
     if lost or vms:
-        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], _say)
+        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], console.say)
         back = "TPU and the VM are" if lost and vms else "TPU is" if lost else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 # --- TPUs and VMs that Google has taken.
@@ -129,7 +124,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
     for name in outputs["tpu_names"]:
         node = nodes.find(zones, name)
         state = node[1].get("state", "") if node else "gone"
-        if node is None or phase_of(state) == "lost":
+        if node is None or tpu.phase_of(state) == "lost":
             found[name] = state
     return found
 
@@ -176,8 +171,8 @@ def repeat(
         try:
             once()
             failures = 0
-        except TpustackError as error:
+        except errors.TpustackError as error:
             failures += 1
             say(f"trying again: {error}")
-        pause = backoff(failures, LOOK_SECONDS, _LONGEST_SECONDS, chance)
+        pause = times.backoff(failures, LOOK_SECONDS, _LONGEST_SECONDS, chance)
         sleep(pause if failures else LOOK_SECONDS)

@@ -6,7 +6,7 @@ are of the catalog, in US dollars; what has no price in a region is shown as unk
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,7 @@ import click
 from infra import cost
 from infra.catalog import Catalog, entries
 from infra.checks.context import nearest, without_tpus
-from infra.settings import StackSettings
-from infra.settings.base import Problem, one_line
-from infra.settings.parse import PROJECT_KEY
+from infra.settings import StackSettings, base, parse
 from tpustack import console
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
@@ -47,10 +45,6 @@ class Setting:
         """The first part of the path, or nothing."""
         return self.path.partition(".")[0] if "." in self.path else ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the setting for programs."""
-        return asdict(self)
-
 
 def all_settings() -> list[Setting]:
     """Return every setting in the order of the model."""
@@ -79,14 +73,14 @@ def _settings(
         optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
         if not grouped or optional:
             yield Setting(
-                PROJECT_KEY if full == PROJECT else full,
+                parse.PROJECT_KEY if full == PROJECT else full,
                 _kind(whole),
                 name in section.get("required", ()),
                 whole.get("default"),
                 tuple(whole.get("enum", ())),
                 whole.get("minimum"),
                 whole.get("maximum"),
-                one_line(entry.get("description")),
+                base.one_line(entry.get("description")),
             )
         if grouped:
             yield from _settings(whole, definitions, f"{full}.")
@@ -340,7 +334,7 @@ def settings_command(as_json: bool, as_page: bool) -> None:
     if as_json and as_page:
         raise click.UsageError("--json and --markdown exclude each other")
     if as_json:
-        console.echo_json({"settings": [setting.as_json() for setting in all_settings()]})
+        console.echo_json({"settings": [vars(setting) for setting in all_settings()]})
     elif as_page:
         click.echo(settings_page(), nl=False)
     else:
@@ -349,11 +343,7 @@ def settings_command(as_json: bool, as_page: bool) -> None:
             click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
 
 
-_TABLES = {
-    "accelerators": accelerators,
-    "runtimes": runtimes,
-    "machines": machines,
-}
+_TABLES = {"accelerators": accelerators, "runtimes": runtimes, "machines": machines}
 
 
 @click.command("catalog")
@@ -385,7 +375,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
         console.echo_json({table: listing.records})
     elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
         console.refuse(
-            [Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
+            [base.Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
         )
     else:
         click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
@@ -393,7 +383,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
 
 def _catalog_problems(
     catalog: Catalog, table: str, zone: str | None, kind: str | None
-) -> list[Problem]:
+) -> list[base.Problem]:
     # Ordered as in the catalog, which the cures name the closest of.
     zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
     types = dict.fromkeys(type_names(catalog, table))
@@ -402,5 +392,5 @@ def _catalog_problems(
         problems.append(without_tpus("--zone", zone, zones))
     if kind is not None and kind not in types:
         why = f"is nothing that the catalog's {table} have"
-        problems.append(Problem("--type", kind, why, nearest(kind, types)))
+        problems.append(base.Problem("--type", kind, why, nearest(kind, types)))
     return problems

@@ -13,13 +13,8 @@ import yaml
 from infra import cost, deployer
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of
-from infra.settings.base import Problem, counted
-from infra.settings.machines import Capacity
-from tpustack import console, project, stacks
-from tpustack.console import refuse
-from tpustack.errors import UsageError
-from tpustack.project import root
-from tpustack.stacks import Report
+from infra.settings import base, machines
+from tpustack import console, errors, project, stacks
 
 
 @click.command("check")
@@ -38,7 +33,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     catalog = Catalog()
     if live:
         if stack is None:
-            raise UsageError("--live asks about one stack: name it with --stack")
+            raise errors.UsageError("--live asks about one stack: name it with --stack")
         sys.exit(_live(stack, catalog, as_json=as_json))
     # One wrong file hides no other: a pipeline shows them all in one run.
     names = stacks.all_stacks() if stack is None else [stack]
@@ -60,16 +55,15 @@ def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
     # They take a while to load, for which only those who ask should wait.
     from tpustack import live
     from tpustack.cloud.google import Google
-    from tpustack.live import Finding, Target
 
     report = stacks.check(stack, catalog)
-    findings: list[Finding] = []
+    findings: list[live.Finding] = []
     if not report.problems:
         settings = stacks.load(stack)
-        target = Target(Google(), settings, stacks.context_of(stack, settings, catalog))
+        target = live.Target(Google(), settings, stacks.context_of(stack, settings, catalog))
         findings = live.ask(target)
     if as_json:
-        answers = [finding.as_json() for finding in findings]
+        answers = [vars(finding) for finding in findings]
         console.echo_json({**report.as_json(), "live": answers})
     else:
         _print_report(report)
@@ -79,10 +73,10 @@ def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
     return 2 if report.problems else live.exit_code(findings)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: stacks.Report) -> None:
     """Print what a person must mend to standard error, all else to standard output."""
     if report.problems:
-        count = counted(len(report.problems), "problem")
+        count = base.counted(len(report.problems), "problem")
         click.echo(f"{report.stack}: {count} ({report.file})", err=True)
         for problem in report.problems:
             click.echo(f"  - {problem}", err=True)
@@ -127,7 +121,7 @@ def _hours(ctx: click.Context, param: click.Parameter, value: str) -> Decimal:
 @click.option("--region", help="Where, without a stack.")
 @click.option(
     "--capacity",
-    type=click.Choice([str(capacity) for capacity in Capacity]),
+    type=click.Choice([str(capacity) for capacity in machines.Capacity]),
     help="How it is bought, without a stack.  [default: on-demand]",
 )
 @click.option("--count", type=click.IntRange(1, 100_000), help="How many.  [default: 1]")
@@ -157,20 +151,22 @@ def cost_command(
             "--count": count,
         }
         if given := [name for name, value in others.items() if value is not None]:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
             )
         settings = stacks.load(stack)
         # What is not built yet costs nothing; everything else should be right first.
         problems = stacks.check(stack, catalog).problems
-        refuse([problem for problem in problems if not problem.setting.startswith("training.")])
+        console.refuse(
+            [problem for problem in problems if not problem.setting.startswith("training.")]
+        )
         estimate = cost.of_stack(settings, stack, catalog, hours)
         epoch, line = stacks.epoch_cost(settings, estimate)
     elif accelerator_type is None or region is None:
-        raise UsageError("say --stack, or both --accelerator-type and --region")
+        raise errors.UsageError("say --stack, or both --accelerator-type and --region")
     else:
-        refuse([*_accelerator_problems(accelerator_type, region, catalog)])
-        way = Capacity(capacity or Capacity.ON_DEMAND)
+        console.refuse([*_accelerator_problems(accelerator_type, region, catalog)])
+        way = machines.Capacity(capacity or machines.Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
         console.echo_json({**cost.as_json(estimate), "epoch": epoch})
@@ -178,12 +174,12 @@ def cost_command(
         click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
 
 
-def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
+def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
     types = catalog.accelerators
     # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
     if name not in types and name not in catalog.prices.gpus:
         cure = nearest(name, [*types, *catalog.prices.gpus])
-        yield Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
+        yield base.Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
     # A dict, since a set would name the regions in another order each time.
     regions = {
         zone.rpartition("-")[0]: None
@@ -193,7 +189,7 @@ def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[
     }
     if region not in regions:
         why = f"has no {name}" if name in types else "has no TPUs"
-        yield Problem("--region", region, why, f"Use {one_of(regions)}")
+        yield base.Problem("--region", region, why, f"Use {one_of(regions)}")
 
 
 @click.command("permissions")
@@ -228,4 +224,4 @@ def permissions_command(stack: str, look: bool) -> None:
 @click.command("wheel")
 def wheel_command() -> None:
     """Build the training wheel into dist/; the stack uploads it to the bucket."""
-    click.echo(project.build_wheel().relative_to(root()))
+    click.echo(project.build_wheel().relative_to(project.root()))

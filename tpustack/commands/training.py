@@ -4,21 +4,15 @@ Each imports what it needs when it runs: together these take seconds to load.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-from tpustack import console
-from tpustack.errors import TpustackError, UsageError
+from tpustack import console, errors
 from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
-
-if TYPE_CHECKING:
-    from tpu_agent.jobs.queue import Try
-    from tpu_training.goodput.account import Account
-    from tpustack.goodput import Money
 
 
 @click.command("follow")
@@ -44,7 +38,7 @@ def follow_command(stack: str) -> None:
         settings = stacks.load(stack)
         on_tpu = settings.training.run_on is RunOn.TPU
         costs = f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
-    except UsageError:
+    except errors.UsageError:
         pass  # The file is in the middle of a change, which ends no training.
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
     try:
@@ -80,7 +74,7 @@ def logs_command(stack: str) -> None:
     # By names alone: the engine's outputs are gone after `pulumi destroy`.
     found = list(logged_lines(Google(), project, vm))
     if not found:
-        raise TpustackError(
+        raise errors.TpustackError(
             f"Cloud Logging has nothing from the last 30 days of a VM {vm} in {project}. Either no "
             "such VM ran, or serial port logging is off: the VM's metadata "
             "serial-port-logging-enable is not true, or the organization policy "
@@ -117,11 +111,11 @@ def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_p
     """
     if as_page:
         if file is not None or stack is not None or as_json:
-            raise UsageError("--markdown stands alone")
+            raise errors.UsageError("--markdown stands alone")
         click.echo(errors_page(), nl=False)
         return
     if file is not None and stack is not None:
-        raise UsageError("--stack and FILE exclude each other")
+        raise errors.UsageError("--stack and FILE exclude each other")
     texts = _of_stack(stack) if file is None else iter([(file.name, _read(file))])
     diagnoses = [diagnose(source, text) for source, text in texts]
     findings = [found for one in diagnoses for found in one.findings]
@@ -144,7 +138,7 @@ def _read(file: BinaryIO) -> str:
     try:
         content = file.read()
     except OSError as error:
-        raise UsageError(f"{file.name} can't be read: {error.strerror}") from None
+        raise errors.UsageError(f"{file.name} can't be read: {error.strerror}") from None
     return content.decode("utf-8", errors="replace")
 
 
@@ -215,31 +209,38 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
 
     kind = Path(plot or "").suffix.removeprefix(".")
     if plot and kind not in accounts.KINDS:
-        raise UsageError(f"--plot={plot}: expected NAME.png or NAME.svg")
-    tries: Sequence[Try] = ()
+        raise errors.UsageError(f"--plot={plot}: expected NAME.png or NAME.svg")
+    ends: list[tuple[float, str]] = []
     if what and stack:
-        where, tries = _job_of_queue(stack, what)
+        where, ends = _job_of_queue(stack, what)
     else:
         where = what or str(_outputs(stack)["job_url"])
-    # A ledger does not know why its machine went; the job's record does.
-    ends = [(one.started, one.why) for one in tries]
     ledger = ledgers.ended_by(ledgers.read(goodput.files_of(where)), ends)
     if not ledger.entries:
         broken = "".join(f"; {problem}" for problem in ledger.problems)
-        raise TpustackError(f"{where}: no training has written a ledger there{broken}")
+        raise errors.TpustackError(f"{where}: no training has written a ledger there{broken}")
     total = accounts.account(ledger)
+    money = None
     # What MODEL_DIR cost is not known: no stack is named that it ran on.
-    money = None if what and not stack else _money(stack, total)
+    if stack or not what:
+        from infra import catalog, cost
+        from tpustack import stacks
+        from tpustack.engine.backend import name_of
+
+        # By the stack's settings as they are now: the ledger has none of its own.
+        name = name_of(stack)
+        estimate = cost.of_stack(stacks.load(name), name, catalog.Catalog())
+        money = goodput.money_of(total, estimate)
     if plot:
         from tpu_training.errors import InputError
 
         try:
             Path(plot).write_bytes(accounts.draw(ledger, total, kind))
         except (InputError, OSError) as error:
-            raise TpustackError(f"--plot={plot}: {error}") from None
+            raise errors.TpustackError(f"--plot={plot}: {error}") from None
     if as_json:
-        cost = money and money.to_dict()
-        console.echo_json({**total.to_dict(), "cost": cost, "problems": ledger.problems})
+        spent = money and money.to_dict()
+        console.echo_json({**total.to_dict(), "cost": spent, "problems": ledger.problems})
     else:
         for table in goodput.tables(total, money):
             click.echo(table + "\n")
@@ -251,10 +252,11 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
         click.echo(problem, err=True)
 
 
-def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
-    """Return the model directory of a job in a stack's queue, and its tries.
+def _job_of_queue(stack: str, name: str) -> tuple[str, list[tuple[float, str]]]:
+    """Return the model directory of a job in a stack's queue; when its tries began, why they ended.
 
-    Vertex AI is not asked: what it knows beyond the record changes no ledger.
+    A ledger does not know why its machine went; the job's record does. Vertex AI is not asked:
+    what it knows beyond the record changes no ledger.
     """
     from tpu_core import paths
     from tpustack.jobs.job import read_job
@@ -263,15 +265,5 @@ def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence["Try"]]:
     queue = open_queue(stack, None)
     with explained(queue):
         job = read_job(queue, name, ask=False)
-    return f"gs://{queue.store.bucket}/{paths.folder(name)}model", job.tries
-
-
-def _money(stack: str | None, total: "Account") -> "Money":
-    """Return what the time has cost, by the stack's settings as they are now."""
-    from infra.catalog import Catalog
-    from infra.cost import of_stack
-    from tpustack import goodput, stacks
-    from tpustack.engine.backend import name_of
-
-    name = name_of(stack)
-    return goodput.money_of(total, of_stack(stacks.load(name), name, Catalog()))
+    ends = [(one.started, one.why) for one in job.tries]
+    return f"gs://{queue.store.bucket}/{paths.folder(name)}model", ends

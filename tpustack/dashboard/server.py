@@ -101,6 +101,7 @@ def address(listener: socket.socket, token: str) -> str:
 def listen(port: int) -> socket.socket:
     """Return a socket that only this machine reaches. Raises TpustackError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Else the port of a dashboard that has just ended is taken for a minute (TIME_WAIT).
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((_LOOPBACK, port))

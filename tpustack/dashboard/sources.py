@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import click
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
@@ -31,11 +30,8 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_training.goodput import account as accounts
 from tpu_training.goodput.ledger import Ledger, read
-from tpustack import stacks
+from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes
-from tpustack.console import plain
-from tpustack.errors import TpustackError, UsageError
-from tpustack.goodput import files_of, money_of
 from tpustack.jobs.job import job_rows
 from tpustack.jobs.queue import RUNNERS, bucket_of, explained, queue_of
 
@@ -84,7 +80,7 @@ def places(named: Sequence[str], buckets: Sequence[str]) -> list[Place]:
         for name in names:
             try:
                 yield make(name)
-            except UsageError as error:
+            except errors.UsageError as error:
                 problems.append(str(error))
 
     found = list(each(buckets, lambda url: Place(bucket_of(url), bucket_of(url))))
@@ -93,7 +89,7 @@ def places(named: Sequence[str], buckets: Sequence[str]) -> list[Place]:
     elif not buckets:
         found += each(stacks.all_stacks(), _of_stack)
     if problems:
-        raise UsageError("\n".join(problems))
+        raise errors.UsageError("\n".join(problems))
     return list({place.name: place for place in found}.values())
 
 
@@ -101,7 +97,7 @@ def _of_stack(stack: str) -> Place:
     """Return a stack's place; one wrong file must not hide all other stacks."""
     try:
         settings = stacks.load(stack)
-    except UsageError as error:
+    except errors.UsageError as error:
         return Place(stack, "", problem=str(error))
     return Place(stack, names_of(settings, stack).bucket, settings)
 
@@ -129,7 +125,7 @@ class Source:
             data = self.read()
             json.dumps(data, allow_nan=False)  # Pages read no NaN.
             return {**about, "data": data, "problem": ""}
-        except TpustackError as error:
+        except errors.TpustackError as error:
             problem = str(error)
         except Exception as error:
             # Others wrote what it reads. The other parts stay, and the next read tries again.
@@ -153,7 +149,7 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
 
 
 def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> Iterator[Source]:
-    queue = place.queue(google, lambda line: click.echo(plain(line), err=True))
+    queue = place.queue(google, console.say)
 
     def jobs() -> list[Json]:
         with explained(queue):
@@ -210,7 +206,7 @@ def drift(place: Place) -> Json:
     from tpustack.engine.backend import users_own
 
     if place.settings is None:
-        raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
+        raise errors.UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
     backend = users_own()
     with tempfile.TemporaryDirectory() as folder:
         job = Run(backend, backend.root, Path(folder), lambda _: None)
@@ -282,6 +278,7 @@ class Trainings:
             folder = item["name"].rpartition("/ledger/")[0]
             folders.setdefault(folder, []).append(int(item["generation"]))
         newest = sorted(folders, key=lambda folder: -max(folders[folder]))[:_MOST]
+        # Only what is shown is kept: a page may be open for days.
         self._known = {folder: self._of(folder, tuple(folders[folder])) for folder in newest}
         return [found for _, found in self._known.values() if found]
 
@@ -289,7 +286,7 @@ class Trainings:
         known = self._known.get(folder)
         if known and known[0] == generations:
             return known
-        ledger = read(files_of(f"gs://{self._bucket}/{folder}", self._google))
+        ledger = read(goodput.files_of(f"gs://{self._bucket}/{folder}", self._google))
         found = training(folder, ledger, self._estimate) if ledger.entries else {}
         return generations, found
 
@@ -345,7 +342,7 @@ def _shares(begin: float, end: float) -> Iterator[tuple[str, float]]:
 
 
 def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
-    money = money_of(total, estimate) if estimate else None
+    money = goodput.money_of(total, estimate) if estimate else None
     return {
         "wall": total.wall,
         "goodput": total.goodput,
@@ -376,7 +373,9 @@ def curves(google: Google, bucket: str, folder: str) -> dict[str, Curve]:
         TpustackError: the bucket refuses.
     """
     if not _FOLDER.fullmatch(folder):
-        raise UsageError(f"{folder!r} is not a folder of a training. Write it like jobs/NAME")
+        raise errors.UsageError(
+            f"{folder!r} is not a folder of a training. Write it like jobs/NAME"
+        )
     store = Bucket(bucket, google.exchange)
     series: dict[str, dict[int, float]] = {}
     for file in _event_files(google, bucket, folder):

@@ -1,7 +1,5 @@
 """The stacks of a project in the backend that holds their state, and the `pulumi` process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -56,7 +54,7 @@ class Backend:
             work_dir=str(root), env_vars=self.environment, pulumi_command=Pulumi()
         )
 
-    def elsewhere(self, folder: Path) -> Backend:
+    def elsewhere(self, folder: Path) -> "Backend":
         """Return the same project with an empty state in `folder`."""
         environment = {**self.environment, BACKEND: f"file://{folder}"}
         return Backend(environment, self.root, self._policies)
@@ -95,6 +93,7 @@ class Backend:
         locking.mend_folder(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
         with _failing("the backend can't be read: "):
             found = self._workspace.list_stacks()
+        # The API drops the Z of Pulumi's time, and a time without a zone compares with no other.
         return {
             each.name: each.last_update and each.last_update.replace(tzinfo=timezone.utc)
             for each in found
@@ -141,6 +140,7 @@ def _failing(what: str) -> Iterator[None]:
 _POLL = 0.1
 # After a signal that is not Ctrl-C a pipeline kills within ten seconds or so.
 _IMPATIENT = 5.0
+# Seconds for what is still in the pipes: a process that outlives the engine may hold them open.
 _LAST_WORDS = 1.0
 _Output = Callable[[str], object] | None
 
@@ -180,6 +180,7 @@ class Pulumi(automation.PulumiCommand):
             start_new_session=True,
         )
         readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
+        # From the start: if this process is killed, the note alone tells who held the lock.
         note = locking.Note(process, args, environment)
         try:
             note.write()
@@ -238,6 +239,7 @@ def _stop(process: subprocess.Popen[str], seconds: float | None) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL)
         waited += _POLL
+    # Also where the engine has ended well: its language host has a group of its own.
     toolchain.end_own()
     process.wait()
 

@@ -1,7 +1,5 @@
 """One stack on the engine, driven by Pulumi's Automation API: its operations and their events."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -20,8 +18,7 @@ from pulumi.automation._stack import StackInitMode
 
 from tpustack.errors import TpustackError, UsageError, diagnostics
 from tpustack.logs.diagnosis import diagnose
-from tpustack.recovery.locks import Ended, LockedError, locks_in, unknown
-from tpustack.recovery.repair import Recovery
+from tpustack.recovery import locks, repair
 from tpustack.recovery.state import require_trusted
 
 POLICY = "policy"
@@ -58,7 +55,7 @@ class Done:
         state: the digest of the state that it began with.
     """
 
-    events: Events
+    events: "Events"
     failure: str
     state: str = ""
 
@@ -119,7 +116,7 @@ class Stack:
         with explained("export", self.name):
             return list((self._stack.export_stack().deployment or {}).get("resources") or [])
 
-    def copy_to(self, other: Stack) -> None:
+    def copy_to(self, other: "Stack") -> None:
         """Replace the state of a stack in another backend by this one's."""
         with explained("export", self.name):
             state = self._stack.export_stack()
@@ -151,7 +148,7 @@ class Stack:
 
     def state(self) -> str:
         """Return the digest of the state."""
-        return digest(self.recovery(_unheard).state())
+        return digest(self.recovery(lambda _: None).state())
 
     def decrypted(
         self, ciphertexts: Sequence[str], encryption: Mapping[str, str], provider: str | None
@@ -175,12 +172,12 @@ class Stack:
             values = json.loads(self._run("config", *arguments))
         return [values[name]["value"] for name in names]
 
-    def recovery(self, line: Line, ended: Ended = unknown) -> Recovery:
+    def recovery(self, line: Line, ended: locks.Ended = locks.unknown) -> repair.Recovery:
         """Return what repairs the stack's state after its engine was killed.
 
         `ended` asks the forge about the run of a pipeline that holds the lock.
         """
-        return Recovery(self.name, self._stack.workspace, line, ended)
+        return repair.Recovery(self.name, self._stack.workspace, line, ended)
 
     def _run(self, *arguments: str) -> str:
         """Return what another command of the engine's says of the stack."""
@@ -190,7 +187,7 @@ class Stack:
 
     def _require_trusted(self) -> str:
         """Return the digest of the state, which would run nothing untrusted."""
-        state = self.recovery(_unheard).state()
+        state = self.recovery(lambda _: None).state()
         require_trusted(self.name, state)
         return digest(state)
 
@@ -200,7 +197,7 @@ class Stack:
 
     def _do(
         self, verb: str, operation: Callable[..., object], line: Line, **options: Any
-    ) -> Events:
+    ) -> "Events":
         """Run an operation and return its events; a failure is raised."""
         self._require_trusted()
         events = Events()
@@ -215,7 +212,7 @@ class Stack:
         try:
             operation(color="never", on_event=events.listen, on_output=line, **options)
         except automation.ConcurrentUpdateError as error:
-            raise LockedError(locks_in(str(error))) from None
+            raise locks.LockedError(locks.locks_in(str(error))) from None
         except automation.CommandError as error:
             return Done(events, reason(str(error), events.errors), state)
         return Done(events, "", state)
@@ -227,10 +224,6 @@ def digest(state: Mapping[str, Any]) -> str:
     if not deployment.get("resources") and not deployment.get("pending_operations"):
         return NOTHING
     return hashlib.sha256(json.dumps(deployment, sort_keys=True).encode()).hexdigest()
-
-
-def _unheard(_line: str) -> None:
-    """Pass over what the engine says: nothing is done that takes time."""
 
 
 # What the engine reports.
@@ -359,12 +352,10 @@ class Events:
 
 def _change(step: StepEventMetadata) -> Change:
     name = step.urn.rpartition("::")[2]
-    differences: Mapping[str, object] = step.detailed_diff or {}
+    differences = step.detailed_diff or {}
     properties = [path for path in sorted(differences) if not path.startswith(_COMPUTED)]
     properties = properties or sorted(step.diffs or [])
-    because = sorted(
-        path for path, kind in (step.detailed_diff or {}).items() if "replace" in kind.diff_kind
-    )
+    because = sorted(path for path, kind in differences.items() if "replace" in kind.diff_kind)
     if step.op is OpType.REPLACE and not because:
         because = sorted(step.keys or [])
     return Change(step.op.value, step.type, name, tuple(properties), tuple(because))

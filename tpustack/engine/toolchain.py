@@ -77,9 +77,12 @@ def engine(toolchain: Toolchain) -> dict[str, str]:
     plugin = home / "plugins" / f"resource-gcp-v{version('pulumi-gcp')}" / provider.name
     if not plugin.is_symlink() or plugin.resolve() != provider.resolve():
         plugin.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: of two commands that start at once, neither may find the name missing.
         fresh = plugin.with_name(f".{provider.name}.{os.getpid()}")
         fresh.symlink_to(provider)
         fresh.replace(plugin)
+    # The engine takes plugins from this home alone: none from PATH, where the user's own Pulumi may
+    # have them, and none from the network, which a build without it could not reach.
     return {
         "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
@@ -91,7 +94,10 @@ def engine(toolchain: Toolchain) -> dict[str, str]:
 
 # Processes that outlive the engine.
 
+# The value is process, its start and its place: a process number alone is used again, and is
+# another process in another container.
 MARK = "TPUSTACK_OWNER"
+# Seconds that processes get to end after SIGTERM, and to be gone after SIGKILL.
 _SECONDS = 5.0
 
 

@@ -7,9 +7,11 @@ are imported by the functions that need them.
 import codecs
 import dataclasses
 import json
+import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +19,20 @@ import click
 
 from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths, records
-from tpustack import console
-from tpustack.errors import UsageError
+from tpustack import console, errors
 from tpustack.jobs import job as jobs
+from tpustack.jobs import queue as access
 from tpustack.jobs import spec as options
+from tpustack.jobs import sweep as sweeps
 from tpustack.jobs import vertex
-from tpustack.jobs.queue import (
-    bring_up,
-    explained,
-    open_queue,
-    require_on_demand,
-    why_waiting,
-    why_without_tpu,
-)
+from tpustack.jobs.source import upload
 
 # Jobs that ended longer ago, in seconds, are listed only by --all.
 _RECENT = 86400
 
 
-@click.group(
-    "job",
-    cls=console.LazyGroup,
-    later={
-        "sweep": "tpustack.jobs.sweep_command:sweep_command",
-        "trials": "tpustack.jobs.sweep_command:trials_command",
-    },
-)
+# Nothing of it is later: the class suggests a name for one that is not there.
+@click.group("job", cls=console.LazyGroup, later={})
 def command() -> None:
     """Submit any program to a stack's queue, and look after it.
 
@@ -79,22 +69,22 @@ def submit(
     """
     asked = options.JobOptions(**given)
     managed = asked.on_vertex
-    queue = open_queue(stack, bucket, submits=True, managed=managed)
+    queue = access.open_queue(stack, bucket, submits=True, managed=managed)
     place = vertex.place_of(stack, asked)
     on_demand = None
     if create or idle_stop is not None:
-        on_demand = require_on_demand(stack, idle_stop, managed=managed)
-    without_tpu = None if managed else why_without_tpu(stack, asked.framework)
+        on_demand = access.require_on_demand(stack, idle_stop, managed=managed)
+    without_tpu = None if managed else access.why_without_tpu(stack, asked.framework)
     # All of the input is checked before a stack is brought up, which costs minutes and money.
     spec, source = asked.checked(name)
-    with explained(queue):
+    with access.explained(queue):
         if create and on_demand:
-            bring_up(queue, *on_demand, _warn)
+            access.bring_up(queue, *on_demand, console.say)
         job = jobs.submit(queue, dataclasses.replace(spec, vertex=place), name, source.archive)
         if place:
             job = vertex.start(queue, job, place)
         # A new machine takes a while until it looks.
-        warnings = [] if managed else [without_tpu, None if create else why_waiting(queue)]
+        warnings = [] if managed else [without_tpu, None if create else access.why_waiting(queue)]
         if idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
@@ -103,13 +93,8 @@ def submit(
                 "--idle-stop MINUTES, or set limits.idleMinutes"
             )
     for warning in filter(None, warnings):
-        _warn(f"warning: {warning}")
+        console.say(f"warning: {warning}")
     _print_state(job, job.state, job.name, as_json=as_json)
-
-
-def _warn(line: str) -> None:
-    # Standard output has the job's name alone, for scripts.
-    click.echo(line, err=True)
 
 
 def _print_state(job: Job, state: str, text: str, *, as_json: bool) -> None:
@@ -231,15 +216,15 @@ def resubmit(
     What Vertex AI runs needs --stack: its settings say as whom and where, not the job's record.
     """
     for problem in options.name_problems(name):
-        raise UsageError(problem)
-    queue = open_queue(stack, bucket)
-    with explained(queue):
+        raise errors.UsageError(problem)
+    queue = access.open_queue(stack, bucket)
+    with access.explained(queue):
         old = jobs.read_job(queue, job)
         # Asked once more, since only the record says what the stack must be able to run.
-        open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
+        access.open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = vertex.place_again(stack, image, old.spec)
-        if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
-            _warn(f"warning: {why}")
+        if not old.spec.vertex and (why := access.why_without_tpu(stack, old.spec.framework)):
+            console.say(f"warning: {why}")
         new = jobs.resubmit_job(queue, old, place, name)
     _print_state(new, new.state, new.name, as_json=as_json)
 
@@ -267,3 +252,246 @@ def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _as_line(line: bytes) -> bytes:
     return json.dumps({"line": line.decode(errors="backslashreplace")}).encode() + b"\n"
+
+
+# --- Sweeps: begun or continued, and their trials.
+
+# What the stack's own training is written for, and how the agent's variables become its arguments.
+_FRAMEWORK = "tensorflow"
+_TRAINER = (
+    'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '
+    '--tpu-project="$TPU_PROJECT" --data="$DATA_DIR" --model-dir="$MODEL_DIR"'
+)
+_BEST, _COMPLETE, _PRUNED = "#1b7837", "#2166ac", "#b0b0b0"
+# The options that are fields of a Sweep under the same names.
+_SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
+_BUCKETS = click.option("--bucket", "buckets", multiple=True, help="This bucket's queue: gs://B.")
+_STACKS = click.option(
+    *("--stack", "-s", "stacks"),
+    multiple=True,
+    shell_complete=console.stacks,
+    help="The queue of this stack; may be given several times, as --bucket may.",
+)
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a picture that could not be drawn: asked before hours have passed."""
+    if path is None:
+        return None
+    if path.suffix not in (".png", ".svg"):
+        raise errors.UsageError(f"--plot: {path} ends with neither .png nor .svg")
+    if not path.absolute().parent.is_dir():
+        raise errors.UsageError(f"--plot: there is no folder {path.absolute().parent}")
+    if find_spec("matplotlib") is None:
+        raise errors.UsageError(
+            "--plot needs matplotlib, which is not installed: `pip install matplotlib`, or this "
+            "package with its extra `sweep`"
+        )
+    return path
+
+
+_PLOT = click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    callback=_drawable,
+    help="Draw the trials into this PNG or SVG.",
+)
+
+
+@command.command("sweep")
+@_STACKS
+@_BUCKETS
+@click.option(
+    "--param", "params", multiple=True, required=True, metavar="NAME=RANGE", help="What varies."
+)
+@click.option(
+    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
+)
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time a queue (2).")
+@click.option("--metric", default="loss", help="The figure of the jobs that counts.")
+@click.option(
+    "--goal", type=click.Choice((sweeps.MINIMIZE, sweeps.MAXIMIZE)), default=sweeps.MINIMIZE
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
+@click.option("--name", help="The sweep's name; by default one from its content.")
+@_PLOT
+@console.as_json("trials")
+@options.job_options
+def sweep_command(
+    stacks: tuple[str, ...],
+    buckets: tuple[str, ...],
+    plot: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Look for the best parameters: each trial is a job of the queue.
+
+    Without --command, the trials are the training of the stack. Interrupt it at any time: jobs
+    keep running, and `job trials --resume` continues. Poor trials end early.
+    """
+    # Asked first: hours later, at the eleventh trial, would be too late.
+    sweeps.require_optuna()
+    queues = _open_queues(stacks, buckets, submits=True)
+    if given["command"] is None:
+        given |= {"command": command_of(next(iter(stacks), None)), "framework": _FRAMEWORK}
+    for why in [access.why_without_tpu(one, given["framework"]) for one in stacks]:
+        if why:
+            console.say(f"warning: {why}")
+    with access.explained(queues[0]):
+        record, begun = _begin(queues, given)
+        _drive(queues, record, begun, plot, as_json=as_json)
+
+
+def _open_queues(
+    stacks: Sequence[str], buckets: Sequence[str], *, submits: bool = False
+) -> list[Queue]:
+    """Return the queues that a person names. Raises UsageError if there is none."""
+    queues = [access.open_queue(stack, None, submits=submits) for stack in stacks]
+    queues += [access.open_queue(None, bucket) for bucket in buckets]
+    if not queues:
+        raise errors.UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
+    return queues
+
+
+def _drive(
+    queues: Sequence[Queue],
+    record: sweeps.Record,
+    begun: sweeps.Sweep,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run what is left of a sweep, print it, and end the process."""
+    for warning in filter(None, map(access.why_waiting, queues)):
+        console.say(f"warning: {warning}")
+    console.say(
+        f"sweep {begun.name}: {begun.wanted} trials. If this ends, `tpustack job trials --resume "
+        f"{begun.name}` continues it"
+    )
+    by_bucket = {queue.store.bucket: queue for queue in queues}
+    driver = sweeps.Driver(begun, record, by_bucket, console.say)
+    driver.run()
+    _print(driver.sweep, plot, as_json=as_json)
+    sys.exit(0 if driver.sweep.best else 1)
+
+
+def _begin(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[sweeps.Record, sweeps.Sweep]:
+    """Return a new sweep, whose archive and record are in the bucket.
+
+    Everything that can be wrong is found before the first write: nothing deletes a record.
+    """
+    settings = {key: given.pop(key) for key in _SETTINGS}
+    name, command = given.pop("name"), given["command"]
+    space = sweeps.space_of(settings["params"])
+    first = {one.name: one.choices[0] if one.choices else one.low for one in space}
+    # What is checked is what a trial would run.
+    asked = options.JobOptions(**{**given, "command": sweeps.command_with(command, first)})
+    spec, source = asked.checked(None)
+    # The name is by all that makes the sweep, so the same one is not begun twice by accident.
+    all_of_it = dataclasses.replace(spec, command=f"{command} {settings}")
+    name = jobs.name_of(all_of_it) if name is None else name
+    buckets = tuple(queue.store.bucket for queue in queues)
+    spec = dataclasses.replace(spec, command=command)
+    made = sweeps.Sweep(name=name, spec=spec, buckets=buckets, **settings)
+    record = sweeps.Record(queues[0].store, made.name)
+    # Before the record: a command that continues the sweep needs the archive in the buckets.
+    for queue in queues:
+        if source.archive is not None:
+            upload(queue, source.archive)
+    record.write(made)
+    return record, made
+
+
+def command_of(stack: str | None) -> str:
+    """Return what trains as the stack's settings say. Raises UsageError without a stack."""
+    from tpustack.stacks import load
+
+    if stack is None:
+        raise errors.UsageError(
+            "--command: (not given), and without --stack there is no training to vary. Give one "
+            'like --command "python main.py"'
+        )
+    # Quoted, since bash on the machine splits them again.
+    return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
+
+
+@command.command("trials")
+@click.argument("sweep")
+@_STACKS
+@_BUCKETS
+@click.option("--resume", is_flag=True, help="First run what is left of it, wherever it began.")
+@_PLOT
+@console.as_json("trials")
+def trials_command(
+    sweep: str,
+    stacks: tuple[str, ...],
+    buckets: tuple[str, ...],
+    resume: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the trials of a sweep, as far as it has come; the first queue has its record."""
+    queues = _open_queues(stacks, buckets)
+    with access.explained(queues[0]):
+        record = sweeps.Record(queues[0].store, sweep)
+        found = record.read()
+        if resume:
+            sweeps.require_optuna()
+            # Others may write the record: by its word alone, jobs would go to any bucket.
+            if {queue.store.bucket for queue in queues} != set(found.buckets):
+                raise errors.UsageError(
+                    "--resume: name the stacks or buckets of "
+                    f"{', '.join(f'gs://{one}' for one in found.buckets)} again, if you began the "
+                    f"sweep {sweep} with these: its record says so"
+                )
+            _drive(queues, record, found, plot, as_json=as_json)
+        _print(found, plot, as_json=as_json)
+
+
+def _print(sweep: sweeps.Sweep, plot: Path | None, *, as_json: bool) -> None:
+    """Print the trials, the best first, then those that have no value; draw them."""
+    if as_json:
+        document = {**dataclasses.asdict(sweep), "best": sweep.best and sweep.best.number}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo("\n".join(_table(sweep)))
+    if plot is not None:  # After the table: a full disk should not hide what hours have found.
+        _draw(sweep, plot)
+
+
+def _table(sweep: sweeps.Sweep) -> list[str]:
+    from infra.cost import aligned
+
+    names = [one.name for one in sweeps.space_of(sweep.params)]
+    rows = [("trial", "state", console.line(sweep.metric), *names, "job", "steps")]
+    for one in sorted(sweep.trials, key=sweep.rank):
+        best = " *" if one == sweep.best else ""
+        value = "" if one.value is None else f"{one.value:.6g}"
+        steps = str(one.reports[-1][0]) if one.reports else ""
+        params = (str(one.params[name]) for name in names)
+        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
+        rows.append(tuple(map(console.line, cells)))
+    return aligned(rows, left=len(rows[0]))
+
+
+def _draw(sweep: sweeps.Sweep, path: Path) -> None:
+    """Draw the metric by each parameter, the best trial in green. Raises TpustackError."""
+    from matplotlib.figure import Figure
+
+    space = sweeps.space_of(sweep.params)
+    ended = [one for one in sweep.trials if one.value is not None]
+    colours = [_COMPLETE if one.state == sweeps.COMPLETE else _PRUNED for one in ended]
+    if sweep.best:
+        colours[ended.index(sweep.best)] = _BEST
+    try:
+        figure = Figure(figsize=(3.4 * len(space), 3.2), layout="constrained")
+        for axes, each in zip(figure.subplots(1, len(space), squeeze=False)[0], space, strict=True):
+            places = [one.params[each.name] for one in ended]
+            axes.scatter(places, [one.value for one in ended], c=colours, s=22)
+            axes.set(xlabel=each.name, xscale="log" if each.is_log else "linear")
+            # It is any text, also one with the signs of a formula.
+            axes.set_ylabel(console.line(sweep.metric), parse_math=False)
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        # ValueError: a choice that looks like a formula, and isn't one.
+        raise errors.TpustackError(f"--plot: {path} can't be written: {error}") from None

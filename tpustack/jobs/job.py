@@ -22,8 +22,7 @@ from tpu_core import paths
 from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs import vertex
-from tpustack.jobs.source import Archive, upload
+from tpustack.jobs import source, vertex
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +37,7 @@ _LOOK = 1.0
 _ASK_EVERY = 10
 
 
-def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) -> Job:
+def submit(queue: Queue, spec: Spec, name: str | None, archive: source.Archive | None) -> Job:
     """Add a job to the queue and return it: its archive first, its record last.
 
     Without a name it gets one from its content, so that the same job is not run twice by accident.
@@ -51,12 +50,13 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
     job = Job(name or name_of(spec), uuid.uuid4().hex, spec, time.time(), by=_who())
     _refuse_twice(queue.read(job.name), job, named=name is not None)
     if archive is not None:
-        upload(queue, archive)
+        source.upload(queue, archive)
     try:
         queue.add(job)
     except Conflict:
         # The same name at the same moment, or this very record, whose answer was lost.
         _refuse_twice(queue.read(job.name), job, named=name is not None)
+    # After the record: a runner that wakes up earlier finds nothing and sleeps again.
     queue.ring()
     return job
 
@@ -187,6 +187,7 @@ def stop_job(queue: Queue, name: str) -> Job:
         TpustackError: Vertex AI refuses.
     """
     before = read_job(queue, name)
+    # The record first: a container that starts in between reads there that it must end.
     changed = queue.change(
         name, lambda job: None if job.is_over else job.stopping(time.time(), _who())
     )
@@ -229,6 +230,7 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
         if name.is_absolute() or ".." in name.parts:
             raise TpustackError(f"{one.url} is not downloaded: its name leads out of {output}")
         content = queue.store.read(one.url.removeprefix(f"gs://{queue.store.bucket}/"))
+        # It was deleted since it was listed.
         if content is None:
             continue
         path = output / name

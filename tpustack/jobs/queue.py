@@ -9,14 +9,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import click
-
 from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 from tpu_core import lease
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack.cloud.google import Google, Nodes
-from tpustack.console import plain
+from tpustack.console import say
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def open_queue(
     else:
         name = _bucket_of_stack(stack, submits=submits, managed=managed)
     # Damaged records are named on standard error, so that --json stays JSON.
-    return queue_of(name, Google(), lambda line: click.echo(plain(line), err=True))
+    return queue_of(name, Google(), say)
 
 
 def queue_of(bucket: str, google: Google, say: Callable[[str], None]) -> Queue:

@@ -18,8 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from tpu_agent.jobs.queue import Queue
-from tpu_core import paths
-from tpu_core.bucket import Conflict
+from tpu_core import bucket, paths
 from tpustack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,8 +79,9 @@ def upload(queue: Queue, archive: Archive) -> None:
     if queue.store.look(path) is not None:
         return
     try:
+        # Generation 0: only where there is none. One that is there is equal, and in use.
         queue.store.upload(path, archive.file, archive.size, generation=0)
-    except Conflict:
+    except bucket.Conflict:
         return  # Another command has just uploaded the same.
 
 
@@ -132,6 +132,7 @@ def _packed(folder: Path, files: list[Path]) -> Archive:
             info = tar.gettarinfo(path, name)
             info.mtime = info.uid = info.gid = 0
             info.uname = info.gname = ""
+            # Whether it may be run is a part of a file; the rest follows from the umask.
             info.mode = 0o755 if info.mode & 0o100 else 0o644
             if info.issym():
                 tar.addfile(info)

@@ -15,8 +15,7 @@ import click
 
 from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 from tpu_core.paths import NAME
-from tpustack import console
-from tpustack.errors import TpustackError, UsageError
+from tpustack import console, errors
 from tpustack.jobs.queue import explained, open_queue
 from tpustack.jobs.source import Source, secret_in, source_of
 
@@ -84,7 +83,7 @@ def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
         queue = open_queue(ctx.params.get("stack"), ctx.params.get("bucket"))
         with explained(queue):
             return sorted(name for name in queue.summaries() if name.startswith(incomplete))
-    except TpustackError:
+    except errors.TpustackError:
         return []  # A shell that completes shows no errors.
 
 
@@ -173,7 +172,7 @@ class JobOptions:
     def checked(self, name: str | None) -> tuple[Spec, Source]:
         """Return what to run, and what it brings along. Raises UsageError with every problem."""
         if self.command is None:
-            raise UsageError('--command: (not given). Give one like "python main.py"')
+            raise errors.UsageError('--command: (not given). Give one like "python main.py"')
         source = source_of(self.folder, self.wheel)
         problems = [
             *name_problems(name),
@@ -182,7 +181,7 @@ class JobOptions:
             *_command_problems(self.command, source),
         ]
         if problems:
-            raise UsageError("\n".join(problems))
+            raise errors.UsageError("\n".join(problems))
         spec = Spec(
             command=self.command,
             kind=source.kind,

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpu_agent.jobs.queue import SUCCEEDED, Job, Queue, Spec
-from tpu_core import paths, records
+from tpu_core import google, paths, records
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.google import parse
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import job as jobs
 
@@ -336,7 +335,7 @@ class Reports:
     def final(self) -> float | None:
         """Return the metric at the end of the job; None if it never wrote one."""
         kept = self._queue.store.read(f"{paths.folder(self._job)}model/metrics.json")
-        value = _number(parse(kept[0]).get(self._metric)) if kept else None
+        value = _number(google.parse(kept[0]).get(self._metric)) if kept else None
         if value is not None:
             return value
         self.read()
@@ -476,11 +475,7 @@ class Driver:
     """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        record: Record,
-        queues: Mapping[str, Queue],
-        say: Callable[[str], None],
+        self, sweep: Sweep, record: Record, queues: Mapping[str, Queue], say: Callable[[str], None]
     ) -> None:
         self.sweep = sweep
         self._record, self._queues, self._say = record, queues, say

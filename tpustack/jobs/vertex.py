@@ -5,6 +5,7 @@ Vertex AI is not trusted: account, network and image come from the stack's setti
 job counts only if its own labels and folder say that it is this job.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -69,9 +70,9 @@ def _place(
 ) -> dict[str, str]:
     from infra import catalog
     from infra.names import names_of
-    from tpustack.stacks import load
+    from tpustack import live, stacks
 
-    settings = load(stack)
+    settings = stacks.load(stack)
     vertex = settings.jobs.vertex
     kind = tpu or settings.tpu.accelerator_type
     found = catalog.vertex_tpus().get(kind)
@@ -98,8 +99,11 @@ def _place(
     if problems:
         raise UsageError("\n".join(problems))
     network = (vertex.network if vertex else None) or ""
-    if network:
-        _require_peered(network)
+    # Where the caller may not look, Vertex AI will refuse it.
+    with contextlib.suppress(Forbidden):
+        if network and (why := live.why_not_peered(Google(), network)):
+            text = f"jobs.vertex.network: {why}, so that no job starts there. {live.CURE}"
+            raise UsageError(text)
     names = names_of(settings, stack)
     return {
         "project": settings.project,
@@ -111,21 +115,6 @@ def _place(
         **({"strategy": SPOT} if spot else {}),
         **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
     }
-
-
-def _require_peered(network: str) -> None:
-    """Raise UsageError for a network that Vertex AI can't use.
-
-    Where the caller may not look, Vertex AI will refuse it.
-    """
-    from tpustack.live import CURE, why_not_peered
-
-    try:
-        why = why_not_peered(Google(), network)
-    except Forbidden:
-        return
-    if why:
-        raise UsageError(f"jobs.vertex.network: {why}, so that no job starts there. {CURE}")
 
 
 # The container first runs the agent, by its digest, as the account that the job runs as.
@@ -203,6 +192,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
         "scheduling": {"disableRetries": job.spec.preemptions == 0, **strategy},
         **({"network": where["network"]} if where.get("network") else {}),
     }
+    # Labels take no dots. Names that become equal are told apart by the job's ID.
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
     labels = {JOB_LABEL: label, JOB_ID_LABEL: job.id}
     return {"displayName": job.name, "jobSpec": spec, "labels": labels}
@@ -269,6 +259,7 @@ def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
     """
     found = _jobs(job).called(job.name)
     folder = f"gs://{queue.store.bucket}/{paths.folder(job.name)}"
+    # None stays None: who may not look has not seen that there is none.
     return found and [
         one
         for one in found

@@ -106,6 +106,7 @@ def _explained(log: "Log") -> dict[int, tuple[KnownError, int]]:
     innocent = innocent_lines()
     messages = tuple("" if innocent.search(line) else line for line in log.messages)
     found: dict[int, tuple[KnownError, int]] = {}
+    # As written first: to mend also joins lines that are long and whole.
     texts = [Joined(messages, log.lines, mend=mend) for mend in (False, True)]
     for known in known_errors():
         for joined in texts:

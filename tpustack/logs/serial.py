@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_training.goodput.ledger import read
+from tpustack import errors, goodput
 from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
 from tpustack.console import unbroken
-from tpustack.errors import TpustackError
-from tpustack.goodput import files_of
 from tpustack.logs.diagnosis import Log
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def follow(
     outcome = f"training {'finished' if ended.succeeded else 'failed'} {ended.message}"
     console.print(outcome, highlight=False, markup=False, soft_wrap=True)
     if not ended.succeeded:
-        raise TpustackError(f"the training on {vm} failed: {ended.message}. {advice}")
+        raise errors.TpustackError(f"the training on {vm} failed: {ended.message}. {advice}")
 
 
 def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> str:
@@ -97,7 +96,7 @@ def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> 
     except NotFound:
         return f"{vm} is gone; waiting for the one that its group makes"
     if status in _OFF:
-        raise TpustackError(f"{vm} is {status} and writes nothing more. {advice}")
+        raise errors.TpustackError(f"{vm} is {status} and writes nothing more. {advice}")
     return (
         f"nothing new for {SILENCE / 60:.0f} minutes; {vm} is {status}. Compiling or installing "
         "can take longer than that. Ctrl-C ends the display, not the training"
@@ -137,7 +136,7 @@ def bucket_lines(
             figures = [f"{name}={metrics[name]}" for name in metrics if name.startswith("test_")]
             yield f"training finished {' '.join(figures)}"
             return
-        entries = read(files_of(job_url, google)).entries
+        entries = read(goodput.files_of(job_url, google)).entries
         ending = f" ({entries[-1].ending})" if entries and entries[-1].ending else ""
         now = f"start {len(entries)}: step {entries[-1].last_step}{ending}" if entries else ""
         yield now if now != shown else None
@@ -230,7 +229,7 @@ def wait_for_end(
             on_progress(event)
         else:
             on_line(line)
-    raise TpustackError("the serial port ended before the training did")
+    raise errors.TpustackError("the serial port ended before the training did")
 
 
 # --- What lines mean.
@@ -372,7 +371,7 @@ def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[st
     for name, text in texts.items():
         try:
             yield name, text()
-        except TpustackError as error:
+        except errors.TpustackError as error:
             yield name, f"error: {error}"
 
 
@@ -435,7 +434,7 @@ def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
                     f"you may not read the logs of {project}: ask for roles/logging.viewer there "
                     f"(permission logging.logEntries.list). Google's answer: {error}"
                 )
-            raise TpustackError(why) from None
+            raise errors.TpustackError(why) from None
         # A page may be empty and still have one after it, while Google searches on.
         yield from page.get("entries", ())
         if not page.get("nextPageToken"):

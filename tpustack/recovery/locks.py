@@ -6,8 +6,6 @@ have the same host and the same numbers of processes. So while an engine of its 
 run of a pipeline that engine is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -36,6 +34,7 @@ _LOCKS = ".pulumi/locks/"
 # An engine takes its lock soon after it has begun. What takes longer is left to a person.
 _BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
 _NOTES = ".tpustack/holders/"
+# The commands of the engine that take the lock; the space ends the last word.
 _LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
 # Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
 _RUNS = (
@@ -64,7 +63,7 @@ class Lock:
         when = self.since.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"{self.user}@{self.host} (process {self.pid}) since {when}"
 
-    def is_orphaned(self, known: Sequence[Engine], ended: Ended) -> bool:
+    def is_orphaned(self, known: "Sequence[Engine]", ended: Ended) -> bool:
         """Return whether its holder is dead for sure; what is unknown counts as alive.
 
         Neither its age nor a process number of this machine proves that: a run may take days, and
@@ -81,7 +80,7 @@ class Lock:
             for each in own
         )
 
-    def may_be_of(self, held: Engine) -> bool:
+    def may_be_of(self, held: "Engine") -> bool:
         """Return whether a noted engine may have taken this lock."""
         own = (held.holder.machine, held.holder.process) == (self.host, self.pid)
         return own and -_BEFORE <= self.since - held.since <= _AFTER
@@ -89,6 +88,8 @@ class Lock:
     def path(self, stack: str) -> str:
         """Return its file in the backend; nothing where it is not one of this stack's locks."""
         _, found, rest = unquote(urlsplit(self.url).path).partition(f"/{_LOCKS}")
+        # The address comes from the backend, which others may write. So a file is deleted only if
+        # it is in the folder of this stack's own locks.
         folders = rest.split("/")
         ours = found and folders[-2:-1] == [stack] and ".." not in folders
         return f"{_LOCKS}{rest}" if ours else ""
@@ -176,12 +177,13 @@ class Note:
     def remove(self) -> None:
         """Remove it if the engine was not killed, and so has given its lock back."""
         code = self._process.poll()
+        # Below 0 it was a signal: that engine has left its lock, which only this note explains.
         if self._store is not None and code is not None and code >= 0:
             with contextlib.suppress(TpustackError, OSError):
                 self._store.delete(self._name)
 
 
-def noted_engines(store: StateFolder | StateBucket) -> list[Engine]:
+def noted_engines(store: "StateFolder | StateBucket") -> list[Engine]:
     """Return the engines that are noted; what is damaged, or of another format, proves nothing."""
     return [held for file in store.files(_NOTES) if (held := _parsed(*file))]
 
@@ -203,7 +205,7 @@ def _parsed(note: str, text: str) -> Engine | None:
     return None
 
 
-def store_of(environment: Mapping[str, str]) -> StateFolder | StateBucket | None:
+def store_of(environment: Mapping[str, str]) -> "StateFolder | StateBucket | None":
     """Return the files of a backend; None where it is neither a folder nor a bucket of Google's."""
     url = urlsplit(backend(environment))
     if url.scheme == "file" and url.netloc + url.path:
@@ -257,6 +259,7 @@ class StateBucket:
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
+        # On its generation: what another command has written since stays.
         if found := self._store.look(self._prefix + name):
             self._store.delete(self._prefix + name, found.generation)
 

@@ -105,6 +105,7 @@ class Recovery:
             self.release(error.locks)
             whose = locking.holder_names(error.locks)
             self.notes.append(f"The lock of a run that is dead was released: {whose}.")
+            # Once: a lock that is found now was taken by a living run.
             return operation()
 
     def state(self) -> State:
@@ -213,6 +214,7 @@ class Recovery:
             LockedError: when another run works on the stack.
             TpustackError: when one did since the look.
         """
+        # The engine's import replaces the state, whatever it is by then.
         if self.state() != found.before:
             raise TpustackError(
                 f"the state of stack {self._stack} was changed by another run while this one "
@@ -235,6 +237,7 @@ class Recovery:
                 {**self._workspace.env_vars, **variables},
                 self._line if what == "refresh" else None,
             )
+        # Before CommandError, which it is as well: `ask_for_lock` waits for this one.
         except automation.StackAlreadyExistsError:
             raise
         except automation.ConcurrentUpdateError as error:

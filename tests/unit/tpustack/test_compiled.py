@@ -10,7 +10,6 @@ import yaml
 
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
-from tpustack.commands import stack as commands
 from tpustack.commands import training
 from tpustack.engine import backend
 
@@ -23,8 +22,7 @@ GIVEN = {"global_batch_size": "512", "epochs": "3"}
 def stack(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A stack with a v3-8 that trains the MNIST network on data of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (commands, tpustack.project):
-        monkeypatch.setattr(module, "root", lambda: project)
+    monkeypatch.setattr(tpustack.project, "root", lambda: project)
     write_data(project / "data" / "mnist")
     path = project / "stacks" / "Pulumi.dev.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Spec
 from tpu_core.bucket import Bucket
 from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
-from tpustack.cloud import google
+from tpustack import goodput
 from tpustack.cloud.google import Google
 from tpustack.engine import backend
 from tpustack.jobs import queue as place
@@ -137,7 +137,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
             data=text,
             timeout=30,
         ).raise_for_status()
-    monkeypatch.setattr(google, "Google", lambda: Google(client.session))
+    monkeypatch.setattr(goodput, "Google", lambda: Google(client.session))
     yield client
     cloud.stop()
 

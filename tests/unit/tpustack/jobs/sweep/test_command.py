@@ -12,7 +12,7 @@ import pytest
 from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Queue, Spec
 from tpustack.jobs import sweep
-from tpustack.jobs.sweep_command import command_of
+from tpustack.jobs.command import command_of
 from tpustack.stacks import load
 
 from .machine import Machine
