@@ -155,6 +155,7 @@ def _use_local_tpu() -> Cluster:
 def _tpu_cluster_of(
     resolver: tf.distribute.cluster_resolver.TPUClusterResolver, endpoint: str
 ) -> Cluster:
+    # It clears the TPU: before the first variable, and once, which `connect` sees to.
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return Cluster(tf.distribute.TPUStrategy(resolver), endpoint, None, has_tpu=True)
 
@@ -163,6 +164,7 @@ def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
     """Mirror over `local_devices` logical CPUs if given, else over the GPUs, else use the CPU."""
     reason = "no TPU is named by --tpu or the environment"
     if local_devices:
+        # Before logical devices are listed: that starts TensorFlow, after which no CPU is split.
         cpu = tf.config.list_physical_devices("CPU")[0]
         split = [tf.config.LogicalDeviceConfiguration()] * local_devices
         tf.config.set_logical_device_configuration(cpu, split)

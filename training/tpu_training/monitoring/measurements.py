@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files
-from tpu_training.data.data_set import DataSet
+from tpu_training.data import data_set, files
 from tpu_training.goodput.account import account
 from tpu_training.goodput.ledger import (
     FINISHED,
@@ -55,7 +54,7 @@ class Monitor:
         cluster: Cluster,
         params: Params,
         model_dir: str,
-        data: DataSet,
+        data: data_set.DataSet,
         state: TrainState,
         beginning: Beginning,
         why: Callable[[], str],

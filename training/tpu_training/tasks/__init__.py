@@ -9,10 +9,17 @@ import hashlib
 from pathlib import Path
 
 from tpu_training.errors import InputError
-from tpu_training.models.params import suggest
-from tpu_training.models.registry import ModelDefinition, load_file
-from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES, DataSpec
-from tpu_training.models.task import Task
+from tpu_training.models import params, registry
+from tpu_training.models.spec import (
+    CLASS,
+    LABELS,
+    MASK,
+    NOTHING,
+    NUMBERS,
+    TOKEN_CLASSES,
+    DataSpec,
+    Task,
+)
 
 # What a data set of these targets is for by default.
 _BY_TARGETS = {
@@ -31,7 +38,7 @@ def built_in_tasks() -> list[str]:
     return [*_BY_TARGETS.values(), *LANGUAGE_MODELS]
 
 
-def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
+def with_task(definition: registry.ModelDefinition, name: str | None) -> registry.ModelDefinition:
     """Return `definition` for `--task=NAME`, or else for the task of the model's file.
 
     Raises:
@@ -45,19 +52,19 @@ def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
 def _named(name: str) -> str | Task:
     """Return the name of a built-in task, or the Task of a user's file."""
     if name.endswith(".py"):
-        task = getattr(load_file(name, "task"), "task", None)
+        task = getattr(registry.load_file(name, "task"), "task", None)
         if not isinstance(task, Task):
             raise InputError(f"--task={name}: lacks `task = Task(...)` of tpu_training")
         return dataclasses.replace(task, file=name)
     if name and name not in built_in_tasks():
         raise InputError(
-            f"--task={name}: unknown{suggest(name, built_in_tasks())}; expected "
+            f"--task={name}: unknown{params.suggest(name, built_in_tasks())}; expected "
             f"{', '.join(built_in_tasks())} or the path of a .py file"
         )
     return name
 
 
-def identity(definition: ModelDefinition) -> dict[str, str]:
+def identity(definition: registry.ModelDefinition) -> dict[str, str]:
     """Return what names the task of `definition`, if not its model's file and data set do."""
     task = definition.task
     if isinstance(task, str):
@@ -67,7 +74,7 @@ def identity(definition: ModelDefinition) -> dict[str, str]:
     return {"task": hashlib.sha256(Path(task.file).read_bytes()).hexdigest()}
 
 
-def check_targets(definition: ModelDefinition, spec: DataSpec) -> None:
+def check_targets(definition: registry.ModelDefinition, spec: DataSpec) -> None:
     """Raise InputError if the data set does not hold what the task needs; loads nothing."""
     task = definition.task
     if isinstance(task, Task):
@@ -88,7 +95,7 @@ def check_targets(definition: ModelDefinition, spec: DataSpec) -> None:
         )
 
 
-def task_of(definition: ModelDefinition, spec: DataSpec) -> Task:
+def task_of(definition: registry.ModelDefinition, spec: DataSpec) -> Task:
     """Return the task of `definition` for examples of `spec`. Raises InputError; see above."""
     check_targets(definition, spec)
     if isinstance(definition.task, Task):
