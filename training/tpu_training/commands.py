@@ -19,14 +19,7 @@ import tpu_training.cluster.endpoint as endpoint
 from tpu_training import errors, tasks
 from tpu_training.cluster import machine
 from tpu_training.job import job, start
-from tpu_training.models.params import (
-    Params,
-    build_params,
-    check,
-    convert,
-    read_config,
-    split_overrides,
-)
+from tpu_training.models import params as base
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
 
 Command = Callable[[], int]
@@ -55,8 +48,8 @@ def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], An
 
     def read(text: str) -> Any:
         try:
-            value = convert(text, kind)
-            check(value, {"choices": (), "low": low, "high": high})
+            value = base.convert(text, kind)
+            base.check(value, {"choices": (), "low": low, "high": high})
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{text}: {error}") from None
         return value
@@ -132,7 +125,7 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> job.
 
 def build_model(
     known: argparse.Namespace, rest: Sequence[str]
-) -> tuple[ModelDefinition, Params, dict[str, Any]]:
+) -> tuple[ModelDefinition, base.Params, dict[str, Any]]:
     """Return the model, its parameters, and those that were given.
 
     The command line wins over --config, and --config over the model's defaults. A model file of
@@ -141,13 +134,13 @@ def build_model(
     Raises:
         InputError: With every problem at once; a misspelt flag with the nearest one.
     """
-    overrides, problems = split_overrides(rest)
-    config = read_config(known.config)
+    overrides, problems = base.split_overrides(rest)
+    config = base.read_config(known.config)
     named, named_task = config.pop("model", DEFAULT_MODEL), config.pop("task", None)
     model = tasks.with_task(load_model(known.model or str(named)), known.task or named_task)
     flags = [name.replace("_", "-") for name in vars(known) if name not in _NO_FLAGS]
     try:
-        params = build_params(config, overrides, flags, model.params)
+        params = base.build_params(config, overrides, flags, model.params)
     except errors.ParamsError as error:
         raise errors.ParamsError([*problems, *error.problems]) from error
     if problems:
