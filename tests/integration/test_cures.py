@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from tpu_training.errors.catalog import known_errors
+from tpu_training.errors import known_errors
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from tpu_training.errors.catalog import KnownError, innocent_lines, known_errors
+from tpu_training.errors import KnownError, innocent_lines, known_errors
 from tpustack.console import unbroken
 
 _LONGEST_TEXT = 200

@@ -9,8 +9,8 @@ from tpu_training.loop.callbacks import Callback as Callback
 from tpu_training.loop.callbacks import LoopReport as LoopReport
 from tpu_training.models.params import Params as Params
 from tpu_training.models.spec import DataSpec as DataSpec
-from tpu_training.models.task import Metric as Metric
-from tpu_training.models.task import Task as Task
-from tpu_training.models.task import mean as mean
+from tpu_training.models.spec import Metric as Metric
+from tpu_training.models.spec import Task as Task
+from tpu_training.models.spec import mean as mean
 
 __version__: str

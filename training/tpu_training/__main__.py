@@ -17,10 +17,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import tpu_training.job.start as start
-from tpu_training import __version__, commands, compile_command
-from tpu_training.commands import Command, add_command, add_job_arguments, build_job, number
-from tpu_training.data.buckets import set_up_buckets
-from tpu_training.errors import EXIT_FAILURE, InputError, Interrupted, TrainingError, require
+from tpu_training import __version__, commands, compile_command, errors
 from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params
@@ -46,7 +43,7 @@ _EXIT_CODES = (
 )
 # The shell's code for a program that SIGINT ended: 128 + 2.
 _EXIT_CTRL_C = 130
-_FRACTION = number(float, 0.0001, 0.9999)
+_FRACTION = commands.number(float, 0.0001, 0.9999)
 # Of a sweep or a trial: fewer tell nothing about a loss that is as noisy as a batch's.
 _FEWEST_STEPS = 20
 # The trust ratio of lars divides its rates by about 1000.
@@ -64,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     # A model file imports TensorFlow while the command line is parsed.
     _set_up_logging(debug)
-    set_up_buckets(os.environ)
+    start.set_up_buckets(os.environ)
     try:
         prepare(given)
         command = parse(given)
@@ -80,12 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        from tpu_training.errors.catalog import translate
-
-        known = error if isinstance(error, TrainingError) else translate(error)
-        ending = "interrupted" if isinstance(known, Interrupted) else "failed"
+        known = error if isinstance(error, errors.TrainingError) else errors.translate(error)
+        ending = "interrupted" if isinstance(known, errors.Interrupted) else "failed"
         # One line even when a library's message has several: people grep for it.
         message = " ".join(str(known).split())
+        # job/start.py takes this beginning off the error of a conversion that it runs.
         what = "data convert" if list(given[:2]) == ["data", "convert"] else "training"
         print(f"{what} {ending}: {message}", file=sys.stderr, flush=True)
         write_outcome(known.exit_code, known.cause, message)
@@ -106,7 +102,7 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises this package's errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see `{self.prog} --help`")
+        raise errors.InputError(f"{message}; see `{self.prog} --help`")
 
 
 def prepare(arguments: Sequence[str]) -> None:
@@ -124,7 +120,7 @@ def prepare(arguments: Sequence[str]) -> None:
         start.prepare_tensorflow(known.tpu, trains)
 
 
-def parse(arguments: Sequence[str]) -> Job | Command:
+def parse(arguments: Sequence[str]) -> Job | commands.Command:
     """Parse `arguments`; --help exits.
 
     Parameters (--NAME=VALUE) depend on the model, so argparse leaves them in the rest, which goes
@@ -136,12 +132,13 @@ def parse(arguments: Sequence[str]) -> Job | Command:
     parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
     if rest and "config" not in known:
-        raise InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
+        raise errors.InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
     if "build" not in known:
-        job = build_job(known.mode, known, rest)
+        job = commands.build_job(known.mode, known, rest)
+        # --check ends here: building the job has reported all that is wrong with the arguments.
         return (lambda: 0) if known.check else job
     known.rest = rest
-    command: Command = known.build(known)
+    command: commands.Command = known.build(known)
     return command
 
 
@@ -164,7 +161,7 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
     for mode, description in _MODES.items():
         job = modes.add_parser(mode, help=description, description=description, allow_abbrev=False)
-        add_job_arguments(job)
+        commands.add_job_arguments(job)
         commands.add_debug(job)
     _add_data(modes)
     compile_command.add(modes)
@@ -185,7 +182,7 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
 def _add_data(modes: Any) -> None:
     data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    convert = add_command(
+    convert = commands.add_command(
         actions,
         "convert",
         _build_convert,
@@ -223,21 +220,23 @@ def _add_data(modes: Any) -> None:
         help="part of the training examples for a split validation (default: none, or the "
         "source's own)",
     )
-    option("--seed", type=number(int, 0), default=0, help="seed of splits and order (0)")
+    option("--seed", type=commands.number(int, 0), default=0, help="seed of splits and order (0)")
     option(
         "--encoding",
         choices=("raw", "encoded"),
         help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
     )
-    option("--text-length", type=number(int, 2), default=128, help="token ids per text (128)")
+    option(
+        "--text-length", type=commands.number(int, 2), default=128, help="token ids per text (128)"
+    )
     option("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
     option(
         "--vocabulary-size",
-        type=number(int, 8),
+        type=commands.number(int, 8),
         default=8192,
         help="size of a vocabulary made from the texts (default: 8192)",
     )
-    inspect = add_command(
+    inspect = commands.add_command(
         actions,
         "inspect",
         lambda known: partial(_inspect_data, known.data, known.json),
@@ -248,18 +247,21 @@ def _add_data(modes: Any) -> None:
     option("--json", action="store_true", help="print the same as JSON")
 
 
-def _build_convert(known: argparse.Namespace) -> Command:
+def _build_convert(known: argparse.Namespace) -> commands.Command:
     """Check all that can be checked before a source of many GB is read."""
+    # They load numpy, which --help and a training of a TPU do without.
     from tpu_training.data.conversion import Storage
     from tpu_training.data.source import Options
 
     if known.output.startswith("gs://"):
-        raise InputError(
+        raise errors.InputError(
             f"--output={known.output}: data sets are written locally; give a directory, then copy "
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
-        raise InputError("--label, --target and --labels exclude each other; give one of them")
+        raise errors.InputError(
+            "--label, --target and --labels exclude each other; give one of them"
+        )
     options = Options(
         known.name,
         known.feature,
@@ -297,7 +299,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _add_lr_range_test(modes: Any) -> None:
-    parser = add_command(
+    parser = commands.add_command(
         modes,
         "lr-range-test",
         _build_lr_range_test,
@@ -307,42 +309,46 @@ def _add_lr_range_test(modes: Any) -> None:
         "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
         "same for TensorBoard. Takes the parameters of train.",
     )
-    add_job_arguments(parser)
+    commands.add_job_arguments(parser)
     option = parser.add_argument
     option("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
     option("--max-rate", type=float, help="last rate (10, with lars 100)")
-    steps = number(int, _FEWEST_STEPS)
+    steps = commands.number(int, _FEWEST_STEPS)
     option("--sweep-steps", type=steps, default=150, help="number of steps (150)")
     option("--trial-steps", type=steps, default=100, help="steps of each training after that (100)")
-    option("--smoothing", type=number(float, 0, 0.999), default=0.9, help="of the loss (0.9)")
+    option(
+        "--smoothing", type=commands.number(float, 0, 0.999), default=0.9, help="of the loss (0.9)"
+    )
     option("--no-plot", action="store_true", help="don't draw the PNG")
 
 
-def _build_lr_range_test(known: argparse.Namespace) -> Command:
+def _build_lr_range_test(known: argparse.Namespace) -> commands.Command:
     """Check the sweep's own flags first: building the job may run a user's model file."""
     highest = _HIGHEST if known.max_rate is None else known.max_rate
     if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
-        raise InputError(
+        raise errors.InputError(
             f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
             f"the first one lower, the second at most {_LARS_HIGHEST:g}"
         )
-    job = build_job("lr-range-test", known, known.rest)
+    job = commands.build_job("lr-range-test", known, known.rest)
     return partial(_run_lr_range_test, job, known)
 
 
 def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
+    # Before the sweep: without matplotlib, minutes of training would end without their plot.
     if not known.no_plot:
         otherwise = ", or leave the plot out with --no-plot"
-        require("matplotlib", "matplotlib", "plots", "the plot", otherwise)
+        errors.require("matplotlib", "matplotlib", "plots", "the plot", otherwise)
     job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)
+    # It loads TensorFlow, for which the report of a wrong --tpu should not wait.
     from tpu_training.job.lr_range_test import Sweep, connect_and_run
 
     highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
     sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)
     verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
-    return EXIT_FAILURE if verdict.suggestion is None else 0
+    return errors.EXIT_FAILURE if verdict.suggestion is None else 0
 
 
 if __name__ == "__main__":

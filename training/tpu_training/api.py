@@ -9,19 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tpu_training import errors, tasks
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.manifest import FILE_NAME
-from tpu_training.errors import InputError, Interrupted, TrainingError
+from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
-from tpu_training.job.start import prepare_tensorflow, run_job
-from tpu_training.job.supervision import supervised
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
-from tpu_training.models.task import Task
+from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
-from tpu_training.tasks import with_task
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
@@ -74,8 +72,8 @@ def fit(
     begun = time.monotonic()
     _log_to_standard_output()
     if mode not in MODES:
-        raise InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-    prepare_tensorflow(tpu, trains=True)
+        raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+    start.prepare_tensorflow(tpu, trains=True)
     definition = _definition(model, task, params)
     job = Job(
         mode=mode,
@@ -89,8 +87,8 @@ def fit(
         callbacks=tuple(callbacks),
     )
     try:
-        with supervised() as (shutdown, hang_timer):
-            return run_job(job, shutdown, hang_timer, begun)
+        with supervision.supervised() as (shutdown, hang_timer):
+            return start.run_job(job, shutdown, hang_timer, begun)
     except Exception as error:
         _raise_told(error)
 
@@ -129,9 +127,9 @@ def export(
         TrainingError: The result would not do.
     """
     _log_to_standard_output()
-    prepare_tensorflow(None, trains=False)
+    start.prepare_tensorflow(None, trains=False)
     if kind not in EXPORTED:
-        raise InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
+        raise errors.InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
     from tpu_training.checkpoints.model_description import read_description
     from tpu_training.serving.export import run_export
 
@@ -190,7 +188,7 @@ def _definition(
     if isinstance(model, str):
         definition = registry.load_model(model)
     elif hasattr(model, "trainable_variables"):
-        raise InputError(
+        raise errors.InputError(
             f"model is a {type(model).__name__} that is there already, but its variables must be "
             "made on the devices that train; give a function that creates and returns it"
         )
@@ -199,13 +197,13 @@ def _definition(
         name = str(getattr(model, "__name__", type(model).__name__))
         definition = ModelDefinition(name, kind, registry.with_all_arguments(name, model), own=True)
     else:
-        raise InputError(
+        raise errors.InputError(
             f"model={model!r}: expected a model's name, the path of a .py file, or a function "
             "create_model(params, spec, seed)"
         )
     if isinstance(task, Task):
         return replace(definition, task=task)
-    return with_task(definition, task)
+    return tasks.with_task(definition, task)
 
 
 def _params(
@@ -215,7 +213,7 @@ def _params(
         overrides = [*(given or {}).items(), *settings.items()]
         return build_params({}, overrides, (), definition.params)
     if not isinstance(given, definition.params):
-        raise InputError(
+        raise errors.InputError(
             f"params={type(given).__name__}(…): the model takes {definition.params.__module__}."
             f"{definition.params.__name__}, or a mapping"
         )
@@ -229,12 +227,12 @@ def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
     import numpy as np
 
     if set(data) - {"validation"} != {"train", "test"}:
-        raise InputError(
+        raise errors.InputError(
             f"data has {', '.join(map(repr, data)) or 'nothing'}; expected 'train' and 'test', "
             "and 'validation' if there is one, each with a tuple of features and targets"
         )
     if "://" in model_dir:
-        raise InputError(
+        raise errors.InputError(
             f"model_dir={model_dir}: arrays are written locally; write them with write_data, copy "
             "the directory to the bucket and give its URL as data"
         )
@@ -268,11 +266,9 @@ def _log_to_standard_output() -> None:
 
 def _raise_told(error: Exception) -> NoReturn:
     """Raise `error` as one that a user can act on."""
-    if isinstance(error, Interrupted):
+    if isinstance(error, errors.Interrupted):
         # Python says nothing of an exception that ends the program with its exit code.
         logging.getLogger(__name__).warning("training interrupted: %s", error)
-    if isinstance(error, TrainingError):
+    if isinstance(error, errors.TrainingError):
         raise error
-    from tpu_training.errors.catalog import translate
-
-    raise translate(error) from error
+    raise errors.translate(error) from error

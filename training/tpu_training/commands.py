@@ -16,22 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import tpu_training.cluster.endpoint as endpoint
-from tpu_training.cluster.endpoint import Addresses, LocalTpu
-from tpu_training.cluster.machine import find_machine
-from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
-from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
-from tpu_training.job.job import Job
-from tpu_training.job.start import choose_workers
-from tpu_training.models.params import (
-    Params,
-    build_params,
-    check,
-    convert,
-    read_config,
-    split_overrides,
-)
+from tpu_training import errors, tasks
+from tpu_training.cluster import machine
+from tpu_training.job import job, start
+from tpu_training.models import params as base
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
-from tpu_training.tasks import built_in_tasks, with_task
 
 Command = Callable[[], int]
 """Does what was asked, prints the results and returns the exit code. Raises TrainingError."""
@@ -59,8 +48,8 @@ def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], An
 
     def read(text: str) -> Any:
         try:
-            value = convert(text, kind)
-            check(value, {"choices": (), "low": low, "high": high})
+            value = base.convert(text, kind)
+            base.check(value, {"choices": (), "low": low, "high": high})
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{text}: {error}") from None
         return value
@@ -115,12 +104,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task",
-        help=f"{', '.join(built_in_tasks())}, or a file NAME.py of your own (default: the model "
-        "file's, or what the data set's targets are for)",
+        help=f"{', '.join(tasks.built_in_tasks())}, or a file NAME.py of your own (default: the "
+        "model file's, or what the data set's targets are for)",
     )
 
 
-def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
+def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> job.Job:
     """Return the job that the parsed flags and the parameters in `rest` describe.
 
     Raises:
@@ -129,14 +118,14 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
     model, params, _ = build_model(known, rest)
     # Which TPU is meant is found when the job starts: the environment and the API may name it.
     where = {name: getattr(known, name) for name in ("tpu", "tpu_project", "tpu_zone")}
-    return Job(
+    return job.Job(
         mode=mode, data=known.data, model_dir=known.model_dir, model=model, params=params, **where
     )
 
 
 def build_model(
     known: argparse.Namespace, rest: Sequence[str]
-) -> tuple[ModelDefinition, Params, dict[str, Any]]:
+) -> tuple[ModelDefinition, base.Params, dict[str, Any]]:
     """Return the model, its parameters, and those that were given.
 
     The command line wins over --config, and --config over the model's defaults. A model file of
@@ -145,17 +134,17 @@ def build_model(
     Raises:
         InputError: With every problem at once; a misspelt flag with the nearest one.
     """
-    overrides, problems = split_overrides(rest)
-    config = read_config(known.config)
+    overrides, problems = base.split_overrides(rest)
+    config = base.read_config(known.config)
     named, named_task = config.pop("model", DEFAULT_MODEL), config.pop("task", None)
-    model = with_task(load_model(known.model or str(named)), known.task or named_task)
+    model = tasks.with_task(load_model(known.model or str(named)), known.task or named_task)
     flags = [name.replace("_", "-") for name in vars(known) if name not in _NO_FLAGS]
     try:
-        params = build_params(config, overrides, flags, model.params)
-    except ParamsError as error:
-        raise ParamsError([*problems, *error.problems]) from error
+        params = base.build_params(config, overrides, flags, model.params)
+    except errors.ParamsError as error:
+        raise errors.ParamsError([*problems, *error.problems]) from error
     if problems:
-        raise ParamsError(problems)
+        raise errors.ParamsError(problems)
     return model, params, {**config, **dict(overrides)}
 
 
@@ -179,7 +168,8 @@ def add_doctor(modes: Any) -> None:
 def _examine(known: argparse.Namespace) -> int:
     """Ask as the start of a job does, but once, and load no TensorFlow; 1 if no job could start."""
     logging.getLogger("tpu_training").setLevel(logging.ERROR)
-    found, problems = find_machine(), list[str]()
+    found, problems = machine.find_machine(), list[str]()
+    # nvidia0, nvidia1, …; nvidiactl, nvidia-uvm and others there are no GPUs.
     gpus = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
     chips = f"{found.tpu_chips} TPU chips {found.tpu_generation}".strip()
     libtpu = "libtpu" if found.has_libtpu else "no libtpu"
@@ -187,29 +177,29 @@ def _examine(known: argparse.Namespace) -> int:
     distributions = sorted(set(importlib.metadata.packages_distributions().get("tensorflow", ())))
     installed = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
     print("tensorflow:", ", ".join(installed) or "not installed")
-    if not installed and (error := find_known_error(NO_TENSORFLOW)):
+    if not installed and (error := errors.find_known_error(errors.NO_TENSORFLOW)):
         problems.append(f"TensorFlow is not installed: {error.cure}")
     print("settings that can name a TPU, the first one that is set counts:")
     for name, value in endpoint.settings(known.tpu, os.environ).items():
         print(f"  {name:<33}{value or 'not set'}")
     try:
         target = endpoint.find_target(known.tpu, known.tpu_project, known.tpu_zone, os.environ)
-        workers = choose_workers(target, endpoint.Wait(tries=1, interval=0.0))
-    except TrainingError as error:
+        workers = start.choose_workers(target, endpoint.Wait(tries=1, interval=0.0))
+    except errors.TrainingError as error:
         problems.append(str(error))
     else:
         place, reason = "this machine's CPU", "no setting names a TPU and there is no GPU"
-        if isinstance(workers, Addresses):
+        if isinstance(workers, endpoint.Addresses):
             place, reason = f"the TPU at {workers.url}", f"{workers.source} names it"
             silent = {worker: endpoint.why_silent(worker) for worker in workers.addresses}
             problems += [f"grpc://{worker}: {why}" for worker, why in silent.items() if why]
-        elif isinstance(workers, LocalTpu):
+        elif isinstance(workers, endpoint.LocalTpu):
             place, reason = "this machine's TPU", workers.reason
         elif gpus:
             place, reason = "this machine's GPUs", "no setting names a TPU"
         print(f"a job would train on: {place}\nbecause: {reason}")
     print("".join(f"problem: {problem}\n" for problem in problems), end="", flush=True)
-    return EXIT_FAILURE if problems else 0
+    return errors.EXIT_FAILURE if problems else 0
 
 
 # --- The commands for trained models.
@@ -256,7 +246,9 @@ def add_export(modes: Any) -> None:
 def _build_export(known: argparse.Namespace) -> Command:
     """Check the flags; the checkpoint and the model are read when the command runs."""
     if known.batch_size is not None and known.format == "tflite":
-        raise InputError(f"--batch-size={known.batch_size}: a tflite model takes one image a time")
+        raise errors.InputError(
+            f"--batch-size={known.batch_size}: a tflite model takes one image a time"
+        )
     return partial(_export, known)
 
 
@@ -300,7 +292,7 @@ def add_predict(modes: Any) -> None:
 
 def _build_predict(known: argparse.Namespace) -> Command:
     if not known.output.endswith(".jsonl"):
-        raise InputError(f"--output={known.output}: expected NAME.jsonl, for JSON lines")
+        raise errors.InputError(f"--output={known.output}: expected NAME.jsonl, for JSON lines")
     return partial(_predict, known.saved_model, known.input, known.output)
 
 

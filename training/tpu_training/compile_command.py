@@ -13,18 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from tpu_training import commands
+from tpu_training import commands, errors, tasks
+from tpu_training.compile import compiler, table
 from tpu_training.compile import session as sessions
-from tpu_training.compile import table
 from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
-from tpu_training.compile.compiler import machine_problems, versions
 from tpu_training.compile.programs import JobPrograms, read_program
-from tpu_training.compile.session import Request, Session
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError, TrainingError
 from tpu_training.models.params import Params
 from tpu_training.monitoring import terminal
-from tpu_training.tasks import check_targets, identity
 
 # Changes of the JSON that a reader would notice get a new number.
 _FORMAT = 1
@@ -75,7 +71,7 @@ class Job:
         examples: How many an epoch has; None if not known.
     """
 
-    request: Request
+    request: sessions.Request
     programs: JobPrograms
     examples: int | None
 
@@ -94,16 +90,16 @@ class Problems:
         """Return what `make` makes; None, and its problem is added, if it can't."""
         try:
             return make()
-        except ParamsError as error:
+        except errors.ParamsError as error:
             self.add(error.problems)
-        except InputError as error:
+        except errors.InputError as error:
             self.add([str(error)])
         return None
 
     def end(self, others: Iterable[str] = ()) -> None:
         """Raise ParamsError with all of them and `others`, if there are any."""
         if self._found:
-            raise ParamsError(list(dict.fromkeys([*self._found, *others])))
+            raise errors.ParamsError(list(dict.fromkeys([*self._found, *others])))
 
 
 def _build(known: argparse.Namespace) -> commands.Command:
@@ -118,7 +114,7 @@ def _build(known: argparse.Namespace) -> commands.Command:
         problems.add(_file_problems(known))
     else:
         job = build_compile_job(known, kinds, problems)
-    machine = list(machine_problems(lowers=not known.stablehlo))
+    machine = list(compiler.machine_problems(lowers=not known.stablehlo))
     problems.end(machine)
     if machine:
         # Only the run needs the compiler: a command line is checked on any machine.
@@ -129,7 +125,7 @@ def _build(known: argparse.Namespace) -> commands.Command:
 
 
 def _refuse(problems: Sequence[str]) -> int:
-    raise ParamsError(problems)
+    raise errors.ParamsError(problems)
 
 
 def find_tpus(known: argparse.Namespace, problems: Problems) -> list[Tpu]:
@@ -168,9 +164,9 @@ def build_compile_job(
     spec = problems.of(partial(manifest.input_spec, params.image_size))
     if spec is None:
         return None
-    problems.of(partial(check_targets, model, spec))
+    problems.of(partial(tasks.check_targets, model, spec))
     examples = known.examples or manifest.split("train").examples or None
-    asked = sessions.request(model.name, {**given, **identity(model)}, spec)
+    asked = sessions.request(model.name, {**given, **tasks.identity(model)}, spec)
     return Job(asked, JobPrograms(model, params, manifest), examples)
 
 
@@ -181,21 +177,21 @@ def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
             params.replica_batch_size(tpu.replicas, "evaluation_batch_size")
         else:
             params.part_batch_size(tpu.replicas)
-    except InputError as error:
-        raise InputError(f"{tpu.name}: {error}") from error
+    except errors.InputError as error:
+        raise errors.InputError(f"{tpu.name}: {error}") from error
 
 
 def _described_data(known: argparse.Namespace) -> Manifest:
     """Return what --data's manifest or --shape says of the data. Raises InputError."""
     if bool(known.data) == bool(known.shape):
-        raise InputError(
+        raise errors.InputError(
             "expected either --data, whose manifest describes the examples, or --shape and "
             "--classes, such as --shape=224x224x3 --classes=1000"
         )
     if known.data:
         return sessions.read_manifest(known.data)
     if known.classes is None:
-        raise InputError(f"--shape={known.shape} needs --classes, the number of classes")
+        raise errors.InputError(f"--shape={known.shape} needs --classes, the number of classes")
     return sessions.described_data(known.shape, known.classes, known.vocabulary or 0)
 
 
@@ -212,7 +208,7 @@ def _file_problems(known: argparse.Namespace) -> Iterable[str]:
 def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
     params = job.programs.params
 
-    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
+    def answer(session: sessions.Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
         part = params.part_batch_size(tpu.replicas)
         accumulation = params.gradient_accumulation
         return sessions.answers(session, tpu, job.programs, part, accumulation, quick=quick)
@@ -229,17 +225,17 @@ def _run_job(job: Job, kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
 def _run_file(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
     program = read_program(known.stablehlo)
 
-    def answer(session: Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
+    def answer(session: sessions.Session, tpu: Tpu, quick: bool) -> Iterator[Answer]:
         return sessions.compile_file(session, tpu, program, quick=quick)
 
-    request = Request(known.stablehlo, program.hlo, {}, None)
+    request = sessions.Request(known.stablehlo, program.hlo, {}, None)
     return _answer(request, kinds, answer, known, {"file": known.stablehlo}, None)
 
 
 def _answer(
-    request: Request,
+    request: sessions.Request,
     kinds: Sequence[Tpu],
-    answer: Callable[[Session, Tpu, bool], Iterator[Answer]],
+    answer: Callable[[sessions.Session, Tpu, bool], Iterator[Answer]],
     known: argparse.Namespace,
     about: dict[str, Any],
     examples: int | None,
@@ -249,7 +245,7 @@ def _answer(
     Of types side by side, which need not all fit, only the quick answers are compiled.
     """
     bar = terminal.ProgressBar(sys.stderr)
-    session = Session(request, bar.show)
+    session = sessions.Session(request, bar.show)
     quick = known.quick or bool(known.compare)
     # A type that does not fit is an answer, too; only what is wrong with the program ends all.
     try:
@@ -264,7 +260,7 @@ def _answer(
         compared = table.comparison_lines(found, examples) if known.compare else ()
         print(*compared, table.LEGEND, sep="\n", flush=True)
     good = any if known.compare else all
-    return 0 if good(answer.fits for answer in found) else EXIT_FAILURE
+    return 0 if good(answer.fits for answer in found) else errors.EXIT_FAILURE
 
 
 def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
@@ -278,18 +274,18 @@ def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
     if known.json:
         _print_json(found, {"model": model, "params": given, "examples": examples}, examples)
     elif not found:
-        raise TrainingError("nothing is known of this job: leave out --cached to compile it")
+        raise errors.TrainingError("nothing is known of this job: leave out --cached to compile it")
     else:
         lines = [line for one in found for line in table.answer_lines(one, examples)]
         print(*lines, table.LEGEND, sep="\n", flush=True)
-    return 0 if all(answer.fits for answer in found) else EXIT_FAILURE
+    return 0 if all(answer.fits for answer in found) else errors.EXIT_FAILURE
 
 
 def _print_json(found: Sequence[Answer], about: dict[str, Any], examples: int | None) -> None:
     """Print all that was found; docs/compile.md names each field, and a test compares them."""
     content = {
         "format": _FORMAT,
-        "versions": versions(),
+        "versions": compiler.versions(),
         "job": about,
         "legend": table.LEGEND,
         "answers": [{**one.as_json(examples), "misfit": table.misfit(one)} for one in found],

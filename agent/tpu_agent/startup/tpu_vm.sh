@@ -3,7 +3,7 @@
 # shellcheck source=agent/tpu_agent/startup/common.sh
 
 readonly TENSORFLOW_PACKAGE="tensorflow-tpu"
-# How the worker reads buckets, as in training/tpu_training/data/buckets.py, which says why.
+# How the worker reads buckets, as in training/tpu_training/job/start.py, which says why.
 readonly BUCKET_SETTINGS=(
   GCS_RETRY_CONFIG_INIT_DELAY_TIME_US=250000
   GCS_RETRY_CONFIG_MAX_DELAY_TIME_US=8000000

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tpu_training.errors.catalog import KnownError, known_errors
+from tpu_training.errors import KnownError, known_errors
 from tpustack.cloud.google import NotFound
 from tpustack.logs import serial as stack_logs
 from tpustack.logs.diagnosis import diagnose

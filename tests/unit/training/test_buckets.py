@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training import __main__ as program
-from tpu_training.data.buckets import SETTINGS, set_up_buckets
-from tpu_training.job.start import prepare_tensorflow
+from tpu_training.job.start import BUCKET_SETTINGS, prepare_tensorflow, set_up_buckets
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,9 +31,9 @@ def test_fit_and_the_worker_of_a_tpu_vm_have_the_same_settings(
     environ: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", environ)
     prepare_tensorflow(None, trains=False)
-    assert {name: environ[name] for name in SETTINGS} == SETTINGS
+    assert {name: environ[name] for name in BUCKET_SETTINGS} == BUCKET_SETTINGS
     script = (ROOT / "agent" / "tpu_agent" / "startup" / "tpu_vm.sh").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^  (GCS_\w+)=(\d+)$", script, re.M)) == SETTINGS
+    assert dict(re.findall(r"^  (GCS_\w+)=(\d+)$", script, re.M)) == BUCKET_SETTINGS
 
 
 def test_a_setting_of_the_users_is_kept() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.data.conversion import convert
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import translate
+from tpu_training.errors import InputError, translate
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
 NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="an optional library")

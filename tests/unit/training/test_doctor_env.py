@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from tpu_training import commands
 from tpu_training.__main__ import main
 from tpu_training.cluster.endpoint import Addresses, NamedTpu, Target, Wait
 from tpu_training.cluster.machine import Machine
@@ -70,7 +69,6 @@ def test_doctor_env_names_what_a_job_would_train_on_and_why(
 def play(monkeypatch: pytest.MonkeyPatch, machine: Machine, silent: str | None = None) -> None:
     """Replace what would ask the machine, Google and the workers."""
     monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: machine)
-    monkeypatch.setattr(commands, "find_machine", lambda: machine)
     monkeypatch.setattr("tpu_training.cluster.google.resolve", resolve)
     monkeypatch.setattr("tpu_training.cluster.endpoint.why_silent", lambda _: silent)
 

@@ -19,8 +19,7 @@ import pytest
 from tests.unit.training.test_given_data import FUNCTION
 from tpu_training.checkpoints.checkpoints import CheckpointFolder
 from tpu_training.checkpoints.lease import LocalLease
-from tpu_training.errors import DataError, InputError
-from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors import DataError, InputError, find_known_error
 from tpu_training.job.run import Trainer
 
 StartTraining = Callable[..., "Popen[str]"]

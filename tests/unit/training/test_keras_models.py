@@ -21,7 +21,7 @@ from tpu_training.compile.lowering import accepts
 from tpu_training.data.data_set import open_data
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
 from tpu_training.data.pipeline import training_batches
-from tpu_training.errors import InputError
+from tpu_training.errors import InputError, translate
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import create_replica_step, create_step_sums
@@ -535,8 +535,6 @@ def test_untrainable_keras_models_are_refused_with_their_line(
 
 
 def test_an_exception_in_a_layer_names_its_line(one_device: Cluster, tmp_path: Path) -> None:
-    from tpu_training.errors.catalog import translate
-
     text = SUBCLASSED.replace("return x * self.factor", "return x * self.no_such")
     with pytest.raises(Exception, match="no_such") as caught:
         create(one_device, tmp_path / "own.py", text)

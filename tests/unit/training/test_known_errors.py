@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tpu_training.errors.catalog import KnownError, find_known_error, known_errors, translate
+from tpu_training.errors import KnownError, find_known_error, known_errors, translate
 
 TEXTS = [
     ("host-memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
@@ -184,7 +184,7 @@ def test_the_trainer_recognises_each_example_and_the_part_of_it(known: KnownErro
 
 def test_the_catalogue_needs_neither_yaml_nor_tensorflow() -> None:
     code = (
-        "import sys; from tpu_training.errors.catalog import known_errors; assert known_errors()\n"
+        "import sys; from tpu_training.errors import known_errors; assert known_errors()\n"
         "sys.exit(str({'yaml', 'tensorflow'} & set(sys.modules) or ''))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import translate
+from tpu_training.errors import InputError, translate
 from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:

@@ -157,7 +157,9 @@ def test_a_process_connects_to_a_target_once_and_again_after_its_worker_is_lost(
         return made[-1], "it is named"
 
     monkeypatch.setattr(cluster, "_connect_remote", connect)
-    monkeypatch.setattr(cluster, "wait_for_workers", lambda target, wait: target)
+    monkeypatch.setattr(
+        "tpu_training.cluster.endpoint.wait_for_workers", lambda target, wait: target
+    )
     cluster.connect.cache_clear()
     one, other = Addresses(("a:1",), "--tpu"), Addresses(("b:1",), "--tpu")
     first = cluster.connect(one, Wait(), 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.errors.catalog import translate
+from tpu_training.errors import translate
 from tpu_training.job.supervision import OUTCOME, PULSE, HangTimer, Pulse, write_outcome
 
 

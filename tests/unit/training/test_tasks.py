@@ -24,8 +24,7 @@ from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.arrays import source_of_arrays
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import translate
+from tpu_training.errors import InputError, translate
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import TrainState, create_train_state

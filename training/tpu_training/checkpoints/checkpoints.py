@@ -19,7 +19,6 @@ import tensorflow as tf
 
 import tpu_training.checkpoints.reader as reader
 from tpu_training.checkpoints.lease import Lease, NoLease
-from tpu_training.checkpoints.reader import Best, JobRecord
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import CheckpointError, DivergedError, LeaseError
 from tpu_training.models.params import Params
@@ -46,7 +45,7 @@ class Checkpoints:
         self,
         model_dir: str,
         state: Any,
-        record: JobRecord,
+        record: reader.JobRecord,
         keep: int,
         cluster: Cluster,
         lease: Lease | None = None,
@@ -94,7 +93,7 @@ class Checkpoints:
 
         self._writer.save(self.directory, step, done)
 
-    def keep_best(self, step: int, figures: Mapping[str, float]) -> Best:
+    def keep_best(self, step: int, figures: Mapping[str, float]) -> reader.Best:
         """Save the state of `step` when its `figures` are the best yet; return the best ones."""
         if not self.record.best or self._task.better(figures, self.record.best):
             self.wait()  # The pending checkpoint must record the best one before it.

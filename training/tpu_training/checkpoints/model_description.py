@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training import errors, tasks
 from tpu_training.checkpoints.reader import checkpoint_paths
 from tpu_training.data import files
-from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks import task_of, with_task
 
 _FILE_NAME = "model.json"
 _FORMAT = 1
@@ -60,9 +59,11 @@ class ModelDescription:
         else:
             definition = load_model(other or self.model_in_file(model_dir))
         if not isinstance(other, ModelDefinition) or not other.task:
-            definition = with_task(definition, _trusted(self.task, model_dir, "export(…, task=…)"))
-        if self.task_name and task_of(definition, self.spec).name != self.task_name:
-            raise InputError(
+            definition = tasks.with_task(
+                definition, _trusted(self.task, model_dir, "export(…, task=…)")
+            )
+        if self.task_name and tasks.task_of(definition, self.spec).name != self.task_name:
+            raise errors.InputError(
                 f"the model was trained for the task {self.task_name}, which no file has: call "
                 "tpu_training.export(model_dir, output, task=…) with the Task that fit was given"
             )
@@ -73,7 +74,7 @@ class ModelDescription:
         name = _trusted(self.model, model_dir, "--model")
         if name.endswith(".py") or name in BUILT_IN:
             return name
-        raise InputError(
+        raise errors.InputError(
             f"the model was trained with the function {name} of a notebook or program, which no "
             "file has: call tpu_training.export(model_dir, output, model=…) with that function"
         )
@@ -82,7 +83,7 @@ class ModelDescription:
 def _trusted(name: str, model_dir: str, way: str) -> str:
     """Return `name`, unless it is a file here, to be run, that a bucket's writers have chosen."""
     if name.endswith(".py") and "://" in model_dir:
-        raise InputError(
+        raise errors.InputError(
             f"{_path(model_dir)} names the program {name} of this machine, as everybody who may "
             f"write there can; name it by {way} if it is the one that was trained"
         )
@@ -106,7 +107,7 @@ def describe_model(
     if params.optimizer != definition.params.optimizer:
         changed["optimizer"] = params.optimizer
     task = definition.task if isinstance(definition.task, str) else definition.task.file
-    name = task_of(definition, spec).name
+    name = tasks.task_of(definition, spec).name
     return ModelDescription(definition.name, changed, spec, data, class_names, task, name)
 
 
@@ -119,7 +120,7 @@ def read_description(model_dir: str) -> ModelDescription:
     path = _path(model_dir)
     text = files.read_text(path)
     if text is None:
-        raise InputError(
+        raise errors.InputError(
             f"--model-dir={model_dir}: there is no {_FILE_NAME} in it, which every training writes "
             "when it starts; is it the directory that was given to the training?"
         )
@@ -142,7 +143,7 @@ def read_description(model_dir: str) -> ModelDescription:
             class_names=tuple(map(str, content.get("class_names", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
+        raise errors.InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
 
 
 def refuse_another_purpose(
@@ -156,18 +157,18 @@ def refuse_another_purpose(
         return
     try:
         had = read_description(model_dir)
-    except InputError as error:
+    except errors.InputError as error:
         logger.warning("model: %s; it is written again", error)
         return
     if differences := [*_differences(had.spec, spec)]:
-        raise CheckpointError(
+        raise errors.CheckpointError(
             f"--data={data} does not fit the model in --model-dir={model_dir}, which was trained "
             f"on {had.data}: {', '.join(differences)}; give the data set that it was trained on, "
             "or another --model-dir"
         )
-    task = task_of(definition, spec).name
+    task = tasks.task_of(definition, spec).name
     if had.task_name and had.task_name != task:
-        raise CheckpointError(
+        raise errors.CheckpointError(
             f"--task={task}: the model in --model-dir={model_dir} was trained for the task "
             f"{had.task_name}; name that one, or another --model-dir (--init_from={model_dir} "
             "starts from its weights)"

@@ -9,14 +9,7 @@ from functools import lru_cache
 
 import tensorflow as tf
 
-from tpu_training.cluster.endpoint import (
-    SCHEME,
-    Addresses,
-    LocalTpu,
-    Wait,
-    Workers,
-    wait_for_workers,
-)
+from tpu_training.cluster import endpoint as endpoints
 
 _WORKER_JOB = "/job:worker/"
 _FIRST_TASK = "/task:0/"
@@ -59,7 +52,7 @@ class Cluster:
     @property
     def workers(self) -> list[str]:
         """The `host:port` of each remote worker."""
-        return [url.removeprefix(SCHEME) for url in self.endpoint.split(",") if url]
+        return [url.removeprefix(endpoints.SCHEME) for url in self.endpoint.split(",") if url]
 
     @property
     def strategy_name(self) -> str:
@@ -78,12 +71,12 @@ class Cluster:
 # Once, until `connect.cache_clear()` as after a worker is lost: to connect again would initialise
 # the TPU again, and what an earlier job of this process has made on it would be lost.
 @lru_cache(maxsize=1)
-def connect(target: Workers, wait: Wait, local_devices: int) -> Cluster:
+def connect(target: endpoints.Workers, wait: endpoints.Wait, local_devices: int) -> Cluster:
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
-    if isinstance(target, Addresses):
+    if isinstance(target, endpoints.Addresses):
         _warn_of_other_version(target)
-        cluster, reason = _connect_remote(wait_for_workers(target, wait))
-    elif isinstance(target, LocalTpu):
+        cluster, reason = _connect_remote(endpoints.wait_for_workers(target, wait))
+    elif isinstance(target, endpoints.LocalTpu):
         cluster, reason = _use_local_tpu(), target.reason
     else:
         cluster, reason = _use_this_machine(local_devices)
@@ -97,7 +90,7 @@ def connect(target: Workers, wait: Wait, local_devices: int) -> Cluster:
     return cluster
 
 
-def _warn_of_other_version(target: Addresses) -> None:
+def _warn_of_other_version(target: endpoints.Addresses) -> None:
     ours, theirs = tf.__version__, target.tensorflow
     # Patch releases have the same operations.
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
@@ -112,7 +105,7 @@ def _warn_of_other_version(target: Addresses) -> None:
         )
 
 
-def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
+def _connect_remote(addresses: endpoints.Addresses) -> tuple[Cluster, str]:
     """Join the workers' cluster; use TPUStrategy if they have TPUs, else mirror their devices."""
     resolver = _resolver(addresses.url)
     tf.config.experimental_connect_to_cluster(resolver)
@@ -155,6 +148,7 @@ def _use_local_tpu() -> Cluster:
 def _tpu_cluster_of(
     resolver: tf.distribute.cluster_resolver.TPUClusterResolver, endpoint: str
 ) -> Cluster:
+    # It clears the TPU: before the first variable, and once, which `connect` sees to.
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return Cluster(tf.distribute.TPUStrategy(resolver), endpoint, None, has_tpu=True)
 
@@ -163,6 +157,7 @@ def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
     """Mirror over `local_devices` logical CPUs if given, else over the GPUs, else use the CPU."""
     reason = "no TPU is named by --tpu or the environment"
     if local_devices:
+        # Before logical devices are listed: that starts TensorFlow, after which no CPU is split.
         cpu = tf.config.list_physical_devices("CPU")[0]
         split = [tf.config.LogicalDeviceConfiguration()] * local_devices
         tf.config.set_logical_device_configuration(cpu, split)

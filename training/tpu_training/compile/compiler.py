@@ -28,24 +28,21 @@ from typing import Any
 
 import tpu_training
 from tpu_training.compile import answer as facts
-from tpu_training.compile import hlo
-from tpu_training.compile.answer import Buffer, Compiled, Program, Topology
-from tpu_training.compile.pjrt import LOCK_FILE, environment, is_out_of_memory
-from tpu_training.errors import InputError, TrainingError
-from tpu_training.errors.catalog import NO_TENSORFLOW
+from tpu_training.compile import hlo, pjrt
+from tpu_training.errors import NO_TENSORFLOW, InputError, TrainingError
 
 _QUICK_LIMIT_SECONDS, _FULL_LIMIT_SECONDS = 900.0, 7200.0
 _WATCH_SECONDS, _PAUSE_SECONDS = 0.5, 0.05
 
 
 def compile_program(
-    program: Program,
-    topology: Topology,
+    program: facts.Program,
+    topology: facts.Topology,
     *,
     full: bool = False,
     progress: Callable[[float], None] = lambda _: None,
     time_limit: float | None = None,
-) -> Compiled:
+) -> facts.Compiled:
     """Compile `program` for `topology` and return what libtpu says.
 
     Without `full` the compiler is stopped before it generates code, as soon as memory and the
@@ -83,8 +80,8 @@ class _Compilation:
 
     folder: Path
     libtpu: Libtpu
-    program: Program
-    topology: Topology
+    program: facts.Program
+    topology: facts.Topology
 
     @property
     def dump(self) -> Dump:
@@ -112,7 +109,7 @@ class _Compilation:
         limit: float,
         full: bool,
         progress: Callable[[float], None],
-    ) -> Compiled:
+    ) -> facts.Compiled:
         """Return the answer as soon as it is known."""
         optimized, shown = False, 0.0
         for seconds in ticks(child, limit):
@@ -128,7 +125,7 @@ class _Compilation:
                 progress(seconds)
         return self._end(child.returncode, full)
 
-    def _end(self, code: int, full: bool) -> Compiled:
+    def _end(self, code: int, full: bool) -> facts.Compiled:
         """Return the answer of a child that has ended."""
         answer = self._json("answer.json")
         if answer is None:
@@ -138,11 +135,11 @@ class _Compilation:
             estimate = read_estimate(self.dump, needed) if full else None
             return dataclasses.replace(self._read(), estimate=estimate)
         error = answer.get("error", "")
-        if is_out_of_memory(error):
+        if pjrt.is_out_of_memory(error):
             return self._read(error)
         raise refused(answer, self.program, self.topology)
 
-    def _read(self, error: str | None = None) -> Compiled:
+    def _read(self, error: str | None = None) -> facts.Compiled:
         libtpu, topology = self.libtpu, self.topology
         limit: int | None = (self._json("topology.json") or {}).get("limit_bytes")
         if limit is None:
@@ -175,7 +172,7 @@ _NOT_KEPT = ("LIBTPU_", "MEGASCALE_", "PJRT_", "TPU_", "XLA_")
 @contextlib.contextmanager
 def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the child on `folder`; end it when the context does, if it still runs."""
-    locked = LOCK_FILE.exists()
+    locked = pjrt.LOCK_FILE.exists()
     with (folder / "log").open("wb") as log:
         # The folder is the working directory: no file of the user's can stand in for a module.
         child = subprocess.Popen(
@@ -196,9 +193,9 @@ def _compiler_process(folder: Path, accelerator_type: str) -> Iterator[subproces
             child.stdin.close()
         if not locked:
             # Unless another process holds it.
-            with contextlib.suppress(OSError), LOCK_FILE.open("rb") as file:
+            with contextlib.suppress(OSError), pjrt.LOCK_FILE.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                LOCK_FILE.unlink()
+                pjrt.LOCK_FILE.unlink()
 
 
 def ticks(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
@@ -223,7 +220,7 @@ def _environment(folder: Path, accelerator_type: str) -> dict[str, str]:
     package = str(Path(tpu_training.__file__).resolve().parents[1])
     path = os.pathsep.join([*(os.path.abspath(entry) for entry in sys.path if entry), package])
     # libtpu writes logs of its own to TMPDIR.
-    return {**kept, **environment(accelerator_type), "TMPDIR": str(folder), "PYTHONPATH": path}
+    return {**kept, **pjrt.environment(accelerator_type), "TMPDIR": str(folder), "PYTHONPATH": path}
 
 
 # --- What the machine has, and lacks.
@@ -326,7 +323,7 @@ _OLD = re.compile(r"unique_id_? < INT32_MAX")
 _LONGEST = 600
 
 
-def crashed(libtpu: Libtpu, program: Program, code: int, log: str) -> TrainingError:
+def crashed(libtpu: Libtpu, program: facts.Program, code: int, log: str) -> TrainingError:
     """Return the error for a child that ended with exit code `code`, negative for a signal."""
     reason = _reason(log)
     if _OLD.search(log):
@@ -348,7 +345,9 @@ def crashed(libtpu: Libtpu, program: Program, code: int, log: str) -> TrainingEr
     )
 
 
-def refused(answer: dict[str, Any], program: Program, topology: Topology) -> TrainingError:
+def refused(
+    answer: dict[str, Any], program: facts.Program, topology: facts.Topology
+) -> TrainingError:
     """Return the error for an answer that is no compiled program."""
     tpu = topology.accelerator_type
     if words := answer.get("topology_error"):
@@ -381,12 +380,12 @@ def _short(text: str) -> str:
 
 def read_report(
     dump: Dump,
-    program: Program,
-    topology: Topology,
+    program: facts.Program,
+    topology: facts.Topology,
     compiler: str,
     limit_bytes: int,
     error: str | None = None,
-) -> Compiled:
+) -> facts.Compiled:
     """Return the answer without an estimate; `error` says that memory does not suffice.
 
     libtpu 0.0.21 says so only minutes after it has dumped how much is needed: then that decides.
@@ -410,7 +409,7 @@ def read_report(
     for allocation in allocations:
         usage[_kind(allocation, program.arguments)] += allocation.bytes
     peak = parse_peak((dump.text("after_optimizations-live-range"), buffers))
-    return Compiled(
+    return facts.Compiled(
         program=program.name,
         topology=topology,
         compiler=compiler,
@@ -541,7 +540,7 @@ def _largest_buffers(
     peak: Collection[str],
     arguments: Sequence[facts.Argument],
     origin: Origin,
-) -> tuple[Buffer, ...]:
+) -> tuple[facts.Buffer, ...]:
     """Return the largest buffers that live at the fullest moment; arguments always live.
 
     Where the compiler does not say what lives then, they are the largest of the whole program.
@@ -559,12 +558,12 @@ def _largest_buffers(
 
 def _buffer(
     allocation: Allocation, value: Value, arguments: Sequence[facts.Argument], origin: Origin
-) -> Buffer:
+) -> facts.Buffer:
     number = allocation.parameter
     unpadded = sum(shape.bytes for shape in hlo.parse_shapes(value.shape))
     if number is not None and number < len(arguments):
-        return Buffer(value.bytes, unpadded, value.shape, arguments[number].name)
+        return facts.Buffer(value.bytes, unpadded, value.shape, arguments[number].name)
     match = _PART.match(value.name)
     assert match  # It matches any text.
     index = int(match[2].split(",")[0]) if match[2] else None
-    return Buffer(value.bytes, unpadded, value.shape, match[1], *origin(match[1], index))
+    return facts.Buffer(value.bytes, unpadded, value.shape, match[1], *origin(match[1], index))

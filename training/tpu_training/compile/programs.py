@@ -23,7 +23,6 @@ from pathlib import Path
 from tpu_training import errors
 from tpu_training.compile.answer import Program
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import InputError, TrainingError
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
@@ -93,7 +92,7 @@ def make_in_child(make: Callable[[], Program]) -> Program:
         answer = receiver.recv()
     except EOFError:
         process.join()
-        raise TrainingError(
+        raise errors.TrainingError(
             f"TensorFlow ended with exit code {process.exitcode} while it made the program to "
             "compile; --debug shows its last words"
         ) from None
@@ -103,7 +102,7 @@ def make_in_child(make: Callable[[], Program]) -> Program:
     if isinstance(answer, Program):
         return answer
     kind, text = answer
-    error: TrainingError = getattr(errors, kind)(text)
+    error: errors.TrainingError = getattr(errors, kind)(text)
     raise error
 
 
@@ -118,12 +117,10 @@ def _send(make: Callable[[], Program], sender: Connection[object, object]) -> No
     except Exception as error:
         if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") < "2":
             traceback.print_exc()  # With --debug.
-        if not isinstance(error, TrainingError):
-            from tpu_training.errors.catalog import translate
-
-            error = translate(error)
+        if not isinstance(error, errors.TrainingError):
+            error = errors.translate(error)
         # Its kind and text: not every exception can be sent.
-        kind = InputError if isinstance(error, errors.ParamsError) else type(error)
+        kind = errors.InputError if isinstance(error, errors.ParamsError) else type(error)
         sender.send((kind.__name__, str(error)))
 
 
@@ -183,15 +180,17 @@ def read_program(file: str) -> Program:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"--stablehlo={file}: can't be read ({error.strerror})") from error
+        raise errors.InputError(f"--stablehlo={file}: can't be read ({error.strerror})") from error
     if content.startswith(_MLIR_BYTECODE):
         if _DIVIDED.search(content):
-            raise InputError(
+            raise errors.InputError(
                 f"--stablehlo={file} is divided among cores, and its bytecode does not say how "
                 f"many: write it as text, as by `exported.mlir_module()`; {_PAGE}"
             )
     elif not _MLIR_TEXT.match(content):
-        raise InputError(f"--stablehlo={file} is neither MLIR's text nor its bytecode; {_PAGE}")
+        raise errors.InputError(
+            f"--stablehlo={file} is neither MLIR's text nor its bytecode; {_PAGE}"
+        )
     counts = {name: int(count) for name, count in _COUNT.findall(content)}
     replicas, partitions = (counts.get(name, 1) for name in (b"replicas", b"partitions"))
     return Program(path.name, content, "mlir", replicas, partitions=partitions)

@@ -25,10 +25,8 @@ from tpu_core import records
 from tpu_training.compile.answer import Answer, Compiled, Largest, Program, Topology, Tpu, tpus
 from tpu_training.compile.compiler import compile_program, versions
 from tpu_training.data import manifest as manifests
-from tpu_training.data.manifest import Manifest
 from tpu_training.errors import DataError, InputError, LoweringError, ParamsError
-from tpu_training.models.params import Params, build_params, read_config, split_overrides
-from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, load_model
+from tpu_training.models import params, registry
 from tpu_training.models.spec import DataSpec
 
 if TYPE_CHECKING:
@@ -116,7 +114,7 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def read_manifest(directory: str) -> Manifest:
+def read_manifest(directory: str) -> manifests.Manifest:
     """Return the manifest of the data set in `directory`; its files need not be there.
 
     Loads TensorFlow for a gs:// URL only.
@@ -140,7 +138,7 @@ def read_manifest(directory: str) -> Manifest:
     return manifests.parse_manifest(text, path)
 
 
-def described_data(shape: str, classes: int, vocabulary: int = 0) -> Manifest:
+def described_data(shape: str, classes: int, vocabulary: int = 0) -> manifests.Manifest:
     """Return the manifest of a data set without files, which `--shape` and its kin describe.
 
     Args:
@@ -174,7 +172,7 @@ def described_data(shape: str, classes: int, vocabulary: int = 0) -> Manifest:
     form = manifests.TOKENS if text else manifests.RAW
     spec = manifests.stored_spec(form, sizes, classes, vocabulary)
     splits = {name: manifests.Split(0, ()) for name in ("train", "test")}
-    return Manifest(f"--shape={shape}", spec, form, splits)
+    return manifests.Manifest(f"--shape={shape}", spec, form, splits)
 
 
 # --- Compile what the cache lacks.
@@ -430,7 +428,9 @@ def _whole_tiles(size: int) -> int:
 # --- Read what is known, without compiling.
 
 
-def cached(tpu: str, model: str, given: Mapping[str, Any], manifest: Manifest) -> Answer | None:
+def cached(
+    tpu: str, model: str, given: Mapping[str, Any], manifest: manifests.Manifest
+) -> Answer | None:
     """Return what `tpu-training compile` found for a job; None if it has not compiled it.
 
     Args:
@@ -448,7 +448,7 @@ def cached(tpu: str, model: str, given: Mapping[str, Any], manifest: Manifest) -
     return load_entry(answer_key(request(model, given, spec), tpu), Answer)
 
 
-def cached_job(tpu: str, arguments: Sequence[str], manifest: Manifest) -> Answer | None:
+def cached_job(tpu: str, arguments: Sequence[str], manifest: manifests.Manifest) -> Answer | None:
     """Return what is known of the job that `arguments` of `tpu-training train` describe.
 
     None, too, for arguments that name a TPU or data of their own, or that can't be read.
@@ -474,21 +474,21 @@ def described(
     Raises:
         InputError: The file or an argument can't be read.
     """
-    parameters = read_config(config)
-    overrides, problems = split_overrides(rest)
+    parameters = params.read_config(config)
+    overrides, problems = params.split_overrides(rest)
     if problems:
         raise ParamsError(problems)
-    named = parameters.pop("model", DEFAULT_MODEL)
+    named = parameters.pop("model", registry.DEFAULT_MODEL)
     return model or str(named), {**parameters, **dict(overrides)}
 
 
-def _params(model: str, given: Mapping[str, Any]) -> Params:
+def _params(model: str, given: Mapping[str, Any]) -> params.Params:
     """Return the parameters; of a user's model only those that every model has."""
     names = {str(n).replace("-", "_"): value for n, value in given.items() if n != "task"}
-    if model in BUILT_IN:
-        return build_params(names, (), (), load_model(model).params)
-    common = Params.__dataclass_fields__.keys()
-    return build_params({name: names[name] for name in names if name in common}, ())
+    if model in registry.BUILT_IN:
+        return params.build_params(names, (), (), registry.load_model(model).params)
+    common = params.Params.__dataclass_fields__.keys()
+    return params.build_params({name: names[name] for name in names if name in common}, ())
 
 
 # --- The cache. An entry is a record named after everything that decides its content, so it is

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tpu_training.compile import answer as facts
-from tpu_training.compile.answer import Answer, Bound, Buffer, Compiled, Costs
 
 # Of the first column, which says what a line is about; lines that explain it leave it empty.
 _WIDTH = 12
@@ -22,7 +21,7 @@ LEGEND = (
 )
 
 
-def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+def answer_lines(answer: facts.Answer, examples: int | None) -> Iterator[str]:
     """Yield all that is known of a step, and of an epoch if its number of `examples` is known.
 
     Lines that an earlier answer had are the same here, so that they are not printed twice.
@@ -35,7 +34,7 @@ def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     yield from _estimate_lines(answer)
 
 
-def _memory_lines(answer: Answer) -> Iterator[str]:
+def _memory_lines(answer: facts.Answer) -> Iterator[str]:
     """Yield whether the step fits, what uses the memory, and the largest buffers."""
     if answer.part_batch_size:
         parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
@@ -54,7 +53,7 @@ def _memory_lines(answer: Answer) -> Iterator[str]:
         yield _row("", _buffer(buffer))
 
 
-def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+def _step_lines(answer: facts.Answer, examples: int | None) -> Iterator[str]:
     """Yield what a step takes at least, why, and what an epoch costs at least."""
     costs = answer.train.costs
     if costs is None:
@@ -75,7 +74,7 @@ def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
         yield from _epoch(answer, least, examples)
 
 
-def _largest_lines(answer: Answer) -> Iterator[str]:
+def _largest_lines(answer: facts.Answer) -> Iterator[str]:
     """Yield the largest batches."""
     if answer.largest is None:
         return
@@ -87,7 +86,7 @@ def _largest_lines(answer: Answer) -> Iterator[str]:
     yield _row("", f"batch of {plain:,} without computing anything twice")
 
 
-def _estimate_lines(answer: Answer) -> Iterator[str]:
+def _estimate_lines(answer: facts.Answer) -> Iterator[str]:
     """Yield the compiler's estimate."""
     seconds = facts.estimated_seconds(answer.train, answer.facts)
     if seconds is not None:
@@ -99,7 +98,7 @@ def _estimate_lines(answer: Answer) -> Iterator[str]:
         yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
 
-def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterator[str]:
+def comparison_lines(answers: Sequence[facts.Answer], examples: int | None) -> Iterator[str]:
     """Yield a table with a line for each TPU type."""
     rows = [_comparison(answer, examples) for answer in answers]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
@@ -132,7 +131,7 @@ def dollars(amount: float | None) -> str:
     return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.2g}"
 
 
-def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
+def _comparison(answer: facts.Answer, examples: int | None) -> tuple[str, ...]:
     """Return a row of `_HEADS`; a dash stands where a step does not fit or no price is listed."""
     costs, tpu = answer.train.costs, answer.facts
     least = costs and facts.bound(costs, tpu)
@@ -152,7 +151,7 @@ def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
     )
 
 
-def _need(title: str, compiled: Compiled) -> Iterator[str]:
+def _need(title: str, compiled: facts.Compiled) -> Iterator[str]:
     part = compiled.needed_bytes / compiled.limit_bytes if compiled.limit_bytes else 0.0
     verdict = "fits" if compiled.fits else "DOES NOT FIT"
     yield _row(
@@ -162,7 +161,7 @@ def _need(title: str, compiled: Compiled) -> Iterator[str]:
     )
 
 
-def _padding(costs: Costs) -> Iterator[str]:
+def _padding(costs: facts.Costs) -> Iterator[str]:
     # Less would be shown as 0 %.
     if costs.padding_part < 0.005:
         return
@@ -176,7 +175,7 @@ def _padding(costs: Costs) -> Iterator[str]:
         )
 
 
-def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
+def _epoch(answer: facts.Answer, least: facts.Bound, examples: int) -> Iterator[str]:
     tpu = answer.facts
     found = facts.epoch(least, answer.global_batch_size, examples, tpu)
     prices = [
@@ -200,7 +199,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
 
 
-def _buffer(buffer: Buffer) -> str:
+def _buffer(buffer: facts.Buffer) -> str:
     padded = ""
     if buffer.bytes > buffer.unpadded_bytes:
         padded = f", {1 - buffer.unpadded_bytes / buffer.bytes:.0%} padding"
@@ -217,7 +216,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def misfit(answer: Answer) -> str | None:
+def misfit(answer: facts.Answer) -> str | None:
     """Return one sentence on what does not fit and the cure; None if everything fits.
 
     `pulumi preview` and `tpustack check` warn with it before anything is created.
@@ -230,7 +229,7 @@ def misfit(answer: Answer) -> str | None:
     return f"{what} does not fit {answer.tpu}: {_shortage(refused)}. {_cure(answer, train)}"
 
 
-def largest_batch(answer: Answer) -> str | None:
+def largest_batch(answer: facts.Answer) -> str | None:
     """Return a sentence on the largest batch that fits; None if it was not searched."""
     if answer.largest is None:
         return None
@@ -243,14 +242,14 @@ def largest_batch(answer: Answer) -> str | None:
     )
 
 
-def _shortage(refused: Compiled) -> str:
+def _shortage(refused: facts.Compiled) -> str:
     return (
         f"a replica has {size(refused.limit_bytes)} and it needs {size(refused.needed_bytes)} "
         f"(compiled, {refused.compiler})"
     )
 
 
-def _cure(answer: Answer, train: bool) -> str:
+def _cure(answer: facts.Answer, train: bool) -> str:
     if not train:
         return "Lower --evaluation_batch_size"
     known = largest_batch(answer)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data import source
-from tpu_training.data.manifest import NO_CLASS
+from tpu_training.data import manifest, source
 from tpu_training.errors import DataError, require
 from tpu_training.models import spec as specs
 
@@ -46,6 +45,7 @@ def source_of_arrays(
             found, made[split] = _targets_of(split, values, features[split])
             if found != targets or made[split].shape[1:] != wanted.shape[1:]:
                 raise DataError(f"{split}: holds {found} to learn, train {targets}")
+    # Of all splits: the highest class may be missing in one of them, even in train.
     classes = max(_classes(targets, array) for array in made.values())
     if class_names and len(class_names) != classes:
         raise DataError(f"{len(class_names)} names for {classes} classes")
@@ -86,40 +86,31 @@ def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
     array = np.asarray(values)
     if len(array) != len(features):
         raise DataError(f"{split}: {len(features)} examples, but targets for {len(array)}")
-    if array.dtype.kind == "f" and array.ndim in (1, 2):
+    number, whole = array.dtype.kind == "f", array.dtype.kind in "iub"
+    kind = source.kind_of_targets(number, whole, array.shape[1:], features.shape[1:])
+    if not kind or (kind == specs.LABELS and array.max() > 1):
+        raise DataError(
+            f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
+            "classes, 0 and 1 (examples, labels) for labels, numbers with a point for regression, "
+            "or a class for each token or pixel"
+        )
+    if kind == specs.NUMBERS:
         if not np.isfinite(array).all():
             raise DataError(f"{split}: a target is not a finite number")
-        return specs.NUMBERS, array.reshape(len(array), -1).astype(np.float32)
-    whole = array.dtype.kind in "iub"
-    array = array.astype(np.int64) if whole else array
-    if whole and array.ndim == 1:
-        return specs.CLASS, _least(split, array, 0)
-    # Before labels: a mask and classes of tokens have the shape of their features.
-    if whole and features.ndim == 4 and array.shape == features.shape[:3]:
-        return specs.MASK, _least(split, array, 0)
-    if whole and features.ndim == 2 and array.shape == features.shape:
-        return specs.TOKEN_CLASSES, _least(split, array, -1)
-    if whole and array.ndim == 2 and array.max() <= 1:
-        return specs.LABELS, _least(split, array, 0)
-    raise DataError(
-        f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
-        "classes, 0 and 1 (examples, labels) for labels, numbers with a point for regression, or a "
-        "class for each token or pixel"
-    )
-
-
-def _least(split: str, array: Array, least: int) -> Array:
-    """Return `array`. A class below `least` would pick no logit, which a TPU does not report."""
+        return kind, array.reshape(len(array), -1).astype(np.float32)
+    array = array.astype(np.int64)
+    # A class below 0 would pick no logit, which a TPU does not report.
+    least = specs.IGNORED if kind == specs.TOKEN_CLASSES else 0
     if array.min() < least:
         raise DataError(f"{split}: a target is {array.min()}; expected at least {least}")
-    return array
+    return kind, array
 
 
 def _classes(targets: str, array: Array) -> int:
     """Return how many labels or numbers there are, or the highest class and one."""
     if targets in (specs.LABELS, specs.NUMBERS):
         return int(array.shape[1])
-    counted = array[array != NO_CLASS] if targets == specs.MASK else array
+    counted = array[array != manifest.NO_CLASS] if targets == specs.MASK else array
     return 1 + int(counted.max(initial=0))
 
 
@@ -190,6 +181,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     start = _HEADER_BYTES + 4 * dimensions
     shape = tuple(np.frombuffer(content[_HEADER_BYTES:start], dtype=">u4").astype(int).tolist())
     expected = start + math.prod(shape)
+    # A header that is cut off has fewer dimensions.
     if len(shape) != dimensions or len(content) != expected:
         raise DataError(
             f"{path}: {len(content)} bytes, expected {expected} for the shape {shape} in its "
@@ -231,7 +223,7 @@ def load_masks(path: Path, options: source.Options) -> source.Source:
         images.append(image)
         masks.append(mask)
     stored = np.stack(masks)
-    classes = 1 + int(stored[stored != NO_CLASS].max(initial=0))
+    classes = 1 + int(stored[stored != manifest.NO_CLASS].max(initial=0))
     splits = {
         split: source.pick(order, lambda n: str(pictures[n]), images.__getitem__, stored)
         for split, order in source.split_at_random(len(images), options, str(path)).items()
@@ -270,6 +262,7 @@ def load_characters(path: Path, options: source.Options) -> source.Source:
     else:
         texts = {split: _read_text(path / f"{split}.txt") for split in ("train", "test")}
     characters = sorted(set("".join(texts.values())))
+    # From 1 on: id 0 is padding.
     ids = {character: number for number, character in enumerate(characters, 1)}
     splits = {}
     for split, content in texts.items():

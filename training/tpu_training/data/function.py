@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_training.data import manifest, shards, source
-from tpu_training.errors import DataError, InputError
-from tpu_training.errors.catalog import user_line
+from tpu_training.errors import DataError, InputError, user_line
 from tpu_training.models import spec as specs
 from tpu_training.models.registry import load_file
 
@@ -314,17 +313,12 @@ def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], place: str) -> str:
+    whole = targets.dtype.is_integer or targets.dtype == tf.bool
+    # An image in a file has no known size, so its targets are never a mask.
+    features = () if encoding == manifest.ENCODED else shape
     found = tuple(targets.shape)
-    if targets.dtype.is_floating and len(found) < 2:
-        return specs.NUMBERS
-    if targets.dtype.is_integer or targets.dtype == tf.bool:
-        if not found:
-            return specs.CLASS
-        if encoding == manifest.RAW and found == shape[:2]:
-            return specs.MASK
-        if len(found) == 1:
-            of_tokens = encoding == manifest.TOKENS and found == shape
-            return specs.TOKEN_CLASSES if of_tokens else specs.LABELS
+    if kind := source.kind_of_targets(targets.dtype.is_floating, whole, found, features):
+        return kind
     if targets.dtype == tf.string:
         raise DataError(
             f"{place} yields words as labels, which must be numbered; name them in class_names"

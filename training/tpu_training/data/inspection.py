@@ -14,12 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training.data import files, preprocessing
-from tpu_training.data.data_set import DataSet, open_data, stored_files
-from tpu_training.data.function import explain
+from tpu_training.data import data_set, files, function, preprocessing
 from tpu_training.data.manifest import ENCODED, DataFile, Manifest
-from tpu_training.errors import DataError
-from tpu_training.errors.catalog import describe, find_known_error
+from tpu_training.errors import DataError, describe, find_known_error
 from tpu_training.models import spec as specs
 
 _MEASURED_AT_ONCE = 512
@@ -110,13 +107,13 @@ def inspect(directory: str) -> Inspection:
     Raises:
         DataError: A file is missing or does not match the manifest, or an example can't be used.
     """
-    data = open_data(directory)
-    for file in stored_files(data):
+    data = data_set.open_data(directory)
+    for file in data_set.stored_files(data):
         _check(data, file)
     return Inspection(data.manifest, {name: _look(data, name) for name in data.manifest.splits})
 
 
-def _look(data: DataSet, name: str) -> SplitContent:
+def _look(data: data_set.DataSet, name: str) -> SplitContent:
     """Read a whole split and sum it up. Raises DataError for an example that can't be used."""
     manifest, split = data.manifest, data.manifest.split(name)
     classes = np.zeros(manifest.spec.classes, np.int64)
@@ -154,7 +151,7 @@ def _count(targets: npt.NDArray[Any], spec: specs.DataSpec) -> npt.NDArray[np.in
     return np.bincount(targets[targets >= 0].astype(np.int64), minlength=spec.classes)
 
 
-def _sizes_and_labels(data: DataSet, split: str) -> Any:
+def _sizes_and_labels(data: data_set.DataSet, split: str) -> Any:
     """Yield (count, 2) heights and widths, or (count, 1) lengths, with the labels."""
     manifest = data.manifest
 
@@ -174,26 +171,26 @@ def _sizes_and_labels(data: DataSet, split: str) -> Any:
 
 
 def blame_data(
-    data: DataSet, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
+    data: data_set.DataSet, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
 ) -> None:
     """Raise DataError if `data` is why a step ended with `error`: a changed file, a function.
 
     Reads the file that the error names, or else all; calls `alive` before each.
     """
     if data.function:
-        if told := explain(error, data.function.function.place):
+        if told := function.explain(error, data.function.function.place):
             raise told from error
         return
     if not _is_of_data(error):
         return
     logger.error("data: %s; comparing the files with their checksums", describe(error))
-    every = list(stored_files(data))
+    every = list(data_set.stored_files(data))
     for file in [file for file in every if file.name in error.message] or every:
         alive()
         _check(data, file)
 
 
-def _check(data: DataSet, file: DataFile) -> None:
+def _check(data: data_set.DataSet, file: DataFile) -> None:
     """Raise DataError if the content of `file` is not what was written."""
     path = f"{data.directory}/{file.name}"
     if files.sha256(path) != file.sha256:

@@ -6,12 +6,8 @@ from functools import partial
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import preprocessing, shards
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.function import Part
+from tpu_training.data import data_set, function, preprocessing, shards
 from tpu_training.data.manifest import TEST, TRAIN
-from tpu_training.data.preprocessing import Preprocessing
-from tpu_training.data.shards import Plan
 from tpu_training.errors import InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
@@ -25,7 +21,7 @@ _MOST_CACHED_BYTES = 512 << 20
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def training_batches(
-    data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
+    data: data_set.DataSet, cluster: Cluster, params: Params, first_step: int = 0
 ) -> NextBatch:
     """Return an endless source of (features, labels), reshuffled each epoch.
 
@@ -41,7 +37,7 @@ def training_batches(
 
 
 def training_rows(
-    data: DataSet, params: Params, first_step: int, hosts: int, host: int
+    data: data_set.DataSet, params: Params, first_step: int, hosts: int, host: int
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
     manifest = data.manifest
@@ -68,7 +64,7 @@ def training_rows(
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def evaluation_batches(
-    data: DataSet, cluster: Cluster, params: Params, split: str = TEST
+    data: data_set.DataSet, cluster: Cluster, params: Params, split: str = TEST
 ) -> tuple[NextBatch, int]:
     """Return a source of (features, labels, weights) and the number of batches per evaluation.
 
@@ -87,14 +83,16 @@ def evaluation_batches(
 
 
 def evaluation_rows(
-    data: DataSet, params: Params, hosts: int, host: int, split: str = TEST
+    data: data_set.DataSet, params: Params, hosts: int, host: int, split: str = TEST
 ) -> tf.data.Dataset:
     """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
     manifest = data.manifest
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
     steps = _evaluation_steps(data, params, split)
     if data.function:
-        batches = shards.batches_of_share(Part(data.function, split, params.seed), plan, steps)
+        batches = shards.batches_of_share(
+            function.Part(data.function, split, params.seed), plan, steps
+        )
     else:
         batches = shards.batches_of_share(data.shards(split), plan, steps).map(
             lambda step, serialised, weights: (
@@ -107,16 +105,16 @@ def evaluation_rows(
     return prepare(batches, preprocessing.evaluation_preprocessing(manifest, params), plan)
 
 
-def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
+def _evaluation_steps(data: data_set.DataSet, params: Params, split: str) -> int:
     return -(-data.manifest.split(split).examples // params.evaluation_batch_size)
 
 
-def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan:
+def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> shards.Plan:
     if hosts > batch:
         raise InputError(
             f"a batch of {batch} examples has none for some of {hosts} hosts; enlarge it"
         )
-    return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
+    return shards.Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
 
 
 _AUTOTUNE = tf.data.AUTOTUNE
@@ -126,7 +124,9 @@ _LARGEST_SEED = tf.int32.max
 _EXAMPLES_AT_ONCE, _BATCHES_AT_ONCE = 64, 2
 
 
-def prepare(batches: tf.data.Dataset, work: Preprocessing, plan: Plan) -> tf.data.Dataset:
+def prepare(
+    batches: tf.data.Dataset, work: preprocessing.Preprocessing, plan: shards.Plan
+) -> tf.data.Dataset:
     """Return the elements (step, features, *others) of `batches` as (features, *others).
 
     The random state of each example comes from the seed, the step and the row in the global batch.
@@ -153,7 +153,7 @@ def prepare(batches: tf.data.Dataset, work: Preprocessing, plan: Plan) -> tf.dat
     return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
 
 
-def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
+def _with_seeds(plan: shards.Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
     def draw(step: tf.Tensor, *content: tf.Tensor) -> tuple[tf.Tensor, ...]:
         seeds = tf.random.stateless_uniform(
             (plan.batch, 2),

@@ -11,14 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_training.data import manifest as manifests
-from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError
 from tpu_training.models import spec as specs
 from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
-from tpu_training.models.spec import DataSpec
 
 
-def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
+def parse_examples(
+    serialised: tf.Tensor, manifest: manifests.Manifest
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Parse a batch of tf.train.Example into features and targets.
 
     Features are unsigned byte images, int32 token ids, or strings if the data set stores encoded
@@ -48,7 +48,7 @@ def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor
         return values, tf.identity(targets)
 
 
-def _target_features(spec: DataSpec) -> dict[str, Any]:
+def _target_features(spec: specs.DataSpec) -> dict[str, Any]:
     """Return what a record holds for its targets, in the form that tf.io parses."""
     if spec.targets == specs.CLASS:
         return {manifests.LABEL: tf.io.FixedLenFeature((), tf.int64)}
@@ -60,7 +60,7 @@ def _target_features(spec: DataSpec) -> dict[str, Any]:
     return {manifests.TARGETS_FIELD: tf.io.FixedLenFeature(spec.target_shape, kind)}
 
 
-def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
+def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> tf.Tensor:
     """Return the targets of a parsed batch; a pixel without a class becomes IGNORED."""
     if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
@@ -74,7 +74,7 @@ def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
     return tf.cast(batch[name], tf.int32)
 
 
-def _range(spec: DataSpec) -> tuple[int, int]:
+def _range(spec: specs.DataSpec) -> tuple[int, int]:
     """Return the lowest and the highest target that a loss can take."""
     if spec.targets == specs.LABELS:
         return 0, 1
@@ -103,7 +103,7 @@ class Preprocessing:
     stored: tuple[int, ...] = ()
 
 
-def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+def evaluation_preprocessing(manifest: manifests.Manifest, params: Params) -> Preprocessing:
     """Keep images of the right size; resize the centre of others."""
     spec = manifest.input_spec(params.image_size)
     if spec.kind != "image":
@@ -119,7 +119,7 @@ def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessin
 
 
 def with_masks(
-    manifest: Manifest,
+    manifest: manifests.Manifest,
     example: _Step | None = None,
     batch: _Step | None = None,
     shape: tuple[int, ...] = (),
@@ -134,7 +134,7 @@ def with_masks(
     return Preprocessing(example, batch, shape, True, decode if encoded else None, stored.shape)
 
 
-def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
+def _decode(encoded: tf.Tensor, spec: specs.DataSpec, same_size: bool) -> tf.Tensor:
     """Decode an image, or only the centre of it where it has to be resized."""
     height, width, channels = spec.shape
     if same_size:
@@ -144,14 +144,14 @@ def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
     return tf.ensure_shape(image, spec.shape)
 
 
-def _resize(images: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+def _resize(images: tf.Tensor, spec: specs.DataSpec) -> tf.Tensor:
     """Resize the centre of images of one size, all in one operation."""
     top, left, height, width = tf.unstack(central_window(tf.shape(images)[1:3]))
     centre = images[:, top : top + height, left : left + width]
     return resize(centre, *spec.shape[:2])
 
 
-def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Preprocessing:
     """Add the augmentation of `params` to the preprocessing for evaluation.
 
     Raises:
@@ -184,7 +184,7 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
 
 
 def _with_masks(
-    manifest: Manifest, augmentation: str, plain: Preprocessing, spec: DataSpec
+    manifest: manifests.Manifest, augmentation: str, plain: Preprocessing, spec: specs.DataSpec
 ) -> Preprocessing:
     """Crop and flip images and masks together."""
     if augmentation == RESIZED_CROP_FLIP:
@@ -205,7 +205,7 @@ def _with_masks(
 
 
 def _resized_crop_flip(
-    image: tf.Tensor, seed: tf.Tensor, spec: DataSpec, encoded: bool
+    image: tf.Tensor, seed: tf.Tensor, spec: specs.DataSpec, encoded: bool
 ) -> tf.Tensor:
     """Resize a random window of the image and flip it with probability 1/2."""
     height, width, channels = spec.shape
@@ -239,7 +239,7 @@ def resize_with_masks(joined: tf.Tensor, height: int, width: int) -> tf.Tensor:
     return tf.concat([images, tf.image.resize(joined[..., -1:], (height, width), method)], axis=-1)
 
 
-def resize_centre_with_masks(joined: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+def resize_centre_with_masks(joined: tf.Tensor, spec: specs.DataSpec) -> tf.Tensor:
     """Resize the central square of each image and mask to the size of `spec`."""
     top, left, height, width = tf.unstack(central_window(tf.shape(joined)[1:3]))
     return resize_with_masks(joined[:, top : top + height, left : left + width], *spec.shape[:2])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpu_training.errors import DataError, InputError
-from tpu_training.models.spec import CLASS, LABELS, NUMBERS
+from tpu_training.models import spec as specs
 
 # An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file, a text or its
 # token ids.
@@ -61,7 +61,7 @@ class Source:
     classes: int
     splits: dict[str, Examples]
     class_names: tuple[str, ...] = ()
-    targets: str = CLASS
+    targets: str = specs.CLASS
     vocabulary: int = 0
     tokens: tuple[str, ...] = ()
 
@@ -96,6 +96,33 @@ class Options:
     def columns(self) -> tuple[str, ...]:
         """The columns of targets other than classes."""
         return self.target or self.labels
+
+
+def kind_of_targets(
+    number: bool, whole: bool, shape: tuple[int, ...], features: tuple[int, ...]
+) -> str:
+    """Return what an example's targets of `shape` are, one of specs.TARGETS; "" for none of them.
+
+    Type and shape decide, never values: a function's examples are known one at a time.
+
+    Args:
+        number: Whether they are numbers with a point.
+        whole: Whether they are whole numbers or booleans.
+        shape: Their shape.
+        features: The shape of the example's features.
+    """
+    if number and len(shape) < 2:
+        return specs.NUMBERS
+    if not whole:
+        return ""
+    if not shape:
+        return specs.CLASS
+    # Before labels: a mask and classes of tokens have the shape of their features.
+    if len(features) == 3 and shape == features[:2]:
+        return specs.MASK
+    if len(shape) > 1:
+        return ""
+    return specs.TOKEN_CLASSES if shape == features else specs.LABELS
 
 
 def refuse_outside(paths: Iterable[Path], directory: Path) -> None:
@@ -212,7 +239,7 @@ class Labels:
     classes: int
     splits: Mapping[str, npt.NDArray[np.generic]]
     names: tuple[str, ...] = field(default=())
-    targets: str = CLASS
+    targets: str = specs.CLASS
 
 
 def number_labels(splits: Mapping[str, Sequence[str]], place: Place) -> Labels:
@@ -266,14 +293,14 @@ def read_targets(
             for column, text in enumerate(row):
                 number = number_in(text)
                 wrong = number is None or not math.isfinite(number)
-                if wrong or (targets == LABELS and number not in (0, 1)):
-                    expected = "0 or 1" if targets == LABELS else "a number"
+                if wrong or (targets == specs.LABELS and number not in (0, 1)):
+                    expected = "0 or 1" if targets == specs.LABELS else "a number"
                     raise DataError(
                         f"{place(split, position)}: {names[column]} is {text!r}, expected "
                         f"{expected}"
                     )
                 values[position, column] = number
-        read[split] = values if targets == NUMBERS else values.astype(np.int64)
+        read[split] = values if targets == specs.NUMBERS else values.astype(np.int64)
     return Labels(len(names), read, tuple(names), targets)
 
 

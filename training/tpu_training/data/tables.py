@@ -136,6 +136,7 @@ def _files(path: Path, suffix: str) -> Files:
     for file in (file for found in files.values() for file in found):
         if suffix == _TAR:
             try:
+                # `r:` refuses compression, which the library would undo, whatever the name says.
                 tarfile.open(file, "r:").close()
             except (OSError, tarfile.TarError) as error:
                 raise DataError(
@@ -280,6 +281,7 @@ def _places(path: Path, files: Files, suffix: str, tables: Tables) -> sources.Pl
             names[split] = [str(file) for file in found]
 
     def place(split: str, row: int) -> str:
+        # From 1, without the header, as `_header` counts the rows of a CSV file.
         return names[split][row] if split in names else f"{rows[split]} row {row + 1}"
 
     return place
@@ -301,6 +303,7 @@ def _labels(path: Path, tables: Tables, options: Options, place: sources.Place) 
     column = options.label or usual
     _check(path, columns, column)
     values = {split: table[column][:] for split, table in tables.items()}
+    # The source has numbered its classes: `number_labels` would number them again.
     if names := getattr(columns.get(column), "names", None):
         numbers = {split: np.array(each, np.int64) for split, each in values.items()}
         sources.check_labels(numbers, len(names), f"{path} {column}")

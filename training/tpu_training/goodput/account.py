@@ -153,7 +153,8 @@ def timeline(ledger: Ledger) -> list[Segment]:
     if not entries:
         return []
     segments: list[Segment] = []
-    cause, now = _FIRST, _first_moment(ledger, entries)
+    cause = _FIRST
+    now = min([entries[0].begin, *(span.begin for span in ledger.spans)])
     for entry, kept in zip(entries, kept_steps(entries), strict=True):
         cause = _add_gap(segments, list(_without_trainer(ledger.spans, now, entry.begin)), cause)
         segments += _of_start(entry, kept, ledger.spans, cause)
@@ -192,10 +193,6 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     return moved
 
 
-def _first_moment(ledger: Ledger, entries: Sequence[Entry]) -> float:
-    return min([entries[0].begin, *(span.begin for span in ledger.spans)])
-
-
 def _last_moment(ledger: Ledger, last: Entry) -> float:
     seen = max((span.end for span in ledger.spans), default=last.end)
     return seen if last.ending != FINISHED and seen - last.end > _TAIL else last.end
@@ -228,7 +225,8 @@ def _of_start(entry: Entry, kept: int, spans: Sequence[Span], cause: str) -> Ite
         yield replace(segment, seconds=_waited(segment), cause=cause)
     now += parts["wait"]
     rest = max(0.0, entry.duration - sum(parts.values()))
-    lost = parts["compute"] * _lost_part(entry, kept)
+    done = entry.last_step - entry.first_step
+    lost = parts["compute"] * min(1.0, (entry.last_step - kept) / done) if done else 0.0
     for seconds, why in (
         ({"loading": parts["load"]}, cause),
         ({"initialising": parts["connect"] + parts["restore"] + rest}, cause),
@@ -255,11 +253,6 @@ def _mixed(parts: Mapping[str, float], lost: float) -> dict[str, float]:
         "evaluating": parts["evaluate"],
         "between": parts["idle"],
     }
-
-
-def _lost_part(entry: Entry, kept: int) -> float:
-    done = entry.last_step - entry.first_step
-    return min(1.0, (entry.last_step - kept) / done) if done else 0.0
 
 
 # The picture of where a job's time went: the states over time, each TPU, the causes of badput.

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpu_training import errors, tasks
 from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
-from tpu_training.errors import InputError, ParamsError
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.tasks import check_targets
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -86,7 +85,7 @@ def check_local_files(job: Job) -> None:
     if job.params.callback and not Path(job.params.callback).is_file():
         problems.append(f"--callback={job.params.callback}: there is no such file")
     if problems:
-        raise ParamsError(problems)
+        raise errors.ParamsError(problems)
 
 
 def _data_problems(job: Job) -> Iterator[str]:
@@ -105,13 +104,13 @@ def _data_problems(job: Job) -> Iterator[str]:
         if not path.is_file():
             raise no_manifest(job.data)
         manifest = parse_manifest(path.read_text(encoding="utf-8"), str(path))
-        check_targets(job.model, manifest.input_spec(job.params.image_size))
+        tasks.check_targets(job.model, manifest.input_spec(job.params.image_size))
         if job.trains:
             with_fraction(job.params, manifest)
         manifest.split("train")
         if job.evaluates:
             manifest.split("test")
-    except (InputError, OSError) as error:
+    except (errors.InputError, OSError) as error:
         yield str(error)
 
 

@@ -528,26 +528,19 @@ def explore(start: float, first: float, lowest: float, highest: float, train: Tr
                 break
             trials.losses[rate] = train(rate)
             # Where nothing was finite yet, lower rates may be.
-            if not trials.falls(trials.losses[rate], _GOOD) and _any_finite(trials, direction):
+            any_finite = direction > 0 or any(map(math.isfinite, trials.losses.values()))
+            if not trials.falls(trials.losses[rate], _GOOD) and any_finite:
                 break
     if math.isfinite(trials.losses[trials.best]):
-        _repeat(trials, train)
+        # Amid the best rates and, if that is not good, at the best one.
+        for rate in (trials.middle, trials.best):
+            if trials.suggestion is None and rate not in trials.repeated:
+                trials.repeated[rate] = train(rate)
     return trials
-
-
-def _repeat(trials: Trials, train: Train) -> None:
-    """Train again amid the best rates and, if that is not good, at the best one."""
-    for rate in (trials.middle, trials.best):
-        if trials.suggestion is None and rate not in trials.repeated:
-            trials.repeated[rate] = train(rate)
 
 
 def _rates(start: float, direction: int) -> Iterator[float]:
     return (start * _FACTOR ** (direction * number) for number in range(1, _MOST_EACH_WAY + 1))
-
-
-def _any_finite(trials: Trials, direction: int) -> bool:
-    return direction > 0 or any(map(math.isfinite, trials.losses.values()))
 
 
 def _finite(loss: float) -> float:

@@ -16,16 +16,14 @@ import tpu_training.checkpoints.initial_weights as initial_weights
 import tpu_training.checkpoints.model_description as model_description
 import tpu_training.checkpoints.reader as reader
 import tpu_training.monitoring.measurements as measurements
+from tpu_training import errors, tasks
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.answer import tpus, unknown_tpu
-from tpu_training.data import data_set, files, inspection, validation
+from tpu_training.data import data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
-from tpu_training.data.manifest import TEST, TRAIN, VALIDATION, is_function
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import users_line
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
@@ -36,9 +34,7 @@ from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
 from tpu_training.models.params import EXACT, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring.profiler import parse_steps
-from tpu_training.monitoring.terminal import Progress
-from tpu_training.tasks import check_targets
+from tpu_training.monitoring import profiler, terminal
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
 _FORMAT = 1
@@ -61,8 +57,9 @@ def run_on(
 ) -> Result:
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
-    parse_steps(job.params.profile_steps)
+    profiler.parse_steps(job.params.profile_steps)
     files.check_bucket(job.model_dir, "--model-dir")
+    # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
     cluster, job, data = connect_and_open(workers, wait, job, connecting)
@@ -121,10 +118,12 @@ class Trainer:
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.model.copied
+        validates = job.trains and manifest.VALIDATION in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * job.evaluates
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
-            for split in self._splits()
+            for split in splits
         }
 
     def run(self) -> Result:
@@ -145,6 +144,7 @@ class Trainer:
         job, state = self._job, self._state
         if restored is None:
             initial_weights.load_initial_weights(self._cluster, job.params, state.model)
+            # It began as a copy of the weights that these replaced.
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
@@ -155,19 +155,16 @@ class Trainer:
 
     def _prepare_evaluation(self, restored: str | None) -> None:
         if restored is None:
-            raise InputError(
+            raise errors.InputError(
                 f"--model-dir={self._job.model_dir}: contains no checkpoint to evaluate; train "
                 "first"
             )
+        # The results of a training that averaged are those of its averaged weights.
         if self._state.average is None:
             reader.restore_averages(self._state.model, restored)
 
     def _step(self) -> int:
         return int(self._state.step.numpy())
-
-    def _splits(self) -> list[str]:
-        validates = self._job.trains and VALIDATION in self._data.manifest.splits
-        return [VALIDATION] * validates + [TEST] * self._job.evaluates
 
     def _train(self) -> None:
         monitor = self._monitor
@@ -190,16 +187,16 @@ class Trainer:
     def _validate(self, step: int) -> None:
         """Evaluate the validation set if there is one; keep the checkpoint if it is the best."""
         with self._monitor.times.evaluating():
-            if VALIDATION in self._evaluate:
-                evaluation = self._evaluation(VALIDATION, step)
+            if manifest.VALIDATION in self._evaluate:
+                evaluation = self._evaluation(manifest.VALIDATION, step)
                 best = self._checkpoints.keep_best(step, evaluation.figures)
                 self._metrics.add_best(best, self._state.task.best)
         self._hang_timer.reset()
 
     def _test(self, step: int) -> None:
         with self._monitor.times.evaluating():
-            if TEST in self._evaluate:
-                self._evaluation(TEST, step)
+            if manifest.TEST in self._evaluate:
+                self._evaluation(manifest.TEST, step)
 
     def _evaluation(self, split: str, step: int) -> Evaluation:
         evaluation = self._evaluate[split]()
@@ -213,6 +210,7 @@ class Trainer:
     def _exhausted(self, step: int) -> bool:
         """Return whether the best evaluation is `patience` evaluations old."""
         params, best = self._job.params, self._checkpoints.record.best
+        # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
         return bool(patience and best and step - best["step"] >= patience)
 
@@ -261,7 +259,7 @@ class Metrics:
         self._metrics: tuple[str, ...] = ()
         self._confusion: list[list[int]] = []
 
-    def add_training(self, result: TrainResult, progress: Progress) -> None:
+    def add_training(self, result: TrainResult, progress: terminal.Progress) -> None:
         """Add the results of the training."""
         self.values["steps"] = result.steps
         if progress.steps_per_second:
@@ -276,7 +274,7 @@ class Metrics:
         )
         self.values[f"{evaluation.split}_examples"] = evaluation.examples
         self._metrics = tuple(evaluation.metrics)
-        if evaluation.split == TEST:
+        if evaluation.split == manifest.TEST:
             self._confusion = evaluation.tables.get("confusion", [])
 
     def add_best(self, best: Mapping[str, float], figure: str) -> None:
@@ -298,7 +296,7 @@ class Metrics:
                 "confusion": self._confusion,
             }
             files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
-        splits = (TEST, VALIDATION)
+        splits = (manifest.TEST, manifest.VALIDATION)
         metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
         shown = [
             f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
@@ -331,6 +329,7 @@ def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
 def _cure(params: Params, examples: int) -> str:
     epochs = params.global_batch_size * _ENOUGH_STEPS / examples
     cure = f"raise --epochs (to {epochs:.0f} for {_ENOUGH_STEPS} steps)"
+    # The largest power of two that gives enough steps.
     batch = 1 << max(int(params.epochs * examples / _ENOUGH_STEPS), 1).bit_length() - 1
     if batch < params.global_batch_size:
         cure += f" or lower --global_batch_size (to {batch})"
@@ -348,10 +347,10 @@ def create_observers(job: Job) -> list[Callback]:
         return [*job.callbacks]
     create = getattr(load_file(path, "callback"), "create_callbacks", None)
     if not callable(create):
-        raise InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
+        raise errors.InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
     made = create(job)
     if not isinstance(made, Sequence) or not all(isinstance(each, Callback) for each in made):
-        raise InputError(
+        raise errors.InputError(
             f"--callback={path}: create_callbacks returned {made!r}, expected a list of "
             "tpu_training.loop.callbacks.Callback"
         )
@@ -366,7 +365,7 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     """
     named = job.params.tpu_type or os.environ.get(_TYPE_VARIABLE, "")
     if job.params.tpu_type and named not in tpus():
-        raise InputError(unknown_tpu("tpu_type", named))
+        raise errors.InputError(unknown_tpu("tpu_type", named))
     if not cluster.has_tpu or named not in tpus():
         return 0.0
     return tpus()[named].peak_flops * cluster.replicas
@@ -374,6 +373,7 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
 
 # The data set of a job: files in a directory or bucket, or a function that gives the examples.
 
+# Operations that call a function of this process, which no worker has.
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
@@ -390,7 +390,7 @@ def connect_and_open(
     Raises:
         InputError: The data is unusable, or the workers can't read it.
     """
-    opened = None if is_function(job.data) else _open(job)
+    opened = None if manifest.is_function(job.data) else _open(job)
     with connecting or nullcontext():
         cluster = connect(workers, wait, job.params.local_devices)
     job, data = opened or _open(job)
@@ -403,9 +403,9 @@ def connect_and_open(
 
 def _open(job: Job) -> tuple[Job, data_set.DataSet]:
     data = data_set.open_given(job.data, job.params.seed)
-    check_targets(job.model, data.manifest.input_spec(job.params.image_size))
+    tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
     if job.evaluates:
-        data.manifest.split(TEST)
+        data.manifest.split(manifest.TEST)
     if job.mode == "evaluate":
         return job, data
     job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
@@ -417,7 +417,7 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
     graph = trace(live.function)
     if python := python_in(graph):
         if cluster.endpoint:
-            raise InputError(
+            raise errors.InputError(
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
                 "can't; write it with TensorFlow, or `tpu-training data convert` what it gives"
             )
@@ -433,9 +433,10 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
 def trace(function: data_function.DataFunction) -> tf.Graph:
     """Return the graph of the training examples. Raises InputError with the user's line."""
 
+    # The function goes through AutoGraph in `in_graph`; this wrapper of ours must not.
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def rows(seed: tf.Tensor) -> tf.data.Dataset:
-        return function.in_graph(TRAIN, seed)
+        return function.in_graph(manifest.TRAIN, seed)
 
     return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
 
@@ -457,7 +458,7 @@ def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
         if (reason := _why(operation))
     }
     if found:
-        raise InputError(
+        raise errors.InputError(
             f"{'; '.join(found)}; or give --order=fast, with which a resumed job continues after "
             "as many examples, but with others"
         )
@@ -487,4 +488,6 @@ def _draws_its_seed(operation: tf.Operation) -> bool:
 
 def _where(operation: tf.Operation) -> str:
     """Return FILE:LINE of the user's code that made `operation`, or ""."""
-    return users_line((frame.filename, frame.lineno) for frame in reversed(operation.traceback))
+    return errors.users_line(
+        (frame.filename, frame.lineno) for frame in reversed(operation.traceback)
+    )

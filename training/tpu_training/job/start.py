@@ -9,15 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 from tpu_training.cluster import endpoint, google, machine
 from tpu_training.compile.programs import import_tensorflow
-from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.manifest import BY_NAME, FILE_NAME, is_function
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import NO_TENSORFLOW
+from tpu_training.errors import NO_TENSORFLOW, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
@@ -25,6 +23,19 @@ from tpu_training.loop.callbacks import ShutdownRequest
 
 _SUFFIXES = (".parquet", ".tar")
 _FAILED = "data convert failed: "
+# How TensorFlow uses a bucket. By default it doubles its pause between tries of a call from one
+# second to half a minute: a few errors in a row hold a checkpoint up for minutes. Here it is 8 s at
+# most, and more than two minutes in all. With libtpu it keeps blocks of 512 MiB, up to 160 GiB, in
+# the host's memory (TensorFlow 2.19.1, xla/tsl/platform/cloud/gcs_file_system.h, read 2026-11-24).
+# A file of a data set is read once, so nothing is kept here, and one request reads it.
+# agent/tpu_agent/startup/tpu_vm.sh sets the same for the worker that it starts.
+BUCKET_SETTINGS = {
+    "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "250000",
+    "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "8000000",
+    "GCS_RETRY_CONFIG_MAX_RETRIES": "20",
+    "GCS_READ_CACHE_BLOCK_SIZE_MB": "32",
+    "GCS_READ_CACHE_MAX_SIZE_MB": "0",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +108,12 @@ def choose_workers(
     if isinstance(workers, endpoint.LocalTpu):
         machine.check_library(os.environ)
     return workers
+
+
+def set_up_buckets(environ: MutableMapping[str, str]) -> None:
+    """Set what the user has not; TensorFlow reads it once, when it is loaded."""
+    for name, value in BUCKET_SETTINGS.items():
+        environ.setdefault(name, value)
 
 
 def prepare_tensorflow(tpu: str | None, trains: bool) -> None:

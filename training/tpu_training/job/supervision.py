@@ -26,10 +26,8 @@ from typing import Any, NoReturn
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError, MetadataServer
 from tpu_core.records import replace_file
-from tpu_training.cluster import google
-from tpu_training.cluster.endpoint import watching
-from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError
-from tpu_training.errors.catalog import find_known_error
+from tpu_training.cluster import endpoint, google
+from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError, find_known_error
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
 # A preempted VM has 30 seconds until it stops.
@@ -164,7 +162,7 @@ class HangTimer(Callback):
     def watch_workers(self, workers: Sequence[str]) -> None:
         """End the process if one of the `workers` dies and TensorFlow does not notice."""
         if self._ringer and workers:
-            self._undo.enter_context(watching(workers, _end_without_worker))
+            self._undo.enter_context(endpoint.watching(workers, _end_without_worker))
 
     def reset(self) -> None:
         """Record progress."""

@@ -12,14 +12,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.manifest import TEST
-from tpu_training.data.pipeline import NextBatch, evaluation_batches
+from tpu_training.data import data_set, manifest, pipeline
 from tpu_training.errors import DataError, InputError
-from tpu_training.loop.graph import repeat
+from tpu_training.loop import graph, train
 from tpu_training.loop.state import Tables, TrainState, averaged
 from tpu_training.loop.step import create_sums
-from tpu_training.loop.train import Pace
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec
 
@@ -49,7 +46,7 @@ class Evaluation:
     metrics: dict[str, float]
     examples: int
     tables: Tables
-    split: str = TEST
+    split: str = manifest.TEST
 
     @property
     def figures(self) -> dict[str, float]:
@@ -65,9 +62,9 @@ class Evaluation:
 def create_evaluation(
     cluster: Cluster,
     params: Params,
-    data: DataSet,
+    data: data_set.DataSet,
     state: TrainState,
-    split: str = TEST,
+    split: str = manifest.TEST,
     check: Callable[[], None] = lambda: None,
 ) -> Callable[[], Evaluation]:
     """Return a function that evaluates the state's model, with averaged weights if it has any.
@@ -80,7 +77,7 @@ def create_evaluation(
 
     @functools.cache
     def compiled() -> tuple[_Loop, int]:
-        next_batch, steps = evaluation_batches(data, cluster, params, split)
+        next_batch, steps = pipeline.evaluation_batches(data, cluster, params, split)
         return _create_loop(cluster, params, state, next_batch), steps
 
     def evaluate() -> Evaluation:
@@ -111,7 +108,7 @@ def _sum_up(
     with cluster.on_loop_device():
         numbers, counts = (each.numpy() for each in loop(tf.constant(1)))
         numbers = numbers.astype(np.float64)
-        done, pace = 1, Pace()
+        done, pace = 1, train.Pace()
         while done < steps:
             check()
             count, begun = min(_MOST_STEPS, pace.most, steps - done), time.monotonic()
@@ -123,7 +120,7 @@ def _sum_up(
 
 
 def _create_loop(
-    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
+    cluster: Cluster, params: Params, state: TrainState, next_batch: pipeline.NextBatch
 ) -> _Loop:
     """Compile a function that sums up a number of batches.
 
@@ -149,7 +146,7 @@ def _create_loop(
     def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         for sums in (numbers, counts):
             sums.assign(tf.zeros(sums.shape, sums.dtype), read_value=False)
-        repeat(count, (), step)
+        graph.repeat(count, (), step)
         return numbers.read_value(), counts.read_value()
 
     compiled: _Loop = tf.function(loop, autograph=False)

@@ -16,19 +16,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import tpu_training.loop.optimizers as optimizers
+from tpu_training import errors, tasks
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
-from tpu_training.errors import InputError
-from tpu_training.loop.graph import with_autograph
-from tpu_training.loop.optimizers import Optimizer
+from tpu_training.loop import graph
 from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
+from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec, Losses, Metric, Prepare, Task
 from tpu_training.models.step_context import next_seed
-from tpu_training.models.task import Losses, Metric, Prepare, Task
-from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
@@ -45,11 +42,11 @@ class TrainState:
     mixes examples.
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
     `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
-    training and in evaluations; see models/task.py.
+    training and in evaluations; see models/spec.py.
     """
 
     model: tf.Module
-    optimizer: Optimizer
+    optimizer: optimizers.Optimizer
     step: tf.Variable
     losses: Losses
     forward: Callable[..., tf.Tensor]
@@ -78,7 +75,7 @@ def create_train_state(
     schedule = optimizers.create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     data_spec = manifest.input_spec(params.image_size)
-    task = task_of(definition, data_spec)
+    task = tasks.task_of(definition, data_spec)
     spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
         seed = derive_seed(params.seed, "weights")
@@ -102,9 +99,9 @@ def create_train_state(
     losses = definition.losses or task.losses
     forward = model
     if definition.own and not isinstance(model, KerasModule):
-        forward = models.checked_forward(with_autograph(model), model, spec)
+        forward = models.checked_forward(graph.with_autograph(model), model, spec)
     if (definition.losses and definition.own) or task.own:
-        losses = models.checked_losses(with_autograph(losses), losses)
+        losses = models.checked_losses(graph.with_autograph(losses), losses)
     return TrainState(
         model,
         optimizer,
@@ -199,10 +196,6 @@ class Tally:
                 figures[metric.name] = float(metric.value(sums))
         return figures, tables
 
-    def figures_of(self, sums: npt.NDArray[Any]) -> dict[str, float]:
-        """Return the metrics of the numbers and then the counts in `sums`."""
-        return self.figures(sums[: self.numbers], sums[self.numbers :])[0]
-
 
 def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: bool) -> Tally:
     """Return the tally of the task's metrics for examples of `spec`; traces each of them.
@@ -214,7 +207,7 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
         metrics = [m for m in task.metrics(model_spec) if m.in_training or not training]
         return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
     metrics = [
-        dataclasses.replace(metric, sums=with_autograph(metric.sums))
+        dataclasses.replace(metric, sums=graph.with_autograph(metric.sums))
         for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
@@ -358,7 +351,7 @@ def create_mix(params: Params, spec: DataSpec) -> Mix | None:
     if not tables:
         return None
     if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
-        raise InputError(
+        raise errors.InputError(
             f"--{' --'.join(tables)}: for images that have labels as a whole, but the data set "
             f"holds {spec.kind}s with targets of the form {spec.targets}; omit it"
         )

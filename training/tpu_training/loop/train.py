@@ -160,10 +160,13 @@ def _report(
     seconds: tuple[float, float],
     flops: float,
 ) -> LoopReport:
+    counted, sums = state.counted, figures.sums
+    # In `sums` the numbers come first, then the counts, which float64 holds exactly up to 2**53.
+    metrics, _ = counted.figures(sums[: counted.numbers], sums[counted.numbers :])
     return LoopReport(
         *steps,
         loss=figures.loss,
-        metrics=state.counted.figures_of(figures.sums),
+        metrics=metrics,
         learning_rate=figures.learning_rate,
         seconds=seconds[0],
         checkpoint_seconds=seconds[1],

@@ -14,8 +14,7 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.models.keras import KerasModule, adapt, creation, is_keras_model, is_keras_own
 from tpu_training.models.registry import CreateModel, ModelDefinition
-from tpu_training.models.spec import CLASS, LABELS, NUMBERS, DataSpec
-from tpu_training.models.task import Losses, Metric, Task, mean
+from tpu_training.models.spec import CLASS, LABELS, NUMBERS, DataSpec, Losses, Metric, Task, mean
 
 
 def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed: int) -> tf.Module:
@@ -251,6 +250,7 @@ def _compiled_loss(module: KerasModule) -> Losses | None:
             f"{module.where}: the loss {each.name} is summed over the batch, so that the learning "
             "rate would depend on its size; leave `reduction` out"
         )
+    # `call` has a value for each example; `__call__` would reduce them.
     call: _Each = getattr(each, "call", each)
 
     @functools.wraps(call)
@@ -383,4 +383,5 @@ def _adds_up(module: KerasModule, spec: DataSpec, metric: Any) -> bool:
     parts = zip(state(0), state(1), state(0, 1), strict=True)
     found = all(np.allclose(first + second, both, rtol=1e-4) for first, second, both in parts)
     metric.reset_state()
+    # `sums` starts at zeros, so a metric that itself starts elsewhere would be counted wrongly.
     return found and not any(np.any(np.asarray(variable)) for variable in metric.variables)

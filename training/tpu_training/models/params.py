@@ -210,6 +210,7 @@ def build_params(
             problems.append(f"{label}={value}: {error}")
     if problems:
         raise ParamsError(problems)
+    # An optimizer has defaults of its own; the model's for it count before those of every model.
     usual = fields["optimizer"].default
     optimizer = values.get("optimizer", usual)
     wanted = [each.by_optimizer.get(optimizer, {}) for each in (Params, kind)]
@@ -228,6 +229,7 @@ def describe_params(kind: type[Params] = Params) -> str:
 def _nearest(size: int, divisor: int) -> str:
     """Return the multiples of `divisor` below and above `size`."""
     below = size // divisor * divisor
+    # 0 is a multiple, but no size.
     return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)
 
 
@@ -243,12 +245,15 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
 def convert(value: Any, kind: type) -> Any:
     """Convert a flag's text or a file's value to `kind`. Raises ValueError with the expectation."""
     expected = KINDS[kind]
+    # A bool is an int to Python, but no parameter takes one.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}")
     try:
+        # JSON's 1e3 is a float, and whole.
         if kind is int and isinstance(value, float) and not value.is_integer():
             raise ValueError
         converted = kind(value)
+        # NaN lies outside of every range, so the message would name a wrong bound.
         if kind is float and not math.isfinite(converted):
             raise ValueError
     except (ValueError, OverflowError):

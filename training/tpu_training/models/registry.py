@@ -16,12 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tpu_training.errors import InputError
-from tpu_training.errors.catalog import user_line
+from tpu_training.errors import InputError, user_line
 from tpu_training.models import params as base
-from tpu_training.models.params import KerasParams, Params, field_problems, suggest
-from tpu_training.models.spec import DataSpec, flat_outputs, image_shape, text_length
-from tpu_training.models.task import Losses, Task
+from tpu_training.models.spec import DataSpec, Losses, Task, flat_outputs, image_shape, text_length
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -45,7 +42,7 @@ class ModelDefinition:
     """
 
     name: str
-    params: type[Params]
+    params: type[base.Params]
     create_model: CreateModel
     losses: Losses | None = None
     own: bool = False
@@ -58,7 +55,7 @@ def load_model(name: str) -> ModelDefinition:
         return _definition(name, load_file(name, "model"))
     if name not in BUILT_IN:
         raise InputError(
-            f"--model={name}: unknown{suggest(name, BUILT_IN)}; expected "
+            f"--model={name}: unknown{base.suggest(name, BUILT_IN)}; expected "
             f"{', '.join(BUILT_IN)} or the path of a .py file"
         )
     return _BUILT_IN[name]
@@ -88,17 +85,17 @@ def load_file(name: str, flag: str) -> ModuleType:
 
 def _definition(name: str, module: ModuleType) -> ModelDefinition:
     """Return what the user's file defines. Raises InputError with all that it lacks."""
-    params = getattr(module, "Params", KerasParams)
+    params = getattr(module, "Params", base.KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
-    if not (isinstance(params, type) and issubclass(params, Params) and is_dataclass(params)):
+    if not (isinstance(params, type) and issubclass(params, base.Params) and is_dataclass(params)):
         problems.append("a dataclass `Params` derived from tpu_training.models.params.Params")
     if not callable(create_model):
         problems.append("a function `create_model(params, spec, seed)`")
     if problems:
         raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
     assert create_model
-    if problems := field_problems(params):
+    if problems := base.field_problems(params):
         raise InputError("; ".join(f"{name}:{problem}" for problem in problems))
     losses, task = getattr(module, "losses", None), getattr(module, "task", "")
     create_model = with_all_arguments(name, create_model)
@@ -140,7 +137,7 @@ SMALL = {8: (1, 1, 1), 14: (2, 2, 2), 20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class MnistCnnParams(Params):
+class MnistCnnParams(base.Params):
     """The defaults of every model but for a run of some hundred steps: MNIST in three epochs."""
 
     squares_momentum: float = base.changed("squares_momentum", 0.99)
@@ -154,7 +151,7 @@ def create_mnist_cnn(params: MnistCnnParams, spec: DataSpec, seed: int) -> tf.Mo
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertParams(Params):
+class BertParams(base.Params):
     """AdamW with a linear schedule, as in BERT's training.
 
     The default of two layers of 128 is the size of BERT-Tiny (arXiv:1908.08962).
@@ -190,7 +187,7 @@ def create_bert(params: BertParams, spec: DataSpec, seed: int) -> tf.Module:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNetParams(Params):
+class ResNetParams(base.Params):
     """SGD with momentum as in public ResNet-50 recipes: a rate of 0.1 per 256 examples."""
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -15,19 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files
-from tpu_training.data.data_set import DataSet
+from tpu_training.data import data_set, files
+from tpu_training.goodput import ledger as ledgers
 from tpu_training.goodput.account import account
-from tpu_training.goodput.ledger import (
-    FINISHED,
-    FOLDER,
-    PARTS,
-    Beginning,
-    Entry,
-    File,
-    Ledger,
-    read,
-)
 from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
@@ -55,9 +45,9 @@ class Monitor:
         cluster: Cluster,
         params: Params,
         model_dir: str,
-        data: DataSet,
+        data: data_set.DataSet,
         state: TrainState,
-        beginning: Beginning,
+        beginning: ledgers.Beginning,
         why: Callable[[], str],
         peak: float,
     ) -> None:
@@ -92,7 +82,7 @@ class StepTimes(Callback):
     separate parts.
     """
 
-    def __init__(self, summaries: Summaries, beginning: Beginning) -> None:
+    def __init__(self, summaries: Summaries, beginning: ledgers.Beginning) -> None:
         """Write to `summaries` what comes after `beginning`, by the same clock."""
         self._summaries = summaries
         self._clock = beginning.clock
@@ -201,11 +191,11 @@ class Curves(Callback):
         return {"flops_per_second": rate} | ({"mfu": rate / self._peak} if self._peak else {})
 
 
-def read_ledger(model_dir: str) -> Ledger:
+def read_ledger(model_dir: str) -> ledgers.Ledger:
     """Read the ledger in a model directory. Raises TensorFlow's errors, not for damaged files."""
-    folder = f"{model_dir.rstrip('/')}/{FOLDER}"
-    return read(
-        File(name, files.read_bytes(f"{folder}/{name}").decode("utf-8", errors="replace"))
+    folder = f"{model_dir.rstrip('/')}/{ledgers.FOLDER}"
+    return ledgers.read(
+        ledgers.File(name, files.read_bytes(f"{folder}/{name}").decode("utf-8", errors="replace"))
         for name in files.names(folder)
         if name.endswith(".json")
     )
@@ -234,7 +224,7 @@ class LedgerWriter(Callback):
         self._begun, self._why = begun, why
         self._begin = time.time() - (clock() - begun)
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._begin))}-{os.getpid()}.json"
-        self._path = f"{model_dir.rstrip('/')}/{FOLDER}/{name}"
+        self._path = f"{model_dir.rstrip('/')}/{ledgers.FOLDER}/{name}"
         self._first = self._last = 0
         self._goal: int | None = None
         self._written = clock()
@@ -257,11 +247,11 @@ class LedgerWriter(Callback):
 
     def finish(self) -> None:
         """Write the last time, after all evaluations."""
-        self._keep(FINISHED)
+        self._keep(ledgers.FINISHED)
 
-    def _entry(self, ending: str) -> Entry:
-        seconds = {part: round(self._times.seconds[part], 3) for part in PARTS}
-        return Entry(
+    def _entry(self, ending: str) -> ledgers.Entry:
+        seconds = {part: round(self._times.seconds[part], 3) for part in ledgers.PARTS}
+        return ledgers.Entry(
             begin=round(self._begin, 3),
             duration=round(self._clock() - self._begun, 3),
             first_step=self._first,

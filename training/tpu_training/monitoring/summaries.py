@@ -19,8 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data.data_set import DataSet
-from tpu_training.data.pipeline import evaluation_batches
+from tpu_training.data import data_set, pipeline
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.model import variable_paths
@@ -142,7 +141,7 @@ class ModelSummaries(Callback):
         self,
         cluster: Cluster,
         params: Params,
-        data: DataSet,
+        data: data_set.DataSet,
         state: TrainState,
         summaries: Summaries,
     ) -> None:
@@ -180,7 +179,7 @@ class ModelSummaries(Callback):
         size = min(_EXAMPLES, share) * self._cluster.replicas
         few = dataclasses.replace(self._params, evaluation_batch_size=size)
         with self._cluster.on_loop_device():
-            batch = evaluation_batches(self._data, self._cluster, few, split)[0]()
+            batch = pipeline.evaluation_batches(self._data, self._cluster, few, split)[0]()
         local = self._cluster.strategy.experimental_local_results
         images, targets, weights = (local(part)[0].numpy() for part in batch)
         names = self._data.manifest.class_names

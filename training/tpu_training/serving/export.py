@@ -14,8 +14,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
 import tpu_training.serving.model as models
-from tpu_training.data import files
-from tpu_training.data.data_set import open_given
+from tpu_training.data import data_set, files
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
@@ -66,7 +65,7 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
     if not model.task.gives_classes:
         raise InputError("--format=tflite is for models that give one class for each example")
     params = model.params
-    data = open_given(directory, params.seed)
+    data = data_set.open_given(directory, params.seed)
     spec = data.manifest.input_spec(params.image_size)
     if spec != model.spec:
         raise DataError(

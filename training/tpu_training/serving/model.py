@@ -13,21 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training.checkpoints.model_description import ModelDescription, read_description
-from tpu_training.checkpoints.reader import newest_whole, restore, restore_averages
+from tpu_training import errors, tasks
+from tpu_training.checkpoints import model_description, reader
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files
-from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data import data_set, files, pipeline
 from tpu_training.data.manifest import FILE_NAME
-from tpu_training.data.pipeline import evaluation_batches, training_batches
-from tpu_training.errors import DataError, InputError
-from tpu_training.errors.catalog import describe
-from tpu_training.models.model import create_model
+from tpu_training.models import model, registry
 from tpu_training.models.params import Params
-from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import CLASS, DataSpec
-from tpu_training.models.task import Task
-from tpu_training.tasks import task_of
+from tpu_training.models.spec import CLASS, DataSpec, Task
 
 SIGNATURE = "serving_default"
 _INPUT_NAMES = {"image": "images", "text": "token_ids"}
@@ -47,7 +40,7 @@ class RestoredModel:
 
     module: tf.Module
     task: Task
-    description: ModelDescription
+    description: model_description.ModelDescription
     params: Params
     checkpoint: str
     step: int
@@ -71,7 +64,7 @@ class RestoredModel:
 
 
 def restore_model(
-    model_dir: str, given: str | ModelDefinition | None = None, best: bool = False
+    model_dir: str, given: str | registry.ModelDefinition | None = None, best: bool = False
 ) -> RestoredModel:
     """Build the model that `model_dir` describes and restore its newest complete checkpoint.
 
@@ -84,21 +77,21 @@ def restore_model(
         InputError: There is no checkpoint.
         CheckpointError: The checkpoint belongs to another model.
     """
-    description = read_description(model_dir)
+    description = model_description.read_description(model_dir)
     definition, params = description.definition(model_dir, given)
     # Export targets compute in float32, even if the training used bfloat16.
     params = dataclasses.replace(params, precision="float32")
-    task = task_of(definition, description.spec)
+    task = tasks.task_of(definition, description.spec)
     spec = task.model_spec(description.spec)
-    module = create_model(definition, params, spec, params.seed)
+    module = model.create_model(definition, params, spec, params.seed)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = tf.train.Checkpoint(model=module, step=step)
-    path = newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
+    path = reader.newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
     if path is None:
         what = "no checkpoint of a best evaluation" if best else "no checkpoint"
-        raise InputError(f"--model-dir={model_dir}: contains {what}; train first")
-    restore(checkpoint, path, this_machine().this_process)
-    restore_averages(module, path)
+        raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
+    reader.restore(checkpoint, path, this_machine().this_process)
+    reader.restore_averages(module, path)
     return RestoredModel(module, task, description, params, path, int(step.numpy()))
 
 
@@ -110,20 +103,20 @@ class LabelledBatch:
     labels: npt.NDArray[np.int32]
 
 
-def training_examples(data: DataSet, params: Params, count: int) -> list[LabelledBatch]:
+def training_examples(data: data_set.DataSet, params: Params, count: int) -> list[LabelledBatch]:
     """Return about `count` examples of the training set in one batch."""
     with tf.device("/cpu:0"):
-        next_batch = training_batches(
+        next_batch = pipeline.training_batches(
             data, this_machine(), dataclasses.replace(params, global_batch_size=count)
         )
         features, labels = next_batch()
     return [LabelledBatch(features.numpy(), labels.numpy())]
 
 
-def test_examples(data: DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
+def test_examples(data: data_set.DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
     """Yield every test example once, in order, in batches of at most `batch`."""
     params = dataclasses.replace(params, evaluation_batch_size=batch)
-    next_batch, steps = evaluation_batches(data, this_machine(), params)
+    next_batch, steps = pipeline.evaluation_batches(data, this_machine(), params)
     for _ in range(steps):
         features, labels, weights = (part.numpy() for part in next_batch())
         real = weights > 0
@@ -143,11 +136,11 @@ class Predictor:
         try:
             self._loaded = tf.saved_model.load(path)
         except (OSError, tf.errors.OpError) as error:
-            raise InputError(f"--saved-model={path}: can't be loaded ({error})") from error
+            raise errors.InputError(f"--saved-model={path}: can't be loaded ({error})") from error
         signature = self._loaded.signatures.get(SIGNATURE)
         inputs = signature.structured_input_signature[1] if signature else {}
         if not signature or len(inputs) != 1:
-            raise InputError(
+            raise errors.InputError(
                 f"--saved-model={path}: expected a signature {SIGNATURE} with one input; write it "
                 "with `tpu-training export`"
             )
@@ -178,7 +171,7 @@ class Predictor:
         try:
             parts = [self._run(part, filling) for part, filling in self._batches(features)]
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(describe(error)) from error
+            raise ValueError(errors.describe(error)) from error
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _batches(self, features: Array) -> Iterator[tuple[Array, int]]:
@@ -207,12 +200,14 @@ def _newest(saved_model: str) -> str:
     try:
         names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
     except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"--saved-model={saved_model}: there is no such directory") from error
+        raise errors.InputError(
+            f"--saved-model={saved_model}: there is no such directory"
+        ) from error
     if "saved_model.pb" in names:
         return base
     versions = [int(name) for name in names if name.isdigit()]
     if not versions:
-        raise InputError(
+        raise errors.InputError(
             f"--saved-model={saved_model}: contains neither a saved_model.pb nor a numbered "
             "version; write one with `tpu-training export`"
         )
@@ -259,13 +254,13 @@ def predict_to_file(
         try:
             outputs = predictor.predict(batch.features)
         except ValueError as error:
-            raise DataError(f"{batch.names[0]}: {error}") from error
+            raise errors.DataError(f"{batch.names[0]}: {error}") from error
         rows += _rows(batch, outputs)
         of_classes = "classes" in outputs and outputs["classes"].ndim == 1
         labelled = of_classes and "targets" in batch.targets
         right += int((outputs["classes"] == batch.targets["targets"]).sum()) if labelled else 0
     if not rows:
-        raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
+        raise errors.InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
     files.write_text(output, "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows), right / len(rows) if labelled else None
 
@@ -279,7 +274,7 @@ def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any
 
 def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
     """Yield the test split of a data set, whose targets are known."""
-    data, position = open_data(directory), 0
+    data, position = data_set.open_data(directory), 0
     spec, class_names = data.manifest.spec, data.manifest.class_names
     is_image = spec.kind == "image"
     # Images are resized to the model's size as in an evaluation.
@@ -307,7 +302,7 @@ def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
     """Return height, width and channels of an example. Raises InputError for other inputs."""
     shape = [size for size in predictor.example_shape if size is not None]
     if len(shape) != 3:
-        raise InputError(
+        raise errors.InputError(
             f"--input: the model takes {predictor.name} of the shape "
             f"{predictor.example_shape}, not images; give a data set of that form"
         )
@@ -321,7 +316,7 @@ def _paths(inputs: Iterable[str]) -> Iterator[str]:
             names = (f"{at.rstrip('/')}/{n}" for at, _, ns in tf.io.gfile.walk(value) for n in ns)
             yield from sorted(name for name in names if name.lower().endswith(_IMAGE_ENDINGS))
         elif files.size(value) is None:
-            raise InputError(f"--input={value}: there is no such file")
+            raise errors.InputError(f"--input={value}: there is no such file")
         else:
             yield value
 
@@ -331,7 +326,7 @@ def _read_image(path: str, height: int, width: int, channels: int) -> Array:
     try:
         image = tf.io.decode_image(files.read_bytes(path), channels, expand_animations=False)
     except tf.errors.OpError as error:
-        raise DataError(f"{path}: is not an image that TensorFlow can read") from error
+        raise errors.DataError(f"{path}: is not an image that TensorFlow can read") from error
     if tuple(image.shape[:2]) != (height, width):
         image = tf.image.resize(image, (height, width), antialias=True)
         image = tf.cast(tf.round(tf.clip_by_value(image, 0.0, 255.0)), tf.uint8)

@@ -9,18 +9,16 @@ import hashlib
 from pathlib import Path
 
 from tpu_training.errors import InputError
-from tpu_training.models.params import suggest
-from tpu_training.models.registry import ModelDefinition, load_file
-from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES, DataSpec
-from tpu_training.models.task import Task
+from tpu_training.models import params, registry
+from tpu_training.models import spec as specs
 
 # What a data set of these targets is for by default.
 _BY_TARGETS = {
-    CLASS: "classification",
-    LABELS: "multi_label",
-    NUMBERS: "regression",
-    TOKEN_CLASSES: "token_classification",
-    MASK: "segmentation",
+    specs.CLASS: "classification",
+    specs.LABELS: "multi_label",
+    specs.NUMBERS: "regression",
+    specs.TOKEN_CLASSES: "token_classification",
+    specs.MASK: "segmentation",
 }
 # They make their targets of the features.
 LANGUAGE_MODELS = ("causal_lm", "masked_lm")
@@ -31,33 +29,33 @@ def built_in_tasks() -> list[str]:
     return [*_BY_TARGETS.values(), *LANGUAGE_MODELS]
 
 
-def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
+def with_task(definition: registry.ModelDefinition, name: str | None) -> registry.ModelDefinition:
     """Return `definition` for `--task=NAME`, or else for the task of the model's file.
 
     Raises:
         InputError: No task has that name.
     """
     chosen = name or definition.task
-    task = chosen if isinstance(chosen, Task) else _named(chosen)
+    task = chosen if isinstance(chosen, specs.Task) else _named(chosen)
     return dataclasses.replace(definition, task=task)
 
 
-def _named(name: str) -> str | Task:
+def _named(name: str) -> str | specs.Task:
     """Return the name of a built-in task, or the Task of a user's file."""
     if name.endswith(".py"):
-        task = getattr(load_file(name, "task"), "task", None)
-        if not isinstance(task, Task):
+        task = getattr(registry.load_file(name, "task"), "task", None)
+        if not isinstance(task, specs.Task):
             raise InputError(f"--task={name}: lacks `task = Task(...)` of tpu_training")
         return dataclasses.replace(task, file=name)
     if name and name not in built_in_tasks():
         raise InputError(
-            f"--task={name}: unknown{suggest(name, built_in_tasks())}; expected "
+            f"--task={name}: unknown{params.suggest(name, built_in_tasks())}; expected "
             f"{', '.join(built_in_tasks())} or the path of a .py file"
         )
     return name
 
 
-def identity(definition: ModelDefinition) -> dict[str, str]:
+def identity(definition: registry.ModelDefinition) -> dict[str, str]:
     """Return what names the task of `definition`, if not its model's file and data set do."""
     task = definition.task
     if isinstance(task, str):
@@ -67,10 +65,10 @@ def identity(definition: ModelDefinition) -> dict[str, str]:
     return {"task": hashlib.sha256(Path(task.file).read_bytes()).hexdigest()}
 
 
-def check_targets(definition: ModelDefinition, spec: DataSpec) -> None:
+def check_targets(definition: registry.ModelDefinition, spec: specs.DataSpec) -> None:
     """Raise InputError if the data set does not hold what the task needs; loads nothing."""
     task = definition.task
-    if isinstance(task, Task):
+    if isinstance(task, specs.Task):
         needed, name = ("" if task.any_targets else task.targets), task.name
     else:
         needed = {task: targets for targets, task in _BY_TARGETS.items()}.get(task, "")
@@ -82,16 +80,16 @@ def check_targets(definition: ModelDefinition, spec: DataSpec) -> None:
         )
     if name in LANGUAGE_MODELS and spec.kind != "text":
         raise InputError(f"--task={name}: is for text, but the data set holds {spec.kind}s")
-    if not name and spec.targets == NOTHING:
+    if not name and spec.targets == specs.NOTHING:
         raise InputError(
             f"the data set holds no targets; name --task={' or --task='.join(LANGUAGE_MODELS)}"
         )
 
 
-def task_of(definition: ModelDefinition, spec: DataSpec) -> Task:
+def task_of(definition: registry.ModelDefinition, spec: specs.DataSpec) -> specs.Task:
     """Return the task of `definition` for examples of `spec`. Raises InputError; see above."""
     check_targets(definition, spec)
-    if isinstance(definition.task, Task):
+    if isinstance(definition.task, specs.Task):
         return definition.task
     from tpu_training.tasks.built_in import TASKS
 

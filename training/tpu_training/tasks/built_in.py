@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from tpu_training.models import spec as specs
 from tpu_training.models.params import Params
-from tpu_training.models.spec import IGNORED, DataSpec
+from tpu_training.models.spec import IGNORED, DataSpec, Metric, Prepare, Task, mean
 from tpu_training.models.step_context import next_seed
-from tpu_training.models.task import Metric, Prepare, Task, mean
 
 # The confusion of more classes is a picture too large to read.
 _MOST_CLASSES = 100

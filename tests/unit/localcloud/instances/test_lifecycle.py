@@ -8,7 +8,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.org_policy import ORG_POLICY
 from localcloud.testing import Client
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
-from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors import find_known_error
 
 
 @pytest.mark.server

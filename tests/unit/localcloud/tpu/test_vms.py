@@ -12,7 +12,7 @@ from localcloud.services.org_policy import ORG_POLICY
 from localcloud.services.tpu import hosts, nodes
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
-from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors import find_known_error
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 V1 = f"tpu.googleapis.com/v1/{PARENT}"

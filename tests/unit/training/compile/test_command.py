@@ -90,7 +90,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(session, "compile_program", compiler)
     monkeypatch.setattr(compile_command, "JobPrograms", Programs)
-    monkeypatch.setattr(compile_command, "machine_problems", lambda **_: [])
+    monkeypatch.setattr("tpu_training.compile.compiler.machine_problems", lambda **_: [])
     return compiler
 
 
@@ -461,7 +461,7 @@ def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = ["libtpu is not installed"]
-    monkeypatch.setattr(compile_command, "machine_problems", lambda **_: lacking)
+    monkeypatch.setattr("tpu_training.compile.compiler.machine_problems", lambda **_: lacking)
     assert run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[::2] == (
         2,
         "training failed: libtpu is not installed\n",

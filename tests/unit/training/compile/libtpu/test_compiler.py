@@ -259,7 +259,7 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Program
 ) -> None:
     lock = tmp_path / "libtpu_lockfile"
-    monkeypatch.setattr(compiler, "LOCK_FILE", lock)
+    monkeypatch.setattr(pjrt, "LOCK_FILE", lock)
 
     def with_lock(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         lock.touch()
