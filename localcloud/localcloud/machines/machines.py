@@ -21,9 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from localcloud.core import Cloud, MachineSpec, machine_powered_off, projects
+from localcloud.core import Cloud, MachineSpec, Record, machine_powered_off, projects
 from localcloud.core.cloud import SerialLog
-from localcloud.core.store import Record
 from localcloud.machines import metadata, processes
 from localcloud.server.authority import BUNDLE_VARIABLES
 from localcloud.server.proxy import Answer, Listener

@@ -30,8 +30,7 @@ from h2.exceptions import ProtocolError
 from requests.structures import CaseInsensitiveDict
 
 from localcloud import data
-from localcloud.core import ApiError, invalid
-from localcloud.core.call import Request, Response
+from localcloud.core import ApiError, Request, Response, invalid
 from localcloud.core.errors import RPC_CODE
 
 Headers = Mapping[str, str]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
 from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import DEVELOPER, cloud_started
-from localcloud.core.store import Record
 from localcloud.services import iam_policy
 from localcloud.services.kind import Kind, serve
 from localcloud.services.monitoring import CHANNEL

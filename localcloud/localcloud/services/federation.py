@@ -12,11 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
 from localcloud.core.call import Call, Json, Principal, Response
 from localcloud.core.conditions import evaluate
 from localcloud.core.errors import not_found
-from localcloud.core.store import Record
 from localcloud.services.iam import API
 from localcloud.services.kind import Kind, serve
 

@@ -2,9 +2,7 @@
 
 import re
 
-from localcloud.core import Api, ApiError, Cloud, Collection, invalid, rfc3339
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record
+from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, Record, invalid, rfc3339
 from localcloud.services import logging
 from localcloud.services.kind import Kind, serve
 

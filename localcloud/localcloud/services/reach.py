@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, ip_network
 
-from localcloud.core import ApiError, Cloud, invalid
-from localcloud.core.call import Json
-from localcloud.core.store import Record
+from localcloud.core import ApiError, Cloud, Json, Record, invalid
 from localcloud.services.compute import networks, resources
 from localcloud.services.compute.api import STORE, last, path_from, url_of
 from localcloud.services.compute.instance_records import started

@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, not_found, projects
 from localcloud.core.call import Call, Json, page
-from localcloud.core.errors import not_found
 from localcloud.core.projects import PROJECT
 from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services import iam_policy

@@ -3,9 +3,7 @@
 from dataclasses import replace
 from ipaddress import IPv4Network
 
-from localcloud.core import ApiError, Cloud, access, invalid
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record
+from localcloud.core import ApiError, Call, Cloud, Json, Record, access, invalid
 from localcloud.services.compute import catalog, networks, resources
 from localcloud.services.compute.api import STORE, path_from, path_of, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE

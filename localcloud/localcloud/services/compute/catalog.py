@@ -6,9 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from localcloud import data
-from localcloud.core import ApiError, Cloud, access, projects
+from localcloud.core import ApiError, Cloud, access, not_found, projects
 from localcloud.core.call import ANONYMOUS, Call, Json
-from localcloud.core.errors import not_found
 from localcloud.services.compute import api
 from localcloud.services.compute.api import API, last, path_of, shown, url_of
 

@@ -3,9 +3,7 @@
 A disk is a record; only what a machine writes to its boot disk is kept.
 """
 
-from localcloud.core import Cloud, access, invalid, rfc3339
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record, Work
+from localcloud.core import Call, Cloud, Json, Record, Work, access, invalid, rfc3339
 from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
 from localcloud.services.compute.instance_records import INSTANCE

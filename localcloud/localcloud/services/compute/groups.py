@@ -14,10 +14,9 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from localcloud.core import ApiError, Cloud, document, invalid, rfc3339
+from localcloud.core import ApiError, Cloud, document, invalid, not_found, rfc3339
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import cloud_started
-from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, instances, resources
 from localcloud.services.compute import instance_properties as properties_of

@@ -3,9 +3,7 @@
 from ipaddress import IPv4Network
 from typing import Any
 
-from localcloud.core import ApiError, Cloud, Hook, MachineSpec, projects
-from localcloud.core.call import Json
-from localcloud.core.store import Record
+from localcloud.core import ApiError, Cloud, Hook, Json, MachineSpec, Record, projects
 from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE, last, path_from
 

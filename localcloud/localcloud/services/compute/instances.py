@@ -1,8 +1,7 @@
 """Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
-from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, rfc3339
+from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, not_found, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources

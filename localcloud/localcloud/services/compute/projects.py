@@ -1,10 +1,7 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from localcloud.core import ApiError, Cloud, invalid, projects
-from localcloud.core.call import Call, Json
+from localcloud.core import ApiError, Call, Cloud, Json, Work, invalid, not_found, projects
 from localcloud.core.cloud import service_enabled
-from localcloud.core.errors import not_found
-from localcloud.core.store import Work
 from localcloud.services import iam_policy
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, shown, url_of, wrong_value

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
-from localcloud.core import ApiError, Cloud, Hook, access, rfc3339
+from localcloud.core import ApiError, Cloud, Hook, Record, Work, access, effect, not_found, rfc3339
 from localcloud.core.call import Call, Json, same_bytes
-from localcloud.core.errors import not_found
-from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, STORE, shown, url_of
 

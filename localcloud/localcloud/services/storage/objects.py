@@ -12,8 +12,7 @@ from email.utils import formatdate
 from typing import IO
 from urllib.parse import quote
 
-from localcloud.core import ApiError, Cloud, Collection, invalid
-from localcloud.core.call import Call, Json, Request, Response
+from localcloud.core import ApiError, Call, Cloud, Collection, Json, Request, Response, invalid
 from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions
 from localcloud.services.storage.records import Version

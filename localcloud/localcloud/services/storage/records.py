@@ -11,8 +11,7 @@ import re
 from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
-from localcloud.core import ApiError, Cloud, invalid, rfc3339
-from localcloud.core.call import Json
+from localcloud.core import ApiError, Cloud, Json, invalid, rfc3339
 
 BUCKET = "bucket"
 DELETED = "soft-deleted-object"

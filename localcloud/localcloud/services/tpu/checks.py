@@ -3,10 +3,9 @@
 import re
 from ipaddress import IPv4Network
 
-from localcloud.core import SETTING, ApiError, Cloud, access, invalid, projects
+from localcloud.core import SETTING, ApiError, Cloud, Record, access, invalid, projects
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, is_scope
 from localcloud.core.errors import failed_precondition
-from localcloud.core.store import Record
 from localcloud.services.compute import disks as compute_disks
 from localcloud.services.compute import networks
 from localcloud.services.compute.api import STORE, last, path_from, url_of

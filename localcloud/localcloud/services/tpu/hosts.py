@@ -14,10 +14,8 @@ from importlib.util import find_spec
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud.core import ApiError, Cloud, MachineSpec, projects
+from localcloud.core import ApiError, Cloud, MachineSpec, Record, failed_precondition, projects
 from localcloud.core.call import CLOUD_PLATFORM
-from localcloud.core.errors import failed_precondition
-from localcloud.core.store import Record
 from localcloud.machines import tpu_worker
 from localcloud.services.compute import addresses
 from localcloud.services.compute.api import STORE, last, path_from

@@ -8,8 +8,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from localcloud.core import ApiError, Cloud, Collection, invalid, rfc3339
-from localcloud.core.call import Call, Json, page
+from localcloud.core import ApiError, Call, Cloud, Collection, Json, invalid, page, rfc3339
 from localcloud.core.clock import optional_seconds_of
 from localcloud.core.cloud import cloud_started
 from localcloud.core.errors import failed_precondition
