@@ -21,8 +21,7 @@ from localcloud.machines import processes
 from localcloud.services import aiplatform, federation
 from localcloud.services.compute import instances
 from localcloud.services.storage import records, versions
-from localcloud.services.tpu import catalog, hosts, nodes
-from localcloud.services.tpu.api import NODE
+from localcloud.services.tpu import api, catalog, hosts, nodes
 
 _HOSTS = "/hosts/"
 
@@ -36,7 +35,7 @@ def put(cloud: Cloud, what: str, sent: Json) -> None:
 
 def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
     """Take TPUs away, or running VMs where no TPU has that name."""
-    tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
+    tpus = [key for key in cloud.store.keys(api.NODE) if _called(key, name)]
     for key in tpus:
         nodes.preempt(cloud, key)
     vms = [] if tpus else _running(cloud, name)
@@ -47,7 +46,7 @@ def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
 
 def _die(cloud: Cloud, name: str, sent: Json) -> None:
     """Let TPUs be dead while the API keeps saying READY, as in tensorflow/tpu#609."""
-    for key in _named(cloud.store.keys(NODE), name):
+    for key in _named(cloud.store.keys(api.NODE), name):
         hosts.halt(cloud, nodes.load_present(cloud, key))
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _PROJECT_SERVICE = "resourcemanager"
 ACCOUNT = "service-account"
 """The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
-_OWN_DOMAIN = ".iam.gserviceaccount.com"
+OWN_DOMAIN = ".iam.gserviceaccount.com"
 # The accounts that Google makes carry the project's number: Compute Engine's default account, and
 # those as which its services act.
 _GOOGLES = re.compile(
@@ -324,7 +324,7 @@ def find_account(cloud: Cloud, email: str) -> tuple[str, Record] | None:
     if googles:
         project = projects.identifier(cloud, googles.group(1) or googles.group(2))
     else:
-        project = email.partition("@")[2].removesuffix(_OWN_DOMAIN)
+        project = email.partition("@")[2].removesuffix(OWN_DOMAIN)
     key = f"projects/{project}/serviceAccounts/{email}"
     record = cloud.store.get(ACCOUNT, key)
     return (key, record) if record is not None and is_account_visible(cloud, record) else None

@@ -20,14 +20,6 @@ def rfc3339(timestamp: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def optional_seconds_of(moment: str | None) -> float | None:
-    """Return the timestamp of a moment in RFC 3339; None for none.
-
-    Raises ValueError: for another form.
-    """
-    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else None
-
-
 class Clock:
     """The wall clock; runs each scheduled action when it is due, in a thread of its own."""
 

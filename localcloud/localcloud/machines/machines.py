@@ -24,8 +24,7 @@ from typing import IO, Any
 from localcloud.core import Cloud, MachineSpec, Record, machine_powered_off, projects
 from localcloud.core.cloud import SerialLog
 from localcloud.machines import metadata, processes
-from localcloud.server.authority import BUNDLE_VARIABLES
-from localcloud.server.proxy import Answer, Listener
+from localcloud.server import authority, proxy
 
 log = logging.getLogger(__name__)
 # Seconds beyond the grace for killing and collecting all processes.
@@ -61,7 +60,7 @@ class Network:
 
     tls: ssl.SSLContext
     bundle: Path
-    apis: Answer
+    apis: proxy.Answer
 
 
 Power = Callable[[str], None]
@@ -100,7 +99,7 @@ class Machine:
         self._listener = _listen(port, network, self.metadata.answer)
         with (folder / "supervisor.log").open("ab") as errors:
             self._process = subprocess.Popen(
-                supervisor_command(),
+                _python("from localcloud.machines.supervisor import main; main()"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -187,12 +186,12 @@ class Machine:
         return processes.marked("LOCALCLOUD_MACHINE", str(self.image.folder))
 
 
-def _listen(port: int, network: Network, direct: Answer) -> Listener:
+def _listen(port: int, network: Network, direct: proxy.Answer) -> proxy.Listener:
     """Listen at the port of the last boot, which clients outside may know, or at any free one."""
     try:
-        listener = Listener(port, tls=network.tls, apis=network.apis, direct=direct)
+        listener = proxy.Listener(port, tls=network.tls, apis=network.apis, direct=direct)
     except OSError:
-        listener = Listener(0, tls=network.tls, apis=network.apis, direct=direct)
+        listener = proxy.Listener(0, tls=network.tls, apis=network.apis, direct=direct)
     listener.start()
     return listener
 
@@ -255,7 +254,7 @@ class Image:
             "GCE_METADATA_ROOT": network,
             **dict.fromkeys(_PROXY_VARIABLES, f"http://{network}"),
             **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
-            **dict.fromkeys(BUNDLE_VARIABLES, str(bundle)),
+            **dict.fromkeys(authority.BUNDLE_VARIABLES, str(bundle)),
         }
 
     def _install(self, host: str) -> None:
@@ -284,11 +283,6 @@ def _guest_call(call: str) -> str:
     """Return a shell line that runs a call of the module `guest`."""
     words = _python(f"from localcloud.machines import guest; sys.exit(guest.{call})")
     return f'exec {shlex.join(words)} "$@"'
-
-
-def supervisor_command() -> list[str]:
-    """Return the command line of a machine's first process."""
-    return _python("from localcloud.machines.supervisor import main; main()")
 
 
 def _python(statements: str) -> list[str]:
@@ -338,7 +332,9 @@ class Machines:
         """Start the machine, again if it runs; returns at once."""
         with self._locked(spec.key):
             self._halt(spec.key, self.grace("stop"))
-            record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
+            # Named by its disk where there is one: that may outlive the machine.
+            name = f"{spec.name}-{_digest(spec.disk or spec.key)}"
+            record = self._record(spec.key) or {"folder": name, "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
             path = folder / SERIAL
             begins = (path.stat().st_size if path.exists() else 0), self._cloud.clock.now()
@@ -522,11 +518,6 @@ class Machines:
 
     def _folder(self, record: Record) -> Path:
         return self._cloud.home / "machines" / str(record["folder"])
-
-
-def _folder_name(spec: MachineSpec) -> str:
-    """Return a folder's name, by the disk where there is one: it may outlive its machine."""
-    return f"{spec.name}-{_digest(spec.disk or spec.key)}"
 
 
 def _digest(text: str) -> str:

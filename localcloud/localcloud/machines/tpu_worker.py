@@ -68,7 +68,10 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _END)
     known = _read_port(options.ready)
     server, port = _start(known or options.port, options.devices, _PATIENCE if known else 0.0)
-    shield(port)
+    # TensorFlow listens on all interfaces and has no setting for that; a client that reaches it can
+    # run any graph. On Linux the kernel drops what comes from elsewhere.
+    if sys.platform.startswith("linux"):
+        _filter(port, _LOOPBACK_ONLY)
     print(f"gRPC server with {options.devices} devices listening on port {port}", flush=True)
     if options.ready:
         part = options.ready.with_suffix(".part")
@@ -91,16 +94,6 @@ def _wait(port: int, gate: Path | None) -> None:
             _filter(port, _NOTHING if shut else _LOOPBACK_ONLY)
         if signal.sigtimedwait(_END, _LOOK):
             return
-
-
-def shield(port: int) -> None:
-    """Let only this machine reach the server that listens on `port`.
-
-    TensorFlow listens on all interfaces and has no setting for that; a client that reaches it can
-    run any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
-    """
-    if sys.platform.startswith("linux"):
-        _filter(port, _LOOPBACK_ONLY)
 
 
 def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
@@ -337,8 +336,8 @@ def _signs(key: Json, text: str, signature: bytes) -> bool:
     # PKCS #1 v1.5 with SHA-256 is what RS256 means (RFC 7518, section 3.3).
     modulus, exponent = (int.from_bytes(_decoded(key[part]), "big") for part in ("n", "e"))
     try:
-        public = RSAPublicNumbers(exponent, modulus).public_key()
-        public.verify(signature, text.encode(), PKCS1v15(), SHA256())
+        public = rsa.RSAPublicNumbers(exponent, modulus).public_key()
+        public.verify(signature, text.encode(), padding.PKCS1v15(), SHA256())
     except InvalidSignature:
         return False
     return True

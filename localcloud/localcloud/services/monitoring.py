@@ -3,8 +3,7 @@
 import re
 
 from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, Record, invalid, rfc3339
-from localcloud.services import logging
-from localcloud.services.kind import Kind, serve
+from localcloud.services import kind, logging
 
 API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"
@@ -29,7 +28,7 @@ def _leave_policies(cloud: Cloud, call: Call, name: str, record: Record) -> None
             cloud.store.put(ALERT_POLICY, key, policy)
 
 
-_CHANNEL = Kind(
+_CHANNEL = kind.Kind(
     collection=_CHANNELS,
     store=CHANNEL,
     items="notificationChannels",
@@ -37,7 +36,7 @@ _CHANNEL = Kind(
     remove=_leave_policies,
     counted=True,
 )
-serve(_CHANNEL)
+kind.serve(_CHANNEL)
 
 
 @_CHANNELS.method("create")
@@ -90,14 +89,14 @@ _ALERT_POLICY_FIELDS = (
 _COMBINERS = ("AND", "OR", "AND_WITH_MATCHING_RESOURCE")
 
 
-_POLICY = Kind(
+_POLICY = kind.Kind(
     collection=_POLICIES,
     store=ALERT_POLICY,
     items="alertPolicies",
     missing=lambda name: f"Cannot find alert policy {name.rpartition('/')[2]}.",
     counted=True,
 )
-serve(_POLICY)
+kind.serve(_POLICY)
 
 
 @_POLICIES.method("create")

@@ -18,10 +18,9 @@ from localcloud.core import ApiError, Cloud, document, invalid, not_found, rfc33
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import cloud_started
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import api, instances, resources
+from localcloud.services.compute import api, instance_records, instances, resources
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
-from localcloud.services.compute.instance_records import ended
 
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
@@ -483,7 +482,7 @@ def _call(cloud: Cloud, group: str) -> Call:
     return Call(request, method, where, _creator(cloud, group))
 
 
-@ended
+@instance_records.ended
 def _ended(cloud: Cloud, instance: str) -> None:
     """Recreate an instance that ended without its group's doing."""
     zone, _, name = instance.partition("/instances/")

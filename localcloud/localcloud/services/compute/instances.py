@@ -169,7 +169,9 @@ def delete(cloud: Cloud, path: str) -> None:
     Groups and limits of run time call it as well as the API, also for one that is gone already.
     """
     record = cloud.store.get(STORE, path)
-    kept = record is not None and disks.boot_disk_stays(record)
+    attached = record["disks"] if record is not None else []
+    # The disk that it boots from may outlive it, and with it what the machine wrote.
+    kept = any(disk["boot"] and not disk["autoDelete"] for disk in attached)
     cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)

@@ -3,9 +3,8 @@
 from localcloud.core import ApiError, Call, Cloud, Json, Work, invalid, not_found, projects
 from localcloud.core.cloud import service_enabled
 from localcloud.services import iam_policy
-from localcloud.services.compute import api, catalog
+from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, shown, url_of, wrong_value
-from localcloud.services.compute.resources import fingerprint, require_match
 
 # Kept for clients that show them; nothing counts against them here.
 _QUOTAS = {
@@ -28,7 +27,7 @@ def default_service_account(project: str) -> str:
 def common_metadata(cloud: Cloud, project: str) -> Json:
     """Return the instance metadata that all machines of the project share, with its fingerprint."""
     items = projects.common_metadata(cloud, project)
-    return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
+    return {"kind": "compute#metadata", "fingerprint": resources.fingerprint(items), "items": items}
 
 
 # Clients read the number, the default account and the common metadata of a project here.
@@ -63,7 +62,7 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
     """
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
-        require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
+        resources.require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
         projects.set_common_metadata(cloud, call.project, call.body.get("items", []))
     kind = "compute.projects.setCommonInstanceMetadata"
     return _begin_change(cloud, call, kind, "compute.update")

@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from localcloud import data
@@ -253,8 +252,6 @@ def _setting_problems(settings: Json) -> list[str]:
 
 # IAM policies.
 
-_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-
 
 def _policy_key(bucket: str) -> str:
     return f"buckets/{bucket}"
@@ -311,7 +308,7 @@ def _policy_resource(bucket: str, policy: Record) -> Json:
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
-    public = any(_PUBLIC & set(binding.get("members") or ()) for binding in bindings)
+    public = any(iam_policy.PUBLIC & set(binding.get("members") or ()) for binding in bindings)
     if public and bucket.public_access_prevented:
         raise ApiError(
             412,
@@ -334,17 +331,12 @@ def check_location(location: str) -> tuple[str, str]:
     Google shows locations in capitals, and takes them in any case.
     """
     place = location.upper()
-    if place in _regions():
+    if location.lower() in data.load("compute-places"):
         return place, "region"
     for kind, places in data.load("storage-locations").items():
         if place in places:
             return place, kind
     raise invalid(f"The specified location constraint is not valid: '{location}'.")
-
-
-@lru_cache(maxsize=1)
-def _regions() -> frozenset[str]:
-    return frozenset(region.upper() for region in data.load("compute-places"))
 
 
 # Small methods that clients call in passing. What they list can't be made here, but gcloud and

@@ -424,16 +424,11 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
     with cloud.store.locked():
         source = _source(cloud, call, source_bucket)
-        write = _same(call, source, destination, call.params["destinationObject"])
+        # The source's metadata goes along unless the caller sends other.
+        body = dict(call.body) | ({} if versions.writable(call.body) else source.fields)
+        target, conditions = call.params["destinationObject"], Conditions.of(call)
+        write = Write(destination, target, call.principal, body, conditions)
         return _duplicate(cloud, source, write)
-
-
-def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
-    body = dict(call.body)
-    if not versions.writable(body):
-        body |= source.fields
-    return Write(bucket, name, call.principal, body, Conditions.of(call))
 
 
 def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:

@@ -56,11 +56,9 @@ def _object(call: Call, body: Json, content_type: str) -> Json:
     problems = schema.schema_problems(known, "Object", body)
     if problems:
         raise ApiError(400, "\n".join(problems))
-    return (
-        body
-        if body.get("contentType") or not content_type
-        else body | {"contentType": content_type}
-    )
+    # What the resource itself says goes before the header.
+    own = body.get("contentType") or content_type
+    return body | {"contentType": own} if own else body
 
 
 def _write(call: Call, body: Json) -> Write:
@@ -107,7 +105,7 @@ def _start(cloud: Cloud, call: Call, write: Write) -> Response:
         Contents(cloud).upload_path(upload).touch()
     cloud.store.put(records.UPLOAD, upload, record)
     query = urlencode(call.request.query, doseq=True)
-    location = f"{call.base_url}{call.request.path}?{query}&upload_id={upload}"
+    location = f"https://{call.request.host}{call.request.path}?{query}&upload_id={upload}"
     return Response(200, headers={"Location": location, "X-GUploader-UploadID": upload})
 
 

@@ -19,9 +19,8 @@ from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.machines import tpu_worker
 from localcloud.services.compute import addresses
 from localcloud.services.compute.api import STORE, last, path_from
-from localcloud.services.tpu import catalog
+from localcloud.services.tpu import catalog, checks
 from localcloud.services.tpu.api import NODE, project_of, zone_of
-from localcloud.services.tpu.checks import preemptible
 
 _WORKER = Path(tpu_worker.__file__)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
@@ -163,7 +162,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         service_account=account if classic else account["email"],
         scopes=(CLOUD_PLATFORM,) if classic else tuple(account["scope"]),
         tags=tuple(record.get("tags", [])),
-        preemptible=preemptible(record),
+        preemptible=checks.preemptible(record),
         daemons={"tpu-runtime": worker} if serves(record) else {},
         environment={"TF_CPP_MIN_LOG_LEVEL": "1"},
         programs=_programs(worker),

@@ -190,21 +190,17 @@ def reimage(cloud: Cloud, name: str) -> Record:
     return serve(cloud, record)
 
 
-def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
+def preempt(cloud: Cloud, name: str) -> None:
     """Take a node away as Google does: it stays, useless, until it is deleted.
 
-    Args:
-        name: the node's full name.
-        state: `PREEMPTED`, or `TERMINATED`, which Google's API also shows.
-
-    Raises:
-        ApiError: 400 when the node is stopped, gone, or being deleted.
+    Raises ApiError: 400 when the node is stopped, gone, or being deleted.
     """
     with cloud.store.locked():
         record = load(cloud, NODE, name)
         if record["state"] not in _SERVING:
             raise bad_state("preempt", record["state"])
-        record = set_state(cloud, name, state)
+        record = set_state(cloud, name, "PREEMPTED")
+    # Outside the lock: machines that end still call APIs.
     hosts.preempt(cloud, record)
     preempted.run(cloud, record)
 
