@@ -85,6 +85,8 @@ class Admin:
         self._cloud = cloud
         self._port = port
         self._problems = problems
+        # A handler gets the request's body. A KeyError or TypeError of its own is a malformed body,
+        # 400 in `answer`.
         self._handlers: dict[tuple[str, str], Callable[[Json], Json | None]] = {
             ("GET", "status"): lambda sent: self._status(),
             ("GET", "credentials"): lambda sent: self._credentials(),
@@ -123,6 +125,8 @@ class Admin:
 
     def _answer(self, request: Request) -> Json:
         key, expected = request.headers.get("Local-Cloud", ""), self._cloud.admin_key
+        # As bytes: of texts `compare_digest` takes only ASCII. A wrong key and a wrong path get the
+        # same answer, so that nothing tells a stranger what is here.
         known = hmac.compare_digest(key.encode(), expected.encode())
         if not request.path.startswith(_ROOT) or not known:
             raise ApiError(

@@ -25,6 +25,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
+        # Orders what is due at the same moment; functions themselves can't be compared.
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._closed = False

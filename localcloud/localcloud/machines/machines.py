@@ -153,6 +153,8 @@ class Machine:
         self.metadata.close()
         self._listener.stop()
 
+    # The keys are those that `supervisor.System` reads. It imports only the standard library, so no
+    # type checks that both agree.
     def _config(self, spec: MachineSpec, network: Network) -> dict[str, object]:
         return {
             "name": spec.name,
@@ -258,6 +260,7 @@ class Image:
         }
 
     def _install(self, host: str) -> None:
+        # The interpreter of the local cloud, so that scripts find the packages next to it.
         python = shlex.quote(sys.executable)
         self._program("python3", f'exec {python} "$@"')
         self._program("pip3", f'exec {python} -m pip "$@"')
@@ -304,7 +307,9 @@ MACHINE = "machine"
 # about 90 s (cloud.google.com/compute/docs/instances/deleting-instance) and a preempted one 30 s
 # (…/instances/preemptible). The setting `grace`, with `stop` and `preempt`, overrides them.
 _GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
+# Seconds, when the emulator stops: people wait for it, and its machines boot again.
 _SUSPEND = 2.0
+# Bytes of a serial port in one answer.
 _PIECE = 1 << 20
 RETENTION = 30 * 86400.0
 """Seconds for which Cloud Logging keeps an entry."""

@@ -281,6 +281,7 @@ class Unit:
             return False
         self._invocation = uuid.uuid4().hex
         own = {**self.environment, "INVOCATION_ID": self._invocation}
+        # Here, not in the child: `pass_fds` keeps the number of a descriptor.
         if self._listener is not None:
             os.dup2(self._listener.fileno(), _FIRST_SOCKET, inheritable=False)
         try:
@@ -299,6 +300,8 @@ class Unit:
             self._fail("resources")
             return False
         self.pid, self.state = self._process.pid, "active"
+        # The caller holds `changed` until here: `_collect` drops the code of a child that has no
+        # entry yet.
         self.system.launched(self.pid)
         self._reader = _thread(partial(self._read, self.pid, self._process.stdout))
         return True

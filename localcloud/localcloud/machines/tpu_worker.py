@@ -105,12 +105,14 @@ def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> N
     buffer = ctypes.create_string_buffer(program)
     attached = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
     for descriptor in _listening(port):
+        # A copy: the socket object closes its descriptor, and the server's must stay open.
         with socket.socket(fileno=os.dup(descriptor)) as listener:
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
 
 
 def _listening(port: int) -> list[int]:
     found = []
+    # Most descriptors are no sockets, which an OSError tells.
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as candidate:
             listens = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

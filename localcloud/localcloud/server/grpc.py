@@ -62,6 +62,8 @@ class Reply:
 
 @dataclass
 class _Stream:
+    """A call whose request is still coming, or whose reply the client doesn't take yet."""
+
     headers: Headers
     body: bytearray = field(default_factory=bytearray)
     ended: bool = False

@@ -154,6 +154,7 @@ def _create(cloud: Cloud, call: Call, kind: Kind, short: str, kept: Sequence[str
 
 
 def _check_provider(provider: Json) -> None:
+    # First: a provider of another kind has no issuer, and would be refused for that.
     for kind in _OTHER_KINDS:
         if provider.get(kind):
             raise ApiError(501, f"the local cloud has OpenID Connect providers only, not {kind}")

@@ -193,6 +193,7 @@ def _send(cloud: Cloud, policy: Json, channel: str, labels: dict[str, str]) -> N
         "sent": rfc3339(cloud.clock.now()),
         "policy": policy["name"],
         "labels": labels,
+        # For the rate limit, in seconds; `sent` is for people.
         "at": cloud.clock.now(),
     }
     cloud.store.put(MAIL, f"{channel}/{cloud.operations.number()}", mail)

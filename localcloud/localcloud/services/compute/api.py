@@ -228,6 +228,7 @@ def _show(call: Call, key: str, record: Record) -> Json:
         "status": "DONE" if done else "RUNNING",
         "user": about["user"],
         "progress": 100 if done else 0,
+        # Nothing waits in a queue here, so that both times are the same.
         "insertTime": begun,
         "startTime": begun,
         "selfLink": url_of(path),

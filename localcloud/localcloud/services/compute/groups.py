@@ -22,6 +22,7 @@ from localcloud.services.compute import api, instance_records, instances, resour
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
+# With a dash and four characters behind it a name still has at most 63.
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
 _LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
@@ -269,6 +270,7 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
         raise api.wrong_value("size", size, "Must not be negative.")
     with cloud.store.locked():
         record = _load(cloud, path)
+        # Those that are being deleted don't count, or a second call would choose them again.
         staying = [n for n, known in record["_members"].items() if known["action"] != "DELETING"]
         added = _grow(cloud, record, size - len(staying))
         _save(cloud, path, record)

@@ -12,6 +12,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _MOST = 64
+# Bytes: of one value, and of all keys and values.
 _LONGEST_VALUE = 256 * 1024
 _LONGEST_METADATA = 512 * 1024
 

@@ -9,6 +9,7 @@ from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE
 
+# Output only: what a client has read and sends back is ignored.
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
 # cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
@@ -80,6 +81,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         raise invalid(
             "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
         )
+    # `identity` comes behind the body, so that no caller chooses an id or a self link.
     record: Record = {
         **{key: value for key, value in body.items() if key not in _OUTPUT},
         **resources.identity(cloud, "compute#instance", path, body["name"]),

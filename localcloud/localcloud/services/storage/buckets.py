@@ -479,6 +479,7 @@ def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
         for _, record in cloud.store.items(kind):
             version = Version(**record)
             by_name[version.name].append(version)
+    # Nothing is yielded before all are read: a deletion must not change how many newer ones count.
     for found in by_name.values():
         found.sort(key=lambda version: -version.generation)
         for newer, version in enumerate(found):
@@ -486,6 +487,7 @@ def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
 
 
 def _set_class(cloud: Cloud, bucket: Bucket, version: Version, storage_class: str) -> int:
+    # Or every round would raise its metageneration, on which clients set conditions.
     if version.storage_class == storage_class:
         return 0
     moved = replace(

@@ -208,6 +208,7 @@ def _object_problem(name: str) -> str:
         return "it must not be empty"
     try:
         size = len(name.encode())
+    # A half of a surrogate pair, which JSON can write and UTF-8 can't.
     except UnicodeEncodeError:
         return "it must be valid Unicode"
     if size > 1024:

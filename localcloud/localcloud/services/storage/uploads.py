@@ -68,6 +68,7 @@ def _write(call: Call, body: Json) -> Write:
     for field, expected in (("name", name), ("bucket", bucket)):
         if expected and body.get(field) and body[field] != expected:
             raise invalid(f"Value '{body[field]}' in content does not agree with '{expected}'.")
+    # What the resource promises outweighs the headers.
     promised = Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
     hashes = promised | versions.header_hashes(call.request)
     conditions = api.Conditions.of(call)

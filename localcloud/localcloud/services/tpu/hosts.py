@@ -29,6 +29,7 @@ _STEP = 0.02
 _AT_ONCE = 16
 ADDRESS = "127.0.0.1"
 STANDARD = 8470
+"""The port at which the hosts of Google's TPUs serve."""
 # Google keeps the first two addresses of every range for itself.
 _FIRST = 2
 
@@ -241,6 +242,7 @@ def _await(cloud: Cloud, record: Record, index: int) -> int:
     while time.monotonic() < deadline:
         port = _read(ready)
         if port:
+            # The file stays when a worker dies; only a connection shows that it serves.
             with socket.create_connection((ADDRESS, port), timeout=_PATIENCE):
                 return port
         if (cloud.store.get(NODE, record["name"]) or record)["state"] == "PREEMPTED":

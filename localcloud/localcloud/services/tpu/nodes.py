@@ -22,6 +22,7 @@ preempted: Hook[[Cloud, Record], None] = Hook()
 """Runs when a node was preempted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
+# States in which Google may preempt a node.
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING")
 _DAY = 86400.0
 _V1 = ("v1",)
@@ -432,6 +433,7 @@ def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) 
         "acceleratorType": accelerator.name,
         "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
         "tensorflowVersion": body["tensorflowVersion"],
+        # Version 1 shows the project's number in it; `_network` keeps the id.
         "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
         "serviceAccount": api.service_identity(project),
         "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,

@@ -31,6 +31,8 @@ DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
 """States in which a queued resource can be deleted although its nodes may stand."""
 # Seconds between two checks for capacity.
 _RETRY = {"none": 1.0, "real": 10.0}
+# The field with a state's data, by state. Waiting ones stay ACCEPTED here, so that
+# WAITING_FOR_RESOURCES has none.
 _DATA = {
     state: f"{state.lower()}Data"
     for state in ("ACCEPTED", "PROVISIONING", "ACTIVE", "FAILED", "SUSPENDED", "DELETING")
