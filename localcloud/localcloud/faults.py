@@ -253,10 +253,6 @@ def _is_tpu_quota(metric: str) -> bool:
     return metric in known | aiplatform.quota_metrics()
 
 
-def _is_tpu_zone(zone: str) -> bool:
-    return zone in ("*", *catalog.zones())
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
@@ -282,7 +278,10 @@ _SETTINGS = {
     federation.ISSUERS: Setting("an issuer", bool, "an object with `keys`, as in JWKS", _has_keys),
     "quota": Setting("a TPU quota", _is_tpu_quota, _COUNT, _whole),
     "stockout": Setting(
-        "a zone with TPUs", _is_tpu_zone, "a list of accelerator types, or ['*']", _are_types
+        "a zone with TPUs",
+        lambda zone: zone in ("*", *catalog.zones()),
+        "a list of accelerator types, or ['*']",
+        _are_types,
     ),
     "tpu-hosts": Setting("'limit'", "limit".__eq__, _COUNT, _whole),
     "vertex-quota-project": _switch,

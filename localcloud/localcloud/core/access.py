@@ -58,13 +58,6 @@ def policy(cloud: Cloud, resource: str) -> Record:
     return cloud.store.get(POLICY, resource) or {"etag": "ACAB", "bindings": []}
 
 
-def members_of(principal: Principal) -> set[str]:
-    """Return the members of a policy that include `principal`."""
-    if principal is ANONYMOUS:
-        return {"allUsers"}
-    return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
-
-
 def permissions(cloud: Cloud, role: str) -> list[str]:
     """Return the permissions of a predefined or custom role; none when there is no such role."""
     custom = cloud.store.get(CUSTOM_ROLE, role)
@@ -112,7 +105,10 @@ def has(
         resources: what is accessed, and what it is in: whose policies count.
         about: the call's own attributes, which conditions read with `api.getAttribute`.
     """
-    members = members_of(principal)
+    # What a policy may call the caller.
+    members = {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
+    if principal is ANONYMOUS:
+        members = {"allUsers"}
     for resource in resources:
         for binding in policy(cloud, resource).get("bindings", []):
             named = binding.get("members", [])

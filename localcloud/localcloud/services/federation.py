@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
-from localcloud.core.call import Call, Json, Principal, Response
+from localcloud.core.call import Call, Json, Principal, Response, camel
 from localcloud.core.conditions import evaluate
 from localcloud.core.errors import not_found
 from localcloud.services.iam import API
@@ -293,10 +293,9 @@ def _form(call: Call) -> dict[str, str]:
     """Return the fields, which clients send as a form or, in camel case, as JSON."""
     if "json" not in call.request.headers.get("Content-Type", ""):
         return call.request.form()
-    fields = ("grantType", "audience", "scope", "subjectToken", "subjectTokenType")
-    snake = ("grant_type", "audience", "scope", "subject_token", "subject_token_type")
+    names = ("grant_type", "audience", "scope", "subject_token", "subject_token_type")
     sent = json.loads(call.request.read())
-    return {name: sent[field] for name, field in zip(snake, fields, strict=True) if field in sent}
+    return {name: sent[camel(name)] for name in names if camel(name) in sent}
 
 
 def _refused(error: str, description: str) -> Response:

@@ -105,10 +105,10 @@ def _project(cloud: Cloud, call: Call) -> str:
 
 def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
     """Refuse a name that any project's bucket has; who may see that bucket learns whose it is."""
-    taken = records.find_bucket(cloud, name)
+    taken = cloud.store.get(records.BUCKET, name)
     if taken is None:
         return
-    if access.has(cloud, call.principal, "storage.buckets.get", (f"projects/{taken.project}",)):
+    if access.has(cloud, call.principal, "storage.buckets.get", (f"projects/{taken['project']}",)):
         raise ApiError(
             409,
             "Your previous request to create the named bucket succeeded and you already own it.",

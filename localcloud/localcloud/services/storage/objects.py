@@ -319,8 +319,7 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
-        version = _find(cloud, call)
-        return _media(cloud, version, call.request)
+        return _media(cloud, _find(cloud, call), call.request)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)

@@ -114,12 +114,6 @@ def split_key(key: str) -> tuple[str, int]:
     return name, int(generation)
 
 
-def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
-    """Return the bucket, or None."""
-    record = cloud.store.get(BUCKET, name)
-    return Bucket(**record) if record is not None else None
-
-
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
     """Return the bucket; 404 when there is none."""
     missing_bucket = ApiError(404, "The specified bucket does not exist.")
