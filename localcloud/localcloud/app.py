@@ -11,22 +11,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from localcloud import faults
-from localcloud.core import SETTING, ApiError, Clock, Cloud, invalid, projects, rfc3339
-from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
+from localcloud import faults, services
+from localcloud.core import SETTING, ApiError, Clock, Cloud, access, invalid, projects, rfc3339
 from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER, Fault, Latency, cloud_started
 from localcloud.core.registry import Dispatcher
 from localcloud.machines.machines import Machines, Network
-from localcloud.server.authority import Authority
-from localcloud.server.proxy import Listener
-from localcloud.services import all_apis, billing, federation, kms, monitoring, oauth2, reach
+from localcloud.server import authority, proxy
+from localcloud.services import billing, federation, kms, monitoring, oauth2, pubsub, reach
 from localcloud.services.aiplatform import JOB
 from localcloud.services.compute.api import STORE as COMPUTE
-from localcloud.services.pubsub import TOPIC
 from localcloud.services.storage import records
-from localcloud.services.tpu import catalog
-from localcloud.services.tpu.api import NODE, QUEUED, zone_of
+from localcloud.services.tpu import api, catalog
 
 
 class LocalCloud:
@@ -43,12 +39,12 @@ class LocalCloud:
         self, home: Path, *, port: int = 0, clock: Clock | None = None, latency: Latency = "none"
     ) -> None:
         self.cloud = Cloud(home, clock=clock, latency=latency)
-        self.authority = Authority(home / "tls")
-        self.dispatcher = Dispatcher(self.cloud, all_apis())
+        self.authority = authority.Authority(home / "tls")
+        self.dispatcher = Dispatcher(self.cloud, services.all_apis())
         tls, answer = self.authority.context(), self.dispatcher.answer
         self.cloud.machines = Machines(self.cloud, Network(tls, self.authority.bundle, answer))
         admin = Admin(self.cloud, lambda: self.listener.port, lambda: self.dispatcher.problems)
-        self.listener = Listener(port, tls=tls, apis=answer, direct=admin.answer)
+        self.listener = proxy.Listener(port, tls=tls, apis=answer, direct=admin.answer)
 
     def start(self) -> None:
         """Serve, and resume what an earlier run left unfinished.
@@ -89,6 +85,8 @@ class Admin:
         self._cloud = cloud
         self._port = port
         self._problems = problems
+        # A handler gets the request's body. A KeyError or TypeError of its own is a malformed body,
+        # 400 in `answer`.
         self._handlers: dict[tuple[str, str], Callable[[Json], Json | None]] = {
             ("GET", "status"): lambda sent: self._status(),
             ("GET", "credentials"): lambda sent: self._credentials(),
@@ -127,6 +125,8 @@ class Admin:
 
     def _answer(self, request: Request) -> Json:
         key, expected = request.headers.get("Local-Cloud", ""), self._cloud.admin_key
+        # As bytes: of texts `compare_digest` takes only ASCII. A wrong key and a wrong path get the
+        # same answer, so that nothing tells a stranger what is here.
         known = hmac.compare_digest(key.encode(), expected.encode())
         if not request.path.startswith(_ROOT) or not known:
             raise ApiError(
@@ -206,9 +206,9 @@ def answer_shell(cloud: Cloud, request: Request) -> Response:
     headers = {_FLAVOR: "Google", "Content-Type": "application/text"}
     if request.headers.get(_FLAVOR) != "Google":
         return Response(403, f"missing required header: {_FLAVOR}:Google\n".encode(), headers)
-    nodes = [record for _, record in cloud.store.items(NODE)]
+    nodes = [record for _, record in cloud.store.items(api.NODE)]
     newest = max(nodes, key=lambda record: int(record["id"]), default=None)
-    zone = zone_of(newest["name"]) if newest else catalog.zones()[0]
+    zone = api.zone_of(newest["name"]) if newest else catalog.zones()[0]
     number = projects.number(projects.DEFAULT_PROJECT)
     values = {
         "instance/maintenance-event": "NONE",
@@ -229,11 +229,11 @@ _BY_KIND = {
     billing.BUDGET: "budgets",
     monitoring.CHANNEL: "notification channels",
     monitoring.ALERT_POLICY: "alerting policies",
-    TOPIC: "topics",
-    NODE: "tpu nodes",
-    QUEUED: "tpu queued resources",
+    pubsub.TOPIC: "topics",
+    api.NODE: "tpu nodes",
+    api.QUEUED: "tpu queued resources",
     # Deleted ones can be brought back for a while.
-    CUSTOM_ROLE: "roles",
+    access.CUSTOM_ROLE: "roles",
     federation.POOL: "identity pools",
     federation.PROVIDER: "identity providers",
 }
@@ -252,7 +252,7 @@ def resource_names(cloud: Cloud) -> dict[str, list[str]]:
     for bucket in cloud.store.keys(records.BUCKET):
         objects = cloud.store.keys(records.live_kind(bucket))
         add("objects", [f"{bucket}/{key}" for key in objects])
-    accounts = cloud.store.keys(ACCOUNT)
+    accounts = cloud.store.keys(access.ACCOUNT)
     add("service accounts", [key for key in accounts if not _is_googles(key)])
     # Rings and keys can't be deleted, not even on Google: what costs is a version in use.
     used = ("ENABLED", "DISABLED")

@@ -21,8 +21,7 @@ from localcloud.machines import processes
 from localcloud.services import aiplatform, federation
 from localcloud.services.compute import instances
 from localcloud.services.storage import records, versions
-from localcloud.services.tpu import catalog, hosts, nodes
-from localcloud.services.tpu.api import NODE
+from localcloud.services.tpu import api, catalog, hosts, nodes
 
 _HOSTS = "/hosts/"
 
@@ -36,7 +35,7 @@ def put(cloud: Cloud, what: str, sent: Json) -> None:
 
 def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
     """Take TPUs away, or running VMs where no TPU has that name."""
-    tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
+    tpus = [key for key in cloud.store.keys(api.NODE) if _called(key, name)]
     for key in tpus:
         nodes.preempt(cloud, key)
     vms = [] if tpus else _running(cloud, name)
@@ -47,7 +46,7 @@ def _preempt(cloud: Cloud, name: str, sent: Json) -> None:
 
 def _die(cloud: Cloud, name: str, sent: Json) -> None:
     """Let TPUs be dead while the API keeps saying READY, as in tensorflow/tpu#609."""
-    for key in _named(cloud.store.keys(NODE), name):
+    for key in _named(cloud.store.keys(api.NODE), name):
         hosts.halt(cloud, nodes.load_present(cloud, key))
 
 
@@ -254,10 +253,6 @@ def _is_tpu_quota(metric: str) -> bool:
     return metric in known | aiplatform.quota_metrics()
 
 
-def _is_tpu_zone(zone: str) -> bool:
-    return zone in ("*", *catalog.zones())
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
@@ -283,7 +278,10 @@ _SETTINGS = {
     federation.ISSUERS: Setting("an issuer", bool, "an object with `keys`, as in JWKS", _has_keys),
     "quota": Setting("a TPU quota", _is_tpu_quota, _COUNT, _whole),
     "stockout": Setting(
-        "a zone with TPUs", _is_tpu_zone, "a list of accelerator types, or ['*']", _are_types
+        "a zone with TPUs",
+        lambda zone: zone in ("*", *catalog.zones()),
+        "a list of accelerator types, or ['*']",
+        _are_types,
     ),
     "tpu-hosts": Setting("'limit'", "limit".__eq__, _COUNT, _whole),
     "vertex-quota-project": _switch,

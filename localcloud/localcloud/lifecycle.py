@@ -25,11 +25,13 @@ from localcloud.core import cloud as core
 from localcloud.machines import processes
 from localcloud.server import proxy
 
+# Until it answers, until its machines have ended by their grace, and until killed ones are gone.
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _KILL_SECONDS = 10.0
 _LOG_BYTES = 50 << 20
 _NOT_RUNNING = 3
+# The umask: all that it writes is this user's alone.
 _OWN_FILES = 0o077
 # What `reset` removes.
 _STATE = (
@@ -110,6 +112,7 @@ def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) 
         connection.request(verb, f"/_local/v1/{name}", json.dumps(body), headers)
         response = connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
+    # 400 and 404 are the user's own mistakes: 2, as click has it for wrong input.
     if response.status >= 400:
         raise CommandError(answer["error"]["message"], 2 if response.status in (400, 404) else 1)
     return answer

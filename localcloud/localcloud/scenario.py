@@ -22,6 +22,7 @@ Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 Lift = Callable[[], object]
 """Ends what was put in force."""
 Result = TypeVar("Result")
+# Seconds between two looks: no event happens more exactly than this.
 _LOOK = 0.25
 # So long an event waits for what it is to break: a machine that boots, a program that comes back.
 _PATIENCE = 60.0
@@ -82,6 +83,7 @@ def read(path: Path) -> list[Event]:
 
 
 def _event(raw: dict[str, Any]) -> Event:
+    # `_problems` has found exactly one.
     [kind] = raw.keys() - {*_TIMES}
     when, lasts = raw.get("when", {}), raw.get("for")
     return Event(
@@ -245,6 +247,8 @@ KINDS = {
 
 @dataclass
 class _Planned:
+    """An event and what has become of it; `due` and `ends` are by the run's own clock."""
+
     event: Event
     due: float | None = None
     lift: Lift | None = None

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _PROJECT_SERVICE = "resourcemanager"
 ACCOUNT = "service-account"
 """The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
-_OWN_DOMAIN = ".iam.gserviceaccount.com"
+OWN_DOMAIN = ".iam.gserviceaccount.com"
 # The accounts that Google makes carry the project's number: Compute Engine's default account, and
 # those as which its services act.
 _GOOGLES = re.compile(
@@ -56,13 +56,6 @@ def policy(cloud: Cloud, resource: str) -> Record:
     The etag is the one that Google gives to a policy that was never set.
     """
     return cloud.store.get(POLICY, resource) or {"etag": "ACAB", "bindings": []}
-
-
-def members_of(principal: Principal) -> set[str]:
-    """Return the members of a policy that include `principal`."""
-    if principal is ANONYMOUS:
-        return {"allUsers"}
-    return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
 
 
 def permissions(cloud: Cloud, role: str) -> list[str]:
@@ -112,7 +105,10 @@ def has(
         resources: what is accessed, and what it is in: whose policies count.
         about: the call's own attributes, which conditions read with `api.getAttribute`.
     """
-    members = members_of(principal)
+    # What a policy may call the caller.
+    members = {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
+    if principal is ANONYMOUS:
+        members = {"allUsers"}
     for resource in resources:
         for binding in policy(cloud, resource).get("bindings", []):
             named = binding.get("members", [])
@@ -324,7 +320,7 @@ def find_account(cloud: Cloud, email: str) -> tuple[str, Record] | None:
     if googles:
         project = projects.identifier(cloud, googles.group(1) or googles.group(2))
     else:
-        project = email.partition("@")[2].removesuffix(_OWN_DOMAIN)
+        project = email.partition("@")[2].removesuffix(OWN_DOMAIN)
     key = f"projects/{project}/serviceAccounts/{email}"
     record = cloud.store.get(ACCOUNT, key)
     return (key, record) if record is not None and is_account_visible(cloud, record) else None

@@ -278,9 +278,11 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     known, rest = spec.get("properties", {}), spec.get("additionalProperties", {})
     refused = data.load("refused-fields").get(document.api, {})
     kept_only = {*refused.get("*", ()), *refused.get(spec.get("id", ""), ())} & known.keys()
+    # dict's own `items`: that of `_Tracked` would mark every field as read.
     for name, one in dict.items(value):
         below = known.get(name, rest)
         path = f"{at}.{name}" if at else name
+        # Clients send back what they have read, and spell out defaults; neither asks for anything.
         if below.get("readOnly") or not _says(one, below.get("default")):
             continue
         if name not in value.seen or name in kept_only:

@@ -153,11 +153,6 @@ class Call:
         return int(value)
 
     @property
-    def base_url(self) -> str:
-        """The URL under which the caller reached the API's host, always https."""
-        return f"https://{self.request.host}"
-
-    @property
     def project(self) -> str:
         """The project that the path names, or the empty string."""
         # Where a path parameter has both, `project` is the whole `projects/ID`.

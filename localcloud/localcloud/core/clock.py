@@ -20,19 +20,12 @@ def rfc3339(timestamp: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def optional_seconds_of(moment: str | None) -> float | None:
-    """Return the timestamp of a moment in RFC 3339; None for none.
-
-    Raises ValueError: for another form.
-    """
-    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else None
-
-
 class Clock:
     """The wall clock; runs each scheduled action when it is due, in a thread of its own."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
+        # Orders what is due at the same moment; functions themselves can't be compared.
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._closed = False

@@ -48,6 +48,7 @@ class Cloud:
         self, home: Path, *, clock: Clock | None = None, latency: Latency = "none"
     ) -> None:
         self.home = home
+        # First: all that follows is written there, and must be closed to other users.
         own(home)
         self.clock = clock or Clock()
         self.latency_profile = latency
@@ -244,6 +245,7 @@ class Faults:
         if carried_out:
             raise AnswerLost(f"injected fault: the answer to {method} is lost")
 
+    # Looked for and counted under one lock: of two calls at once only one may take the last hit.
     def _take(self, method: str, path: str, carried_out: bool) -> Fault | None:
         with self._store.locked():
             for key, fault in self.items():

@@ -121,6 +121,7 @@ def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     return _value(_parsed(expression), names)
 
 
+# Kept by text: a policy's conditions are evaluated at every call that it is asked about.
 @lru_cache(maxsize=256)
 def _parsed(expression: str) -> ast.expr:
     try:
@@ -141,6 +142,7 @@ def _walk(tree: ast.expr) -> Iterator[ast.expr]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.expr))
 
 
+# What this does not know never gets to `_value`, which has a case for all that it knows.
 def _known(node: ast.expr) -> bool:
     if _is_has(node):
         return True

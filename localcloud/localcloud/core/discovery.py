@@ -74,7 +74,8 @@ class Document:
     def __init__(self, api: str, version: str) -> None:
         self.api = api
         self.version = version
-        raw = _load(api, version)
+        with source(api, version).open(encoding="utf-8") as file:
+            raw: Json = json.load(file, object_hook=_without_prose)
         self.schemas: Json = raw.get("schemas", {})
         undocumented: Json = data.load("undocumented").get(api, {})
         for schema, fields in undocumented.get("schemas", {}).items():
@@ -166,12 +167,6 @@ def source(api: str, version: str) -> Path:
         raise RuntimeError("google-api-python-client is not installed: it ships the API schemas")
     folder = Path(spec.origin).parent / "discovery_cache" / "documents"
     return folder / f"{api}.{version}.json"
-
-
-def _load(api: str, version: str) -> Json:
-    with source(api, version).open(encoding="utf-8") as file:
-        loaded: Json = json.load(file, object_hook=_without_prose)
-    return loaded
 
 
 def _without_prose(node: Json) -> Json:

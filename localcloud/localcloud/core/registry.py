@@ -88,6 +88,8 @@ class Api:
         self.hosts = frozenset({f"{name}.googleapis.com", *hosts})
         self.service = f"{name}.googleapis.com" if gated else ""
         self._anonymous = anonymous
+        # By version and method; paths outside the document in the order of their registration, in
+        # which the first that fits answers.
         self._routes: dict[tuple[str, str], Route] = {}
         self._raw: list[tuple[str, re.Pattern[str], frozenset[str], Method, bool, Route]] = []
         _APIS.append(self)
@@ -262,6 +264,7 @@ class Dispatcher:
             if found is None:
                 continue
             match, route = found
+            # 501, not the 404 of an unknown path: the caller's method is right.
             if route is None:
                 raise ApiError(
                     501,
@@ -341,6 +344,7 @@ class Dispatcher:
                 raise ApiError(400, f"{method.id} takes no request body")
             return {}
         known = document(method.api, method.version)
+        # The old APIs know one spelling; only those of .proto files take the others.
         if method.api not in OLD:
             body = forms.usual_form(known, method.request, body, call.params)
         if problems := forms.schema_problems(known, method.request, body):

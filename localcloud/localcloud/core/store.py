@@ -217,10 +217,6 @@ class Operations:
         """Keep an operation that was done before it was asked about."""
         return self.start(key, Work("report", {"response": response}))
 
-    def get(self, key: str) -> Record | None:
-        """Return the operation's record, or None."""
-        return self._store.get(_OPERATION, key)
-
     def load(self, key: str, missing: Exception) -> Record:
         """Return the operation's record; raise `missing` when there is none."""
         return self._store.load(_OPERATION, key, missing)
@@ -229,10 +225,6 @@ class Operations:
         """Return operations whose key begins with `prefix`."""
         return self._store.items(_OPERATION, prefix)
 
-    def delete(self, key: str) -> bool:
-        """Forget an operation; its effect, if still to come, is called off."""
-        return self._store.delete(_OPERATION, key)
-
     def resume(self) -> None:
         """Plan again what was still to come when the emulator stopped."""
         for key, record in self._store.items(_OPERATION):
@@ -240,7 +232,7 @@ class Operations:
                 self._clock.at(record["due"], partial(self._finish, key))
 
     def _finish(self, key: str) -> None:
-        # Deleted in between, or planned twice by a restart.
+        # A restart of the emulator may plan one twice.
         record = self._store.get(_OPERATION, key)
         if record is None or record["done"]:
             return

@@ -21,12 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from localcloud.core import Cloud, MachineSpec, machine_powered_off, projects
+from localcloud.core import Cloud, MachineSpec, Record, machine_powered_off, projects
 from localcloud.core.cloud import SerialLog
-from localcloud.core.store import Record
 from localcloud.machines import metadata, processes
-from localcloud.server.authority import BUNDLE_VARIABLES
-from localcloud.server.proxy import Answer, Listener
+from localcloud.server import authority, proxy
 
 log = logging.getLogger(__name__)
 # Seconds beyond the grace for killing and collecting all processes.
@@ -62,7 +60,7 @@ class Network:
 
     tls: ssl.SSLContext
     bundle: Path
-    apis: Answer
+    apis: proxy.Answer
 
 
 Power = Callable[[str], None]
@@ -101,7 +99,7 @@ class Machine:
         self._listener = _listen(port, network, self.metadata.answer)
         with (folder / "supervisor.log").open("ab") as errors:
             self._process = subprocess.Popen(
-                supervisor_command(),
+                _python("from localcloud.machines.supervisor import main; main()"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -155,6 +153,8 @@ class Machine:
         self.metadata.close()
         self._listener.stop()
 
+    # The keys are those that `supervisor.System` reads. It imports only the standard library, so no
+    # type checks that both agree.
     def _config(self, spec: MachineSpec, network: Network) -> dict[str, object]:
         return {
             "name": spec.name,
@@ -188,12 +188,12 @@ class Machine:
         return processes.marked("LOCALCLOUD_MACHINE", str(self.image.folder))
 
 
-def _listen(port: int, network: Network, direct: Answer) -> Listener:
+def _listen(port: int, network: Network, direct: proxy.Answer) -> proxy.Listener:
     """Listen at the port of the last boot, which clients outside may know, or at any free one."""
     try:
-        listener = Listener(port, tls=network.tls, apis=network.apis, direct=direct)
+        listener = proxy.Listener(port, tls=network.tls, apis=network.apis, direct=direct)
     except OSError:
-        listener = Listener(0, tls=network.tls, apis=network.apis, direct=direct)
+        listener = proxy.Listener(0, tls=network.tls, apis=network.apis, direct=direct)
     listener.start()
     return listener
 
@@ -256,10 +256,11 @@ class Image:
             "GCE_METADATA_ROOT": network,
             **dict.fromkeys(_PROXY_VARIABLES, f"http://{network}"),
             **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
-            **dict.fromkeys(BUNDLE_VARIABLES, str(bundle)),
+            **dict.fromkeys(authority.BUNDLE_VARIABLES, str(bundle)),
         }
 
     def _install(self, host: str) -> None:
+        # The interpreter of the local cloud, so that scripts find the packages next to it.
         python = shlex.quote(sys.executable)
         self._program("python3", f'exec {python} "$@"')
         self._program("pip3", f'exec {python} -m pip "$@"')
@@ -287,11 +288,6 @@ def _guest_call(call: str) -> str:
     return f'exec {shlex.join(words)} "$@"'
 
 
-def supervisor_command() -> list[str]:
-    """Return the command line of a machine's first process."""
-    return _python("from localcloud.machines.supervisor import main; main()")
-
-
 def _python(statements: str) -> list[str]:
     """Return a command line that runs code of this package.
 
@@ -311,7 +307,9 @@ MACHINE = "machine"
 # about 90 s (cloud.google.com/compute/docs/instances/deleting-instance) and a preempted one 30 s
 # (…/instances/preemptible). The setting `grace`, with `stop` and `preempt`, overrides them.
 _GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
+# Seconds, when the emulator stops: people wait for it, and its machines boot again.
 _SUSPEND = 2.0
+# Bytes of a serial port in one answer.
 _PIECE = 1 << 20
 RETENTION = 30 * 86400.0
 """Seconds for which Cloud Logging keeps an entry."""
@@ -339,7 +337,9 @@ class Machines:
         """Start the machine, again if it runs; returns at once."""
         with self._locked(spec.key):
             self._halt(spec.key, self.grace("stop"))
-            record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
+            # Named by its disk where there is one: that may outlive the machine.
+            name = f"{spec.name}-{_digest(spec.disk or spec.key)}"
+            record = self._record(spec.key) or {"folder": name, "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
             path = folder / SERIAL
             begins = (path.stat().st_size if path.exists() else 0), self._cloud.clock.now()
@@ -523,11 +523,6 @@ class Machines:
 
     def _folder(self, record: Record) -> Path:
         return self._cloud.home / "machines" / str(record["folder"])
-
-
-def _folder_name(spec: MachineSpec) -> str:
-    """Return a folder's name, by the disk where there is one: it may outlive its machine."""
-    return f"{spec.name}-{_digest(spec.disk or spec.key)}"
 
 
 def _digest(text: str) -> str:

@@ -101,7 +101,9 @@ class MetadataServer:
             verbatim = _camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
             kind, body = "text", _listing(node, verbatim)
         else:
-            kind, body = "text", _as_text(node)
+            # Words of a list are given one a line.
+            words = node if isinstance(node, list) else [node]
+            kind, body = "text", "\n".join(map(str, words))
         headers = {"ETag": _etag(node), "Content-Type": f"application/{kind}"}
         return Response(200, body.encode(), headers)
 
@@ -292,11 +294,6 @@ def _listing(node: Any, verbatim: bool) -> str:
         return "".join(f"{index}/\n" for index in range(len(node)))
     names = {key if verbatim else _kebab(key): child for key, child in sorted(node.items())}
     return "".join(f"{name}{'/' if _is_folder(child) else ''}\n" for name, child in names.items())
-
-
-def _as_text(node: Any) -> str:
-    """Return a single value as text: words of a list are given one a line."""
-    return "\n".join(map(str, node)) if isinstance(node, list) else str(node)
 
 
 def _as_json(node: Any) -> str:

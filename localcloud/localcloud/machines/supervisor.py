@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from localcloud.machines import processes
-from localcloud.machines.processes import PORTS
 
 _HIGHEST_PORT = 65535
 _RUNNER = "google_metadata_script_runner"
@@ -247,7 +246,7 @@ class Unit:
         All machines share the host's loopback interface, so a port of a machine is another one on
         the host; the folder `PORTS` says which.
         """
-        path = Path(PORTS, str(port))
+        path = Path(processes.PORTS, str(port))
         if path.exists():
             raise UnitError(f"Failed to create listening socket ({port}): Address already in use")
         listener = self._listener = socket.create_server(("127.0.0.1", 0))
@@ -282,6 +281,7 @@ class Unit:
             return False
         self._invocation = uuid.uuid4().hex
         own = {**self.environment, "INVOCATION_ID": self._invocation}
+        # Here, not in the child: `pass_fds` keeps the number of a descriptor.
         if self._listener is not None:
             os.dup2(self._listener.fileno(), _FIRST_SOCKET, inheritable=False)
         try:
@@ -300,6 +300,8 @@ class Unit:
             self._fail("resources")
             return False
         self.pid, self.state = self._process.pid, "active"
+        # The caller holds `changed` until here: `_collect` drops the code of a child that has no
+        # entry yet.
         self.system.launched(self.pid)
         self._reader = _thread(partial(self._read, self.pid, self._process.stdout))
         return True
@@ -575,8 +577,8 @@ def main() -> None:
     config = json.loads(line)
     os.chdir(config["run"])
     # Those of an earlier boot.
-    shutil.rmtree(PORTS, ignore_errors=True)
-    os.mkdir(PORTS)
+    shutil.rmtree(processes.PORTS, ignore_errors=True)
+    os.mkdir(processes.PORTS)
     system = System(config)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: system.quit())

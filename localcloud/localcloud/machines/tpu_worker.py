@@ -68,7 +68,10 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _END)
     known = _read_port(options.ready)
     server, port = _start(known or options.port, options.devices, _PATIENCE if known else 0.0)
-    shield(port)
+    # TensorFlow listens on all interfaces and has no setting for that; a client that reaches it can
+    # run any graph. On Linux the kernel drops what comes from elsewhere.
+    if sys.platform.startswith("linux"):
+        _filter(port, _LOOPBACK_ONLY)
     print(f"gRPC server with {options.devices} devices listening on port {port}", flush=True)
     if options.ready:
         part = options.ready.with_suffix(".part")
@@ -93,16 +96,6 @@ def _wait(port: int, gate: Path | None) -> None:
             return
 
 
-def shield(port: int) -> None:
-    """Let only this machine reach the server that listens on `port`.
-
-    TensorFlow listens on all interfaces and has no setting for that; a client that reaches it can
-    run any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
-    """
-    if sys.platform.startswith("linux"):
-        _filter(port, _LOOPBACK_ONLY)
-
-
 def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> None:
     """Let the kernel drop what the instructions don't accept, before a connection begins.
 
@@ -112,12 +105,14 @@ def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> N
     buffer = ctypes.create_string_buffer(program)
     attached = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
     for descriptor in _listening(port):
+        # A copy: the socket object closes its descriptor, and the server's must stay open.
         with socket.socket(fileno=os.dup(descriptor)) as listener:
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
 
 
 def _listening(port: int) -> list[int]:
     found = []
+    # Most descriptors are no sockets, which an OSError tells.
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as candidate:
             listens = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

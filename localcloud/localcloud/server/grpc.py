@@ -20,19 +20,14 @@ from typing import Any, get_args
 from urllib.parse import quote
 
 from google.api_core import path_template, rest_helpers
-from google.protobuf import json_format
-from google.protobuf.empty_pb2 import Empty
+from google.protobuf import empty_pb2, json_format
 from google.protobuf.message import DecodeError, Message
-from h2 import events
-from h2.config import H2Configuration
+from h2 import config, events, exceptions
 from h2.connection import H2Connection
-from h2.exceptions import ProtocolError
 from requests.structures import CaseInsensitiveDict
 
 from localcloud import data
-from localcloud.core import ApiError, invalid
-from localcloud.core.call import Request, Response
-from localcloud.core.errors import RPC_CODE
+from localcloud.core import ApiError, Request, Response, errors, invalid
 
 Headers = Mapping[str, str]
 """With HTTP/2's pseudo-headers, such as `:path`."""
@@ -67,6 +62,8 @@ class Reply:
 
 @dataclass
 class _Stream:
+    """A call whose request is still coming, or whose reply the client doesn't take yet."""
+
     headers: Headers
     body: bytearray = field(default_factory=bytearray)
     ended: bool = False
@@ -84,7 +81,9 @@ class Http2:
     def __init__(self, connection: ssl.SSLSocket, answer: Callable[[Headers, bytes], Reply]):
         self._socket = connection
         self._answer = answer
-        self._protocol = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._protocol = H2Connection(
+            config.H2Configuration(client_side=False, header_encoding="utf-8")
+        )
         self._streams: dict[int, _Stream] = {}
 
     def serve(self) -> None:
@@ -100,7 +99,7 @@ class Http2:
             data = self._socket.recv(_CHUNK)
             try:
                 received = self._protocol.receive_data(data)
-            except ProtocolError:
+            except exceptions.ProtocolError:
                 # What it says to the client about that is still to be sent.
                 break
             for event in received:
@@ -205,14 +204,13 @@ def _message(host: str, headers: Headers, sent: bytes, apis: Answer) -> bytes:
 
 def _trailers(error: ApiError) -> Trailers:
     """Return an error's code, its percent-encoded message, and all of it as a google.rpc.Status."""
-    from google.protobuf.json_format import ParseDict
     from google.rpc import error_details_pb2, status_pb2
 
-    code = RPC_CODE.get(error.status, RPC_CODE["UNKNOWN"])
+    code = errors.RPC_CODE.get(error.status, errors.RPC_CODE["UNKNOWN"])
     # The details are messages of this module, which must be loaded to be packed.
     assert error_details_pb2
     content = {"code": code, "message": error.message, "details": error.details}
-    status = ParseDict(content, status_pb2.Status()).SerializeToString()
+    status = json_format.ParseDict(content, status_pb2.Status()).SerializeToString()
     return [
         ("grpc-status", str(code)),
         ("grpc-message", quote(error.message, safe=_PRINTABLE)),
@@ -315,7 +313,7 @@ def _types(member: Any) -> tuple[type[Message], type[Message]] | None:
 def _class_of(type_: Any) -> Any:
     """Return the message class behind a type of proto-plus, or behind an annotation of nothing."""
     if type_ is type(None):
-        return Empty
+        return empty_pb2.Empty
     return type_.pb() if hasattr(type_, "pb") else type_
 
 

@@ -234,9 +234,11 @@ class Connection(BaseHTTPRequestHandler):
         length = len(body) if isinstance(body, bytes) else response.length
         self.log_request(response.status)
         self.send_response_only(response.status)
+        # A response's own headers outweigh these: its `Date` is by the cloud's clock.
         usual = {"Server": self.version_string(), "Date": self.date_time_string()}
         for name, value in (usual | response.headers).items():
             self.send_header(name, value)
+        # A 204 must not have a length (RFC 9110, section 8.6).
         if response.status != 204 and "Content-Length" not in response.headers:
             self.send_header("Content-Length", str(length or 0))
         self.end_headers()
@@ -338,6 +340,7 @@ def may_enter(client: tuple[str, int], server: tuple[str, int]) -> bool:
 
 
 def _user_of(client: str, server: str) -> int | None:
+    # A connection on loopback has two rows. The client's own has its address first.
     mapped = "0" * 16 + _MAPPED
     for table, before in zip(_TABLES, ("", mapped), strict=True):
         wanted = f" {before}{client} {before}{server} "

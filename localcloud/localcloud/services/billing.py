@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
 from localcloud.core.call import Call, Json, page
 from localcloud.core.cloud import DEVELOPER, cloud_started
-from localcloud.core.store import Record
-from localcloud.services import iam_policy
-from localcloud.services.kind import Kind, serve
-from localcloud.services.monitoring import CHANNEL
-from localcloud.services.pubsub import TOPIC
+from localcloud.services import iam_policy, kind, monitoring, pubsub
 
 # Neither has a project in its paths: the caller's project must have the API enabled.
 API = Api("cloudbilling", ("v1",), gated=False)
@@ -129,7 +125,7 @@ ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""
 
 
-_BUDGET = Kind(
+_BUDGET = kind.Kind(
     collection=_BUDGETS,
     store=BUDGET,
     items="budgets",
@@ -137,7 +133,7 @@ _BUDGET = Kind(
     parent=account_name,
     listed=account_resources,
 )
-serve(_BUDGET)
+kind.serve(_BUDGET)
 
 
 @_BUDGETS.method("create")
@@ -220,13 +216,13 @@ def _connect_alerts(cloud: Cloud, call: Call, rule: Json) -> None:
     if len(channels) > _MOST_CHANNELS:
         raise invalid(f"A budget has at most {_MOST_CHANNELS} notification channels.")
     for channel in channels:
-        if cloud.store.get(CHANNEL, channel) is None:
+        if cloud.store.get(monitoring.CHANNEL, channel) is None:
             raise invalid(f"The notification channel {channel} does not exist.")
     topic = rule.get("pubsubTopic")
     if not topic:
         return
     rule.setdefault("schemaVersion", "1.0")
-    if cloud.store.get(TOPIC, topic) is None:
+    if cloud.store.get(pubsub.TOPIC, topic) is None:
         raise invalid(f"The Pub/Sub topic {topic} does not exist.")
     resources = [topic, "/".join(topic.split("/")[:2])]
     access.require(cloud, call.principal, "pubsub.topics.setIamPolicy", resources)

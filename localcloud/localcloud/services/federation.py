@@ -8,15 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
-from localcloud.core.call import Call, Json, Principal, Response
+from localcloud.core import Api, ApiError, Cloud, Collection, Record, access, invalid, projects
+from localcloud.core.call import Call, Json, Principal, Response, camel
 from localcloud.core.conditions import evaluate
 from localcloud.core.errors import not_found
-from localcloud.core.store import Record
 from localcloud.services.iam import API
 from localcloud.services.kind import Kind, serve
 
@@ -156,6 +154,7 @@ def _create(cloud: Cloud, call: Call, kind: Kind, short: str, kept: Sequence[str
 
 
 def _check_provider(provider: Json) -> None:
+    # First: a provider of another kind has no issuer, and would be refused for that.
     for kind in _OTHER_KINDS:
         if provider.get(kind):
             raise ApiError(501, f"the local cloud has OpenID Connect providers only, not {kind}")
@@ -294,10 +293,9 @@ def _form(call: Call) -> dict[str, str]:
     """Return the fields, which clients send as a form or, in camel case, as JSON."""
     if "json" not in call.request.headers.get("Content-Type", ""):
         return call.request.form()
-    fields = ("grantType", "audience", "scope", "subjectToken", "subjectTokenType")
-    snake = ("grant_type", "audience", "scope", "subject_token", "subject_token_type")
+    names = ("grant_type", "audience", "scope", "subject_token", "subject_token_type")
     sent = json.loads(call.request.read())
-    return {name: sent[field] for name, field in zip(snake, fields, strict=True) if field in sent}
+    return {name: sent[camel(name)] for name in names if camel(name) in sent}
 
 
 def _refused(error: str, description: str) -> Response:
@@ -338,8 +336,8 @@ def _signs(key: Json, text: str, signature: bytes) -> bool:
     # PKCS #1 v1.5 with SHA-256 is what RS256 means (RFC 7518, section 3.3).
     modulus, exponent = (int.from_bytes(_decoded(key[part]), "big") for part in ("n", "e"))
     try:
-        public = RSAPublicNumbers(exponent, modulus).public_key()
-        public.verify(signature, text.encode(), PKCS1v15(), SHA256())
+        public = rsa.RSAPublicNumbers(exponent, modulus).public_key()
+        public.verify(signature, text.encode(), padding.PKCS1v15(), SHA256())
     except InvalidSignature:
         return False
     return True

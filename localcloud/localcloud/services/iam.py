@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects, rfc3339
-from localcloud.core.access import ACCOUNT
 from localcloud.core.body import plain
 from localcloud.core.call import Call, Json, Principal, camel, cut, page
 from localcloud.core.errors import failed_precondition
@@ -54,7 +53,7 @@ _ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", a
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
     """Return the account that the path names; 404 when there is none."""
     key = account_key(cloud, call)
-    record = cloud.store.get(ACCOUNT, key)
+    record = cloud.store.get(access.ACCOUNT, key)
     if record is not None and access.is_account_visible(cloud, record):
         return key, record
     if record is None:
@@ -103,7 +102,7 @@ def create_account(cloud: Cloud, call: Call) -> Json:
         **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
     }
     taken = f"Service account {account_id} already exists within project projects/{project}."
-    cloud.store.add(ACCOUNT, name, record, ApiError(409, taken))
+    cloud.store.add(access.ACCOUNT, name, record, ApiError(409, taken))
     return _account_view(record)
 
 
@@ -117,7 +116,7 @@ def get_account(cloud: Cloud, call: Call) -> Json:
 def list_accounts(cloud: Cloud, call: Call) -> Json:
     """Return the project's accounts."""
     project = projects.identifier(cloud, call.project)
-    found = cloud.store.items(ACCOUNT, f"projects/{project}/")
+    found = cloud.store.items(access.ACCOUNT, f"projects/{project}/")
     # Google's own service agents are not listed.
     own = [record for _, record in found if not access.is_service_agent(record["email"])]
     return page(call, "accounts", list(map(_account_view, own)))
@@ -136,7 +135,7 @@ def patch_account(cloud: Cloud, call: Call) -> Json:
                 raise invalid(f"Invalid updateMask {field}: displayName and description only")
             record[name] = sent.get(name, "")
         record["etag"] = _account_etag(cloud)
-        cloud.store.put(ACCOUNT, key, record)
+        cloud.store.put(access.ACCOUNT, key, record)
     return {field: record[field] for field in ("name", *map(camel, mask))}
 
 
@@ -145,7 +144,7 @@ def delete_account(cloud: Cloud, call: Call) -> Json:
     """Delete the account; policies that name it show it as deleted."""
     with cloud.store.locked():
         key, record = load_account(cloud, call)
-        cloud.store.delete(ACCOUNT, key)
+        cloud.store.delete(access.ACCOUNT, key)
         cloud.store.delete("policy", key)
         iam_policy.mark_deleted(cloud, _account_view(record))
     return {}
@@ -164,7 +163,7 @@ def switch_account(cloud: Cloud, call: Call) -> Json:
         record.pop("disabled", None)
         if call.method.name.endswith(".disable"):
             record["disabled"] = True
-        cloud.store.put(ACCOUNT, key, record)
+        cloud.store.put(access.ACCOUNT, key, record)
     return {}
 
 

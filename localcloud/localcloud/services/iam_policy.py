@@ -17,14 +17,12 @@ _CONVENIENCE = ("projectOwner", "projectEditor", "projectViewer")
 _CONDITIONAL = 3
 """The version of policies with conditions."""
 _BASIC = ("roles/owner", "roles/editor", "roles/viewer")
-_PUBLIC = ("allUsers", "allAuthenticatedUsers")
+PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+"""Members that let in people whom no one named."""
 # "Resource types that accept this attribute" (`conditions.MODIFIED_GRANTS`) are projects and above.
 _PROJECT = re.compile(r"projects/[^/]+")
 _EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
 _DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
-_AGENT = re.compile(r"service-\d+@")
-_VERSION, _COMPUTES_VERSION = "options.requestedPolicyVersion", "optionsRequestedPolicyVersion"
-_OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
 def write(cloud: Cloud, resource: str, sent: Json) -> Json:
@@ -34,7 +32,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         ApiError: 400 for a role, member or account that does not exist; 409, of a bucket 412, when
             the policy was changed since the caller read it.
     """
-    # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
+    # The request for a bucket is the policy itself, as Storage has it; others wrap it.
     policy = sent.get("policy", sent)
     of_bucket = resource.startswith("buckets/")
     with cloud.store.locked():
@@ -103,8 +101,6 @@ def serve(
     collection: Collection,
     find: Callable[[Cloud, Call], str],
     require: Callable[[list[Json]], None] = lambda bindings: None,
-    *,
-    strict: bool = False,
 ) -> None:
     """Register the three methods for the IAM policies of a collection's resources.
 
@@ -112,12 +108,11 @@ def serve(
         collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
         find: gets the full name of the resource in the path, which must exist.
         require: refuses bindings that the resource can't have.
-        strict: `testIamPermissions` needs the resource to exist, too, as in Compute Engine.
     """
 
     def get(cloud: Cloud, call: Call) -> Json:
         version = call.body.get("options", {}).get("requestedPolicyVersion")
-        version = version or call.arg(_VERSION) or call.arg(_COMPUTES_VERSION)
+        version = version or call.arg("options.requestedPolicyVersion")
         return shown(access.policy(cloud, find(cloud, call)), version)
 
     def set_(cloud: Cloud, call: Call) -> Json:
@@ -130,8 +125,6 @@ def serve(
         return shown(write(cloud, name, call.body), _CONDITIONAL)
 
     def test(cloud: Cloud, call: Call) -> Json:
-        if strict:
-            find(cloud, call)
         resources = collection.resources(cloud, call)
         service = collection.permissions.partition(".")[0]
         return granted(cloud, call.principal, resources, call.body.get("permissions", []), service)
@@ -258,7 +251,7 @@ def check(
         raise invalid(f"Role {role} is not supported for this resource.")
     for member in binding["members"]:
         kind, _, name = member.partition(":")
-        if member in _PUBLIC:
+        if member in PUBLIC:
             continue
         if kind not in kinds or not name:
             raise invalid(
@@ -272,7 +265,7 @@ def check(
                 f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."
             )
         # The accounts in whose name Google's services act are Google's own.
-        own = name.endswith(_OWN_DOMAIN) and not _AGENT.match(name)
+        own = name.endswith(access.OWN_DOMAIN) and not access.is_service_agent(name)
         if kind == "serviceAccount" and own and access.find_account(cloud, name) is None:
             raise invalid(f"Service account {name} does not exist.")
 

@@ -7,8 +7,7 @@ its module: creating, changing, and methods that Google has for this resource al
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localcloud.core import ApiError, Cloud, Collection, invalid
-from localcloud.core.call import Call, Json, page
+from localcloud.core import ApiError, Call, Cloud, Collection, Json, invalid, page
 from localcloud.core.registry import Resources, project_resource
 from localcloud.core.store import POLICY, Record, public
 

@@ -13,9 +13,8 @@ import google_crc32c
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, rfc3339
+from localcloud.core import Api, ApiError, Cloud, Collection, access, errors, invalid, rfc3339
 from localcloud.core.call import Call, Json, Principal
-from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, public
 from localcloud.services import iam_policy, kind
 from localcloud.services.compute import catalog
@@ -240,7 +239,7 @@ def _moved(cloud: Cloud, call: Call, change: Json, from_: tuple[str, ...]) -> Js
         record = _VERSION.load(cloud, call)
         if record["state"] not in from_:
             message = f"{record['name']} is in state {record['state']}, not {' or '.join(from_)}."
-            raise failed_precondition(message)
+            raise errors.failed_precondition(message)
         record.pop("destroyTime", None)
         record |= change
         cloud.store.put(VERSION, record["name"], record)
@@ -258,7 +257,7 @@ def enabled(cloud: Cloud, key: str) -> Record:
     record = primary(cloud, key)
     if record["state"] != "ENABLED":
         what = f"{record['name']} is not enabled, current state is: {record['state']}."
-        raise failed_precondition(what)
+        raise errors.failed_precondition(what)
     return record
 
 

@@ -2,11 +2,8 @@
 
 import re
 
-from localcloud.core import Api, ApiError, Cloud, Collection, invalid, rfc3339
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record
-from localcloud.services import logging
-from localcloud.services.kind import Kind, serve
+from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, Record, invalid, rfc3339
+from localcloud.services import kind, logging
 
 API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"
@@ -31,7 +28,7 @@ def _leave_policies(cloud: Cloud, call: Call, name: str, record: Record) -> None
             cloud.store.put(ALERT_POLICY, key, policy)
 
 
-_CHANNEL = Kind(
+_CHANNEL = kind.Kind(
     collection=_CHANNELS,
     store=CHANNEL,
     items="notificationChannels",
@@ -39,7 +36,7 @@ _CHANNEL = Kind(
     remove=_leave_policies,
     counted=True,
 )
-serve(_CHANNEL)
+kind.serve(_CHANNEL)
 
 
 @_CHANNELS.method("create")
@@ -92,14 +89,14 @@ _ALERT_POLICY_FIELDS = (
 _COMBINERS = ("AND", "OR", "AND_WITH_MATCHING_RESOURCE")
 
 
-_POLICY = Kind(
+_POLICY = kind.Kind(
     collection=_POLICIES,
     store=ALERT_POLICY,
     items="alertPolicies",
     missing=lambda name: f"Cannot find alert policy {name.rpartition('/')[2]}.",
     counted=True,
 )
-serve(_POLICY)
+kind.serve(_POLICY)
 
 
 @_POLICIES.method("create")
@@ -196,6 +193,7 @@ def _send(cloud: Cloud, policy: Json, channel: str, labels: dict[str, str]) -> N
         "sent": rfc3339(cloud.clock.now()),
         "policy": policy["name"],
         "labels": labels,
+        # For the rate limit, in seconds; `sent` is for people.
         "at": cloud.clock.now(),
     }
     cloud.store.put(MAIL, f"{channel}/{cloud.operations.number()}", mail)

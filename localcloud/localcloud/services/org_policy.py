@@ -2,8 +2,7 @@
 
 import re
 
-from localcloud.core import Api, ApiError, Cloud, Collection, invalid, projects, rfc3339
-from localcloud.core.call import Call, Json
+from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, invalid, projects, rfc3339
 from localcloud.core.errors import failed_precondition
 from localcloud.services import iam_policy
 

@@ -7,9 +7,8 @@ money.
 import re
 from collections.abc import Sequence
 
-from localcloud.core import Api, ApiError, Cloud, Collection, invalid
+from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, invalid
 from localcloud.core.body import plain
-from localcloud.core.call import Call, Json
 from localcloud.services import iam_policy, kind
 
 API = Api("pubsub", ("v1",))

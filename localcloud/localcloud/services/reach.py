@@ -11,14 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, ip_network
 
-from localcloud.core import ApiError, Cloud, invalid
-from localcloud.core.call import Json
-from localcloud.core.store import Record
-from localcloud.services.compute import networks, resources
+from localcloud.core import ApiError, Cloud, Json, Record, invalid
+from localcloud.services.compute import instance_records, networks, resources
 from localcloud.services.compute.api import STORE, last, path_from, url_of
-from localcloud.services.compute.instance_records import started
-from localcloud.services.tpu import hosts, nodes
-from localcloud.services.tpu.api import NODE
+from localcloud.services.tpu import api, hosts, nodes
 
 # Rules may have IANA's number in place of the name. Everything here speaks TCP.
 _PROTOCOLS = ("tcp", "6", "all")
@@ -94,7 +90,7 @@ class _Packet:
             if address in (block := networks.range_of(subnet)):
                 self.steps.append(f"route   subnetwork {subnet['name']}, {block}")
                 return self._enters()
-        for _, node in self.cloud.store.items(NODE):
+        for _, node in self.cloud.store.items(api.NODE):
             peered = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
             if peered and node["_network"] == source.network and address in IPv4Network(peered):
                 self.steps.append(f"route   peering, {peered}")
@@ -277,7 +273,7 @@ def _machines(cloud: Cloud) -> Iterator[End]:
                 account=accounts[0].get("email", ""),
                 running=record["status"] == "RUNNING",
             )
-    for name, record in cloud.store.items(NODE):
+    for name, record in cloud.store.items(api.NODE):
         used = (path_from(url) for url in record["_uses"] if "/subnetworks/" in url)
         subnet, endpoints = next(used, ""), record.get("networkEndpoints", [])
         for index, address in enumerate(record.get("_addresses", [])):
@@ -306,7 +302,7 @@ def shut_ports(cloud: Cloud) -> None:
     """
     known = list(_machines(cloud))
     by_path = {machine.path: machine for machine in known}
-    for _, record in cloud.store.items(NODE):
+    for _, record in cloud.store.items(api.NODE):
         for index, path in enumerate(hosts.keys(record)):
             host = by_path.get(path)
             if host and host.running and not host.peered:
@@ -322,6 +318,6 @@ def _rules_changed(cloud: Cloud, path: str) -> None:
         shut_ports(cloud)
 
 
-@started
+@instance_records.started
 def _machine_started(cloud: Cloud, path: str) -> None:
     shut_ports(cloud)

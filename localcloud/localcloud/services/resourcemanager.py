@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, projects
+from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, not_found, projects
 from localcloud.core.call import Call, Json, page
-from localcloud.core.errors import not_found
-from localcloud.core.projects import PROJECT
 from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services import iam_policy
 
@@ -43,7 +41,7 @@ def load_project(cloud: Cloud, call: Call) -> Record:
     Ids of projects are global: 404 would tell which ones others have taken.
     """
     denied = ApiError(403, "The caller does not have permission")
-    return cloud.store.load(PROJECT, name_of(call), denied)
+    return cloud.store.load(projects.PROJECT, name_of(call), denied)
 
 
 @PROJECTS.method("get")
@@ -63,7 +61,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
         )
     found = [
         record
-        for key, record in cloud.store.items(PROJECT)
+        for key, record in cloud.store.items(projects.PROJECT)
         if access.has(cloud, call.principal, "resourcemanager.projects.get", [key])
         and all(fnmatchcase(record[_FIELDS[field]], pattern) for field, pattern in terms)
     ]
@@ -71,8 +69,6 @@ def list_(cloud: Cloud, call: Call) -> Json:
 
 
 # IAM policies of projects.
-
-_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
 
 def _require_allowed(bindings: list[Json]) -> None:
@@ -87,7 +83,7 @@ def _require_allowed(bindings: list[Json]) -> None:
         message = "A project outside an organization must have at least one owner (roles/owner)."
         raise invalid(message)
     for binding in bindings:
-        if public := sorted(_PUBLIC.intersection(binding.get("members", []))):
+        if public := sorted(iam_policy.PUBLIC.intersection(binding.get("members", []))):
             raise invalid(f"Members {', '.join(public)} are not allowed in a project's policy.")
 
 
@@ -125,11 +121,10 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise ApiError(403, "The caller does not have permission")
     if member.startswith("serviceAccount:"):
         raise ApiError(403, "Service accounts cannot create projects without a parent.")
-    if cloud.store.get(PROJECT, f"projects/{project}") is not None:
+    if cloud.store.get(projects.PROJECT, f"projects/{project}") is not None:
         raise ApiError(409, "Requested entity already exists", status="ALREADY_EXISTS")
-    fields = {"name": call.body.get("name") or project}
+    fields = {"name": call.body.get("name") or project} | call.sent(("labels",))
     arguments = {"project": project, "owner": member, "fields": fields}
-    arguments["fields"] |= call.sent(("labels",))
     name = f"operations/cp.{cloud.operations.number()}"
     work = Work("project.create", arguments, cloud.seconds("project.create"))
     return _view(name, cloud.operations.start(f"resourcemanager/{name}", work))
@@ -140,8 +135,8 @@ def create(cloud: Cloud, call: Call) -> Json:
 def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
     projects.ensure(cloud, project, owner=owner, apis=())
     with cloud.store.locked():
-        record: Record = (cloud.store.get(PROJECT, f"projects/{project}") or {}) | fields
-        cloud.store.put(PROJECT, f"projects/{project}", record)
+        record: Record = (cloud.store.get(projects.PROJECT, f"projects/{project}") or {}) | fields
+        cloud.store.put(projects.PROJECT, f"projects/{project}", record)
     return record
 
 

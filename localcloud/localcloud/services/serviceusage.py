@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from localcloud.core import Api, ApiError, Cloud, Collection, invalid, projects
-from localcloud.core.call import Call, Json, page
+from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, invalid, page, projects
 from localcloud.core.errors import error_info, failed_precondition, not_found
 from localcloud.core.store import EMPTY, Record, Work, effect
 from localcloud.services.tpu import catalog

@@ -3,12 +3,9 @@
 from dataclasses import replace
 from ipaddress import IPv4Network
 
-from localcloud.core import ApiError, Cloud, access, invalid
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record
-from localcloud.services.compute import catalog, networks, resources
+from localcloud.core import ApiError, Call, Cloud, Json, Record, access, invalid
+from localcloud.services.compute import catalog, instance_records, networks, resources
 from localcloud.services.compute.api import STORE, path_from, path_of, url_of, wrong_value
-from localcloud.services.compute.instance_records import INSTANCE
 
 # Reserved addresses: external ones, which outlive the instance that has them, and ranges for
 # private services access. Internal addresses of a subnetwork are given out, not reserved.
@@ -228,26 +225,28 @@ def _find(record: Record, name: str) -> Json:
     raise wrong_value("networkInterface", name, "There is no such interface.")
 
 
-@resources.changes(INSTANCE, "addAccessConfig")
+@resources.changes(instance_records.INSTANCE, "addAccessConfig")
 def _add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface = _find(record, call.arg("networkInterface"))
     if interface.get("accessConfigs"):
         raise invalid("At most one access config currently supported.")
     _may(cloud, call, "compute.subnetworks.useExternalIp", interface["subnetwork"])
-    interface["accessConfigs"] = [_access_config(cloud, INSTANCE.path(call), call.body)]
+    interface["accessConfigs"] = [
+        _access_config(cloud, instance_records.INSTANCE.path(call), call.body)
+    ]
 
 
 # An address that is not reserved stays with the instance until that is deleted.
-@resources.changes(INSTANCE, "deleteAccessConfig")
+@resources.changes(instance_records.INSTANCE, "deleteAccessConfig")
 def _delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     name, interface = call.arg("accessConfig"), _find(record, call.arg("networkInterface"))
     if name not in [config["name"] for config in interface.get("accessConfigs", ())]:
         raise wrong_value("accessConfig", name, "Not found.")
     (config,) = interface.pop("accessConfigs")
-    give_back(cloud, INSTANCE.path(call), config["natIP"])
+    give_back(cloud, instance_records.INSTANCE.path(call), config["natIP"])
 
 
-@resources.changes(INSTANCE, "setSecurityPolicy")
+@resources.changes(instance_records.INSTANCE, "setSecurityPolicy")
 def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
     """Accept an empty policy: Google's provider sends one with every change of an access config."""
     for name in call.body.get("networkInterfaces", []):

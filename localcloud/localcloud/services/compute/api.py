@@ -5,9 +5,8 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from localcloud.core import Api, ApiError, Cloud, document, invalid, rfc3339
+from localcloud.core import Api, ApiError, Cloud, document, invalid, not_found, rfc3339
 from localcloud.core.call import Call, Json, cut
-from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work
 
 API = Api("compute", ("beta", "v1"), hosts=("www.googleapis.com",))
@@ -229,6 +228,7 @@ def _show(call: Call, key: str, record: Record) -> Json:
         "status": "DONE" if done else "RUNNING",
         "user": about["user"],
         "progress": 100 if done else 0,
+        # Nothing waits in a queue here, so that both times are the same.
         "insertTime": begun,
         "startTime": begun,
         "selfLink": url_of(path),

@@ -6,9 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from localcloud import data
-from localcloud.core import ApiError, Cloud, access, projects
+from localcloud.core import ApiError, Cloud, access, not_found, projects
 from localcloud.core.call import ANONYMOUS, Call, Json
-from localcloud.core.errors import not_found
 from localcloud.services.compute import api
 from localcloud.services.compute.api import API, last, path_of, shown, url_of
 
@@ -167,6 +166,7 @@ def _machine_type(zone: str, name: str) -> Json:
         "maximumPersistentDisksSizeGb": "3072" if about.shared else "263168",
         "isSharedCpu": about.shared,
         "architecture": "X86_64",
+        # "The name of the zone" (the discovery document), where other resources have its URL.
         "zone": last(zone),
     }
 
@@ -195,6 +195,7 @@ def _serve_offered(
     `first` is the number of the first one. `about` gets the path that a resource is in and its
     name, and returns its own fields or raises the error for an unknown name.
     """
+    # Numbers follow from the order, so that they are the same after a restart.
     names, parameter = list(offered), collection.removesuffix("s")
 
     def view(place: str, name: str) -> Json:

@@ -3,12 +3,9 @@
 A disk is a record; only what a machine writes to its boot disk is kept.
 """
 
-from localcloud.core import Cloud, access, invalid, rfc3339
-from localcloud.core.call import Call, Json
-from localcloud.core.store import Record, Work
-from localcloud.services.compute import api, catalog, resources
+from localcloud.core import Call, Cloud, Json, Record, Work, access, invalid, rfc3339
+from localcloud.services.compute import api, catalog, instance_records, resources
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, url_of
-from localcloud.services.compute.instance_records import INSTANCE
 
 _LARGEST_GB = 65536
 _OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
@@ -176,11 +173,6 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
     return [_attached(record, disk, index) for index, (record, disk) in attached]
 
 
-def boot_disk_stays(record: Record) -> bool:
-    """Return whether the disk that an instance boots from outlives it."""
-    return any(disk["boot"] and not disk["autoDelete"] for disk in record["disks"])
-
-
 def release_all(cloud: Cloud, record: Record) -> None:
     """Detach the disks of an instance that is deleted; those with autoDelete go with it.
 
@@ -253,7 +245,7 @@ def _attached(record: Record, sent: Json, index: int) -> Json:
     return attached | {field: record[field] for field in of_image if record.get(field)}
 
 
-@resources.changes(INSTANCE, "setDiskAutoDelete")
+@resources.changes(instance_records.INSTANCE, "setDiskAutoDelete")
 def _set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
     device = call.arg("deviceName")
     found = [disk for disk in record["disks"] if disk["deviceName"] == device]

@@ -14,16 +14,15 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from localcloud.core import ApiError, Cloud, document, invalid, rfc3339
+from localcloud.core import ApiError, Cloud, document, invalid, not_found, rfc3339
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import cloud_started
-from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import api, instances, resources
+from localcloud.services.compute import api, instance_records, instances, resources
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
-from localcloud.services.compute.instance_records import ended
 
+# With a dash and four characters behind it a name still has at most 63.
 _BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
 _LONGEST_DELAY = 3600
 _LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
@@ -271,6 +270,7 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
         raise api.wrong_value("size", size, "Must not be negative.")
     with cloud.store.locked():
         record = _load(cloud, path)
+        # Those that are being deleted don't count, or a second call would choose them again.
         staying = [n for n, known in record["_members"].items() if known["action"] != "DELETING"]
         added = _grow(cloud, record, size - len(staying))
         _save(cloud, path, record)
@@ -484,7 +484,7 @@ def _call(cloud: Cloud, group: str) -> Call:
     return Call(request, method, where, _creator(cloud, group))
 
 
-@ended
+@instance_records.ended
 def _ended(cloud: Cloud, instance: str) -> None:
     """Recreate an instance that ended without its group's doing."""
     zone, _, name = instance.partition("/instances/")

@@ -4,16 +4,15 @@ import re
 
 from localcloud.core import ApiError, Cloud, access, invalid
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, is_scope
-from localcloud.services.compute import catalog, resources
+from localcloud.services.compute import catalog, networks, projects, resources
 from localcloud.services.compute.api import path_of, url_of, wrong_value
-from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.projects import default_service_account
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _MOST = 64
+# Bytes: of one value, and of all keys and values.
 _LONGEST_VALUE = 256 * 1024
 _LONGEST_METADATA = 512 * 1024
 
@@ -129,7 +128,7 @@ def service_accounts(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
         raise invalid("Invalid value for field 'resource.serviceAccounts': at most one is allowed.")
     email = sent[0]["email"]
     if email == "default":
-        email = default_service_account(call.project)
+        email = projects.default_service_account(call.project)
     # One message for both: it tells a caller without the right nothing of which accounts exist.
     # The right is looked at in any case, so that `localcloud permissions` lists it.
     if not access.may_act_as(cloud, call, email) or access.account_problem(cloud, email):
@@ -193,7 +192,8 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
         interface |= {"kind": "compute#networkInterface", "name": f"nic{number}"}
         interface.pop("fingerprint", None)
         if interface.get("network"):
-            interface["network"] = url_of(require_network(cloud, project, interface["network"]))
+            path = networks.require_network(cloud, project, interface["network"])
+            interface["network"] = url_of(path)
         if interface.get("subnetwork"):
             interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
 

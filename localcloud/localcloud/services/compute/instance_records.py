@@ -3,9 +3,7 @@
 from ipaddress import IPv4Network
 from typing import Any
 
-from localcloud.core import ApiError, Cloud, Hook, MachineSpec, projects
-from localcloud.core.call import Json
-from localcloud.core.store import Record
+from localcloud.core import ApiError, Cloud, Hook, Json, MachineSpec, Record, projects
 from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE, last, path_from
 
@@ -113,7 +111,7 @@ def _boot_disk(cloud: Cloud, record: Record) -> Record:
 
 def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json:
     subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
-    network = last(interface["network"])
+    network, address = last(interface["network"]), interface["networkIP"]
     return {
         "accessConfigs": [
             {"externalIp": config.get("natIP", ""), "type": config["type"]}
@@ -122,20 +120,16 @@ def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json
         "dnsServers": ["169.254.169.254"],
         "forwardedIps": [],
         "gateway": subnet.get("gatewayAddress", ""),
-        "ip": interface["networkIP"],
+        "ip": address,
         "ipAliases": [],
         # Guests find their interface by it: the metadata server has no device names.
-        "mac": _mac(interface["networkIP"]),
+        # Google derives the MAC address from the internal address, behind 42:01.
+        "mac": ":".join(["42", "01", *(f"{int(part):02x}" for part in address.split("."))]),
         "mtu": _MTU,
         "network": f"projects/{projects.number(project)}/networks/{network}",
         "subnetmask": str(IPv4Network(subnet.get("ipCidrRange", "10.0.0.0/20")).netmask),
         "targetInstanceIps": [],
     }
-
-
-def _mac(address: str) -> str:
-    # Google derives a VM's MAC address from its internal address, behind 42:01.
-    return ":".join(["42", "01", *(f"{int(part):02x}" for part in address.split("."))])
 
 
 def _word(value: bool) -> str:

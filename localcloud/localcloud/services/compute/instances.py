@@ -1,8 +1,7 @@
 """Instances: insertion, deletion, power, settings, guest output, capacity and the daily limit."""
 
-from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, rfc3339
+from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, not_found, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.errors import not_found
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
@@ -10,6 +9,7 @@ from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE
 
+# Output only: what a client has read and sends back is ignored.
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes in addition to `create`. Source:
 # cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
@@ -81,6 +81,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         raise invalid(
             "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
         )
+    # `identity` comes behind the body, so that no caller chooses an id or a self link.
     record: Record = {
         **{key: value for key, value in body.items() if key not in _OUTPUT},
         **resources.identity(cloud, "compute#instance", path, body["name"]),
@@ -170,7 +171,9 @@ def delete(cloud: Cloud, path: str) -> None:
     Groups and limits of run time call it as well as the API, also for one that is gone already.
     """
     record = cloud.store.get(STORE, path)
-    kept = record is not None and disks.boot_disk_stays(record)
+    attached = record["disks"] if record is not None else []
+    # The disk that it boots from may outlive it, and with it what the machine wrote.
+    kept = any(disk["boot"] and not disk["autoDelete"] for disk in attached)
     cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)

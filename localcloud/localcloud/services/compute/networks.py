@@ -3,10 +3,8 @@
 from ipaddress import IPv4Network, ip_network
 from typing import Any
 
-from localcloud.core import ApiError, Cloud, invalid
-from localcloud.core.call import Call, Json
+from localcloud.core import ApiError, Call, Cloud, Json, Record, effect, invalid
 from localcloud.core.cloud import service_enabled
-from localcloud.core.store import Record, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import api, catalog, projects, resources
 from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of

@@ -1,14 +1,10 @@
 """Projects in Compute Engine: common metadata, quotas, the default account, Shared VPC."""
 
-from localcloud.core import ApiError, Cloud, invalid, projects
-from localcloud.core.call import Call, Json
+from localcloud.core import ApiError, Call, Cloud, Json, Work, invalid, not_found, projects
 from localcloud.core.cloud import service_enabled
-from localcloud.core.errors import not_found
-from localcloud.core.store import Work
 from localcloud.services import iam_policy
-from localcloud.services.compute import api, catalog
+from localcloud.services.compute import api, catalog, resources
 from localcloud.services.compute.api import API, shown, url_of, wrong_value
-from localcloud.services.compute.resources import fingerprint, require_match
 
 # Kept for clients that show them; nothing counts against them here.
 _QUOTAS = {
@@ -31,7 +27,7 @@ def default_service_account(project: str) -> str:
 def common_metadata(cloud: Cloud, project: str) -> Json:
     """Return the instance metadata that all machines of the project share, with its fingerprint."""
     items = projects.common_metadata(cloud, project)
-    return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
+    return {"kind": "compute#metadata", "fingerprint": resources.fingerprint(items), "items": items}
 
 
 # Clients read the number, the default account and the common metadata of a project here.
@@ -66,7 +62,7 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
     """
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
-        require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
+        resources.require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
         projects.set_common_metadata(cloud, call.project, call.body.get("items", []))
     kind = "compute.projects.setCommonInstanceMetadata"
     return _begin_change(cloud, call, kind, "compute.update")

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
-from localcloud.core import ApiError, Cloud, Hook, access, rfc3339
+from localcloud.core import ApiError, Cloud, Hook, Record, Work, access, effect, not_found, rfc3339
 from localcloud.core.call import Call, Json, same_bytes
-from localcloud.core.errors import not_found
-from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, catalog
 from localcloud.services.compute.api import API, STORE, shown, url_of
 
@@ -385,24 +383,19 @@ finders: Hook[[Cloud, str], list[str]] = Hook()
 """Finds the users, in other APIs, of the compute resource at a path."""
 
 
-def users(cloud: Cloud, path: str) -> list[str]:
-    """Return paths of the resources that refer to the one at `path`.
+def holders(cloud: Cloud, path: str) -> list[str]:
+    """Return paths of what keeps the resource at `path` from being deleted or written to.
 
     References are stored as full URLs, so a search of the records' text finds them all.
     """
+    if path.split("/")[-2] == "snapshots":
+        return []  # A disk does not need the snapshot that it was made from.
     # A Shared VPC's networks have users in other projects.
     shared = path.split("/")[-2] in ("networks", "subnetworks")
     within = "projects/" if shared else "/".join(path.split("/")[:2]) + "/"
     mentioning = cloud.store.mentioning(STORE, within, url_of(path))
-    found = [other for other in mentioning if other != path]
-    return found + list(chain.from_iterable(finders.run(cloud, path)))
-
-
-def holders(cloud: Cloud, path: str) -> list[str]:
-    """Return the users that keep the resource at `path` from being deleted or written to."""
-    if path.split("/")[-2] == "snapshots":
-        return []  # A disk does not need the snapshot that it was made from.
-    return [user for user in users(cloud, path) if not _needs_nothing(cloud, user)]
+    users = [[other for other in mentioning if other != path], *finders.run(cloud, path)]
+    return [user for user in chain.from_iterable(users) if not _needs_nothing(cloud, user)]
 
 
 def require_unused(cloud: Cloud, path: str) -> None:

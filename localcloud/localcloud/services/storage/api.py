@@ -18,8 +18,7 @@ from localcloud.core import Api, ApiError, Cloud, Collection, access, invalid, p
 from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.registry import Dispatcher, Resources
 from localcloud.services import kms
-from localcloud.services.storage import records
-from localcloud.services.storage.records import Bucket, Version
+from localcloud.services.storage.records import Bucket, Version, require_bucket
 
 # Older clients, gsutil among them, call it at www.googleapis.com.
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
@@ -32,7 +31,7 @@ def resources_of(cloud: Cloud, bucket: str, principal: Principal, name: str = ""
     Objects have no policies of their own here (…/storage/docs/uniform-bucket-level-access), but
     conditions of the bucket's know them by name.
     """
-    found = records.require_bucket(cloud, bucket)
+    found = require_bucket(cloud, bucket)
     if principal is ANONYMOUS and found.public_access_prevented:
         # Public access prevention outweighs bindings that were there before it
         # (cloud.google.com/storage/docs/public-access-prevention).

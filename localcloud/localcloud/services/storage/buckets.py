@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from localcloud import data
@@ -106,10 +105,10 @@ def _project(cloud: Cloud, call: Call) -> str:
 
 def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
     """Refuse a name that any project's bucket has; who may see that bucket learns whose it is."""
-    taken = records.find_bucket(cloud, name)
+    taken = cloud.store.get(records.BUCKET, name)
     if taken is None:
         return
-    if access.has(cloud, call.principal, "storage.buckets.get", (f"projects/{taken.project}",)):
+    if access.has(cloud, call.principal, "storage.buckets.get", (f"projects/{taken['project']}",)):
         raise ApiError(
             409,
             "Your previous request to create the named bucket succeeded and you already own it.",
@@ -253,8 +252,6 @@ def _setting_problems(settings: Json) -> list[str]:
 
 # IAM policies.
 
-_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-
 
 def _policy_key(bucket: str) -> str:
     return f"buckets/{bucket}"
@@ -311,7 +308,7 @@ def _policy_resource(bucket: str, policy: Record) -> Json:
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
-    public = any(_PUBLIC & set(binding.get("members") or ()) for binding in bindings)
+    public = any(iam_policy.PUBLIC & set(binding.get("members") or ()) for binding in bindings)
     if public and bucket.public_access_prevented:
         raise ApiError(
             412,
@@ -334,17 +331,12 @@ def check_location(location: str) -> tuple[str, str]:
     Google shows locations in capitals, and takes them in any case.
     """
     place = location.upper()
-    if place in _regions():
+    if location.lower() in data.load("compute-places"):
         return place, "region"
     for kind, places in data.load("storage-locations").items():
         if place in places:
             return place, kind
     raise invalid(f"The specified location constraint is not valid: '{location}'.")
-
-
-@lru_cache(maxsize=1)
-def _regions() -> frozenset[str]:
-    return frozenset(region.upper() for region in data.load("compute-places"))
 
 
 # Small methods that clients call in passing. What they list can't be made here, but gcloud and
@@ -487,6 +479,7 @@ def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
         for _, record in cloud.store.items(kind):
             version = Version(**record)
             by_name[version.name].append(version)
+    # Nothing is yielded before all are read: a deletion must not change how many newer ones count.
     for found in by_name.values():
         found.sort(key=lambda version: -version.generation)
         for newer, version in enumerate(found):
@@ -494,6 +487,7 @@ def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
 
 
 def _set_class(cloud: Cloud, bucket: Bucket, version: Version, storage_class: str) -> int:
+    # Or every round would raise its metageneration, on which clients set conditions.
     if version.storage_class == storage_class:
         return 0
     moved = replace(

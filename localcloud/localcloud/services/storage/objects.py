@@ -12,8 +12,7 @@ from email.utils import formatdate
 from typing import IO
 from urllib.parse import quote
 
-from localcloud.core import ApiError, Cloud, Collection, invalid
-from localcloud.core.call import Call, Json, Request, Response
+from localcloud.core import ApiError, Call, Cloud, Collection, Json, Request, Response, invalid
 from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.api import API, DESTINATIONS, OBJECTS, Conditions
 from localcloud.services.storage.records import Version
@@ -320,8 +319,7 @@ def get_by_xml(cloud: Cloud, call: Call) -> Response:
     bucket, name = call.params["bucket"], call.params["object"]
     api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
-        version = _find(cloud, call)
-        return _media(cloud, version, call.request)
+        return _media(cloud, _find(cloud, call), call.request)
 
 
 @API.raw("PUT", _PATH, like="objects.insert", hosts=_HOSTS, upload=True)
@@ -425,16 +423,11 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
     with cloud.store.locked():
         source = _source(cloud, call, source_bucket)
-        write = _same(call, source, destination, call.params["destinationObject"])
+        # The source's metadata goes along unless the caller sends other.
+        body = dict(call.body) | ({} if versions.writable(call.body) else source.fields)
+        target, conditions = call.params["destinationObject"], Conditions.of(call)
+        write = Write(destination, target, call.principal, body, conditions)
         return _duplicate(cloud, source, write)
-
-
-def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
-    body = dict(call.body)
-    if not versions.writable(body):
-        body |= source.fields
-    return Write(bucket, name, call.principal, body, Conditions.of(call))
 
 
 def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:

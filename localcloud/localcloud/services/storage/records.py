@@ -11,8 +11,7 @@ import re
 from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
-from localcloud.core import ApiError, Cloud, invalid, rfc3339
-from localcloud.core.call import Json
+from localcloud.core import ApiError, Cloud, Json, invalid, rfc3339
 
 BUCKET = "bucket"
 DELETED = "soft-deleted-object"
@@ -115,12 +114,6 @@ def split_key(key: str) -> tuple[str, int]:
     return name, int(generation)
 
 
-def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
-    """Return the bucket, or None."""
-    record = cloud.store.get(BUCKET, name)
-    return Bucket(**record) if record is not None else None
-
-
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
     """Return the bucket; 404 when there is none."""
     missing_bucket = ApiError(404, "The specified bucket does not exist.")
@@ -209,6 +202,7 @@ def _object_problem(name: str) -> str:
         return "it must not be empty"
     try:
         size = len(name.encode())
+    # A half of a surrogate pair, which JSON can write and UTF-8 can't.
     except UnicodeEncodeError:
         return "it must be valid Unicode"
     if size > 1024:

@@ -16,10 +16,9 @@ from typing import IO
 from urllib.parse import urlencode
 from weakref import WeakValueDictionary
 
-from localcloud.core import ApiError, Cloud, document, invalid
+from localcloud.core import ApiError, Cloud, Record, document, invalid
 from localcloud.core import body as schema
 from localcloud.core.call import Call, Json, Principal, Request, Response, Stream, parse_json
-from localcloud.core.store import Record
 from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.versions import Checksums, Contents, Hashes, Write
 
@@ -57,11 +56,9 @@ def _object(call: Call, body: Json, content_type: str) -> Json:
     problems = schema.schema_problems(known, "Object", body)
     if problems:
         raise ApiError(400, "\n".join(problems))
-    return (
-        body
-        if body.get("contentType") or not content_type
-        else body | {"contentType": content_type}
-    )
+    # What the resource itself says goes before the header.
+    own = body.get("contentType") or content_type
+    return body | {"contentType": own} if own else body
 
 
 def _write(call: Call, body: Json) -> Write:
@@ -71,6 +68,7 @@ def _write(call: Call, body: Json) -> Write:
     for field, expected in (("name", name), ("bucket", bucket)):
         if expected and body.get(field) and body[field] != expected:
             raise invalid(f"Value '{body[field]}' in content does not agree with '{expected}'.")
+    # What the resource promises outweighs the headers.
     promised = Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
     hashes = promised | versions.header_hashes(call.request)
     conditions = api.Conditions.of(call)
@@ -108,7 +106,7 @@ def _start(cloud: Cloud, call: Call, write: Write) -> Response:
         Contents(cloud).upload_path(upload).touch()
     cloud.store.put(records.UPLOAD, upload, record)
     query = urlencode(call.request.query, doseq=True)
-    location = f"{call.base_url}{call.request.path}?{query}&upload_id={upload}"
+    location = f"https://{call.request.host}{call.request.path}?{query}&upload_id={upload}"
     return Response(200, headers={"Location": location, "X-GUploader-UploadID": upload})
 
 

@@ -185,25 +185,20 @@ def _show(name: str, record: Record) -> Json:
     return show_operation(name, metadata, record, response)
 
 
-def _load_operation(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    name = f"{place(call)}/operations/{call.params['operationsId']}"
-    return name, cloud.operations.load(_OPERATIONS + name, missing(name))
-
-
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return the state of an operation.
 
     Those of nodes and of queued resources are in one collection.
     """
-    return _show(*_load_operation(cloud, call))
+    name = f"{place(call)}/operations/{call.params['operationsId']}"
+    return _show(name, cloud.operations.load(_OPERATIONS + name, missing(name)))
 
 
 @API.method("projects.locations.operations.list", permission="tpu.operations.list")
 def list_operations(cloud: Cloud, call: Call) -> Json:
     """List a location's operations."""
-    prefix = f"{_OPERATIONS}{place(call)}/operations/"
-    found = cloud.operations.items(prefix)
+    found = cloud.operations.items(f"{_OPERATIONS}{place(call)}/operations/")
     return page(call, "operations", [_show(k.removeprefix(_OPERATIONS), r) for k, r in found])
 
 

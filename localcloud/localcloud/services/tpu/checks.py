@@ -3,19 +3,13 @@
 import re
 from ipaddress import IPv4Network
 
-from localcloud.core import SETTING, ApiError, Cloud, access, invalid, projects
+from localcloud.core import SETTING, ApiError, Cloud, Record, access, errors, invalid, projects
 from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, is_scope
-from localcloud.core.errors import failed_precondition
-from localcloud.core.store import Record
-from localcloud.services.compute import disks as compute_disks
-from localcloud.services.compute import networks
+from localcloud.services.compute import disks, instance_properties, networks, resources
 from localcloud.services.compute.api import STORE, last, path_from, url_of
-from localcloud.services.compute.instance_properties import stored_labels
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.compute.resources import holders, in_use, load
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, network_agent, project_of, zone_of
-from localcloud.services.tpu.catalog import Accelerator
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST_DESCRIPTION = 512
@@ -78,7 +72,7 @@ def require_common(body: Json) -> None:
     """Refuse a malformed description, labels or tags."""
     if len(body.get("description", "")) > _LONGEST_DESCRIPTION:
         raise invalid(f"The description must have at most {_LONGEST_DESCRIPTION} characters.")
-    stored_labels(body.get("labels", {}))
+    instance_properties.stored_labels(body.get("labels", {}))
     for tag in body.get("tags", []):
         if not _NAME.fullmatch(tag):
             raise wrong("tag", tag, f". Tags match {_NAME.pattern}.")
@@ -199,7 +193,9 @@ def scheduling(config: Json) -> Json:
     return config
 
 
-def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted: str) -> str:
+def accepted_range(
+    cloud: Cloud, accelerator: catalog.Accelerator, network: str, wanted: str
+) -> str:
     """Return the range that a new node gets.
 
     Args:
@@ -254,7 +250,7 @@ def accepted_disks(
     cloud: Cloud,
     call: Call,
     zone: str,
-    accelerator: Accelerator,
+    accelerator: catalog.Accelerator,
     sent: list[Json],
     *,
     slices: int = 1,
@@ -277,13 +273,13 @@ def accepted_disks(
         most = f"at most {accelerator.disk_count} data disks a host"
         raise invalid(f"{accelerator.name} takes {most}, got {len(sent)}.")
     sources, machines = [disk.get("sourceDisk", "") for disk in sent], accelerator.hosts * slices
-    paths = [compute_disks.require_disk(cloud, call.project, source) for source in sources]
+    paths = [disks.require_disk(cloud, call.project, source) for source in sources]
     for path, disk in zip(paths, sent, strict=True):
         if f"/zones/{zone}/" not in path:
             raise invalid(f"Disk '{path}' is not in zone {zone}.")
         if paths.count(path) > 1:
             raise invalid(f"Disk '{path}' is given more than once.")
-        kind = last(load(cloud, path)["type"])
+        kind = last(resources.load(cloud, path)["type"])
         if kind not in accelerator.disks:
             takes = ", ".join(accelerator.disks)
             raise invalid(f"Disk '{path}' is a {kind}; {accelerator.name} takes {takes}.")
@@ -298,13 +294,13 @@ def accepted_disks(
 
 # One writer or any number of readers, counting the hosts of this request, other TPUs and instances.
 def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node: str) -> None:
-    record = load(cloud, path)
-    others = [user for user in holders(cloud, path) if user != node]
+    record = resources.load(cloud, path)
+    others = [user for user in resources.holders(cloud, path) if user != node]
     if disk.get("mode", _WRITE) == _WRITE and others:
-        raise in_use(path, others[0])
+        raise resources.in_use(path, others[0])
     for other in others:
         if _writes(cloud, other, path):
-            raise in_use(path, other)
+            raise resources.in_use(path, other)
     mode, shared = record.get("accessMode", "READ_WRITE_SINGLE"), machines > 1 or bool(others)
     if shared and last(record["type"]) in _UNSHARED and mode != "READ_ONLY_MANY":
         raise invalid(
@@ -385,7 +381,7 @@ def require_stock(cloud: Cloud, record: Record) -> None:
     wants = record.get("schedulingConfig", {}).get("reserved")
     if wants and held is not None and record["acceleratorType"] not in held:
         why = "Contact customer support to increase your reservation."
-        raise failed_precondition(f"Insufficient reserved capacity. {why}")
+        raise errors.failed_precondition(f"Insufficient reserved capacity. {why}")
     hosts = catalog.accelerators()[record["acceleratorType"]].hosts
     free = free_hosts(cloud, besides=record["name"])
     if hosts > free:

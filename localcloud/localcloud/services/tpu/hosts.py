@@ -14,16 +14,13 @@ from importlib.util import find_spec
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud.core import ApiError, Cloud, MachineSpec, projects
+from localcloud.core import ApiError, Cloud, MachineSpec, Record, failed_precondition, projects
 from localcloud.core.call import CLOUD_PLATFORM
-from localcloud.core.errors import failed_precondition
-from localcloud.core.store import Record
 from localcloud.machines import tpu_worker
 from localcloud.services.compute import addresses
 from localcloud.services.compute.api import STORE, last, path_from
-from localcloud.services.tpu import catalog
+from localcloud.services.tpu import catalog, checks
 from localcloud.services.tpu.api import NODE, project_of, zone_of
-from localcloud.services.tpu.checks import preemptible
 
 _WORKER = Path(tpu_worker.__file__)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
@@ -32,6 +29,7 @@ _STEP = 0.02
 _AT_ONCE = 16
 ADDRESS = "127.0.0.1"
 STANDARD = 8470
+"""The port at which the hosts of Google's TPUs serve."""
 # Google keeps the first two addresses of every range for itself.
 _FIRST = 2
 
@@ -165,7 +163,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         service_account=account if classic else account["email"],
         scopes=(CLOUD_PLATFORM,) if classic else tuple(account["scope"]),
         tags=tuple(record.get("tags", [])),
-        preemptible=preemptible(record),
+        preemptible=checks.preemptible(record),
         daemons={"tpu-runtime": worker} if serves(record) else {},
         environment={"TF_CPP_MIN_LOG_LEVEL": "1"},
         programs=_programs(worker),
@@ -244,6 +242,7 @@ def _await(cloud: Cloud, record: Record, index: int) -> int:
     while time.monotonic() < deadline:
         port = _read(ready)
         if port:
+            # The file stays when a worker dies; only a connection shows that it serves.
             with socket.create_connection((ADDRESS, port), timeout=_PATIENCE):
                 return port
         if (cloud.store.get(NODE, record["name"]) or record)["state"] == "PREEMPTED":

@@ -22,6 +22,7 @@ preempted: Hook[[Cloud, Record], None] = Hook()
 """Runs when a node was preempted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
+# States in which Google may preempt a node.
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING")
 _DAY = 86400.0
 _V1 = ("v1",)
@@ -190,21 +191,17 @@ def reimage(cloud: Cloud, name: str) -> Record:
     return serve(cloud, record)
 
 
-def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
+def preempt(cloud: Cloud, name: str) -> None:
     """Take a node away as Google does: it stays, useless, until it is deleted.
 
-    Args:
-        name: the node's full name.
-        state: `PREEMPTED`, or `TERMINATED`, which Google's API also shows.
-
-    Raises:
-        ApiError: 400 when the node is stopped, gone, or being deleted.
+    Raises ApiError: 400 when the node is stopped, gone, or being deleted.
     """
     with cloud.store.locked():
         record = load(cloud, NODE, name)
         if record["state"] not in _SERVING:
             raise bad_state("preempt", record["state"])
-        record = set_state(cloud, name, state)
+        record = set_state(cloud, name, "PREEMPTED")
+    # Outside the lock: machines that end still call APIs.
     hosts.preempt(cloud, record)
     preempted.run(cloud, record)
 
@@ -436,6 +433,7 @@ def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) 
         "acceleratorType": accelerator.name,
         "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
         "tensorflowVersion": body["tensorflowVersion"],
+        # Version 1 shows the project's number in it; `_network` keeps the id.
         "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
         "serviceAccount": api.service_identity(project),
         "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,

@@ -6,11 +6,10 @@ has no room, until its time is up; once it is ACTIVE it never returns to the que
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 
-from localcloud.core import ApiError, Cloud, Collection, invalid, rfc3339
-from localcloud.core.call import Call, Json, page
-from localcloud.core.clock import optional_seconds_of
+from localcloud.core import ApiError, Call, Cloud, Collection, Json, invalid, page, rfc3339
 from localcloud.core.cloud import cloud_started
 from localcloud.core.errors import failed_precondition
 from localcloud.core.store import Record, Work, effect
@@ -32,6 +31,8 @@ DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
 """States in which a queued resource can be deleted although its nodes may stand."""
 # Seconds between two checks for capacity.
 _RETRY = {"none": 1.0, "real": 10.0}
+# The field with a state's data, by state. Waiting ones stay ACCEPTED here, so that
+# WAITING_FOR_RESOURCES has none.
 _DATA = {
     state: f"{state.lower()}Data"
     for state in ("ACCEPTED", "PROVISIONING", "ACTIVE", "FAILED", "SUSPENDED", "DELETING")
@@ -211,7 +212,8 @@ def _deadline(policy: Json, now: float) -> float | None:
     """Return when a request stops waiting, by its policy's time or duration; None for never."""
     text = policy.get("validUntilTime")
     try:
-        until = optional_seconds_of(text)
+        # Python 3.10 reads no `Z`.
+        until = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
     except ValueError:
         raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
     # The program sends a time; gcloud has a flag for a duration, too.

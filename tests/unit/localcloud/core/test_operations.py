@@ -60,9 +60,7 @@ def test_with_latency_the_effect_comes_when_its_time_has_passed(
     assert cloud.store.get("note", "later") is None
     clock.advance(1)
     assert cloud.store.get("note", "later") == {"at": begun + 60}
-    record = cloud.operations.get("op")
-    assert record is not None
-    assert record["finished"] == begun + 60
+    assert cloud.operations.load("op", KeyError())["finished"] == begun + 60
     cloud.close()
 
 
@@ -78,9 +76,7 @@ def test_pending_operations_survive_a_restart(
     cloud.operations.resume()
     later.advance(60)
     assert cloud.store.get("note", "kept") is not None
-    record = cloud.operations.get("op")
-    assert record is not None
-    assert record["done"]
+    assert cloud.operations.load("op", KeyError())["done"]
     cloud.close()
 
 
@@ -115,13 +111,4 @@ def test_an_effect_that_crashes_is_an_internal_error_and_is_logged(
     record = start(cloud, "test.crash", 0)
     assert record["error"]["code"] == 13
     assert "RuntimeError: oops" in caplog.text
-    cloud.close()
-
-
-def test_a_forgotten_operation_has_no_effect(tmp_path: Path, clock: VirtualClock) -> None:
-    cloud = Cloud(tmp_path, clock=clock)
-    start(cloud, "test.note", 60, text="never")
-    cloud.operations.delete("op")
-    clock.advance(100)
-    assert cloud.store.get("note", "never") is None
     cloud.close()

@@ -103,7 +103,7 @@ def test_no_effect_comes_before_the_refusal(
     handle.append(lambda cloud, body: cloud.operations.start("test/1", work))
     api.put(_ONE, _BODY, status=501)
     assert done == []
-    assert cloud.operations.get("test/1") is None
+    assert cloud.operations.items("test/1") == []
     stored = Work("test.reading", {})
     handle.append(lambda cloud, body: cloud.operations.start("test/2", stored, {"sent": body}))
     api.put(_ONE, _BODY)
