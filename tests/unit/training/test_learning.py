@@ -164,7 +164,7 @@ def test_example_counts_beyond_float32_precision_are_exact(
     features, labels = np.zeros((2, 64, 28, 28, 1), np.uint8), np.zeros((2, 64), np.int32)
     batches = iter(tf.data.Dataset.from_tensor_slices((features, labels, weights)).repeat())
     monkeypatch.setattr(
-        "tpu_training.loop.evaluation.evaluation_batches", lambda *_: (lambda: next(batches), 2)
+        "tpu_training.data.pipeline.evaluation_batches", lambda *_: (lambda: next(batches), 2)
     )
     examples = 2**26 + 1
     assert int(np.float32(examples)) != examples

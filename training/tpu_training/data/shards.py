@@ -175,8 +175,7 @@ def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
     """
     lanes = _lanes(len(shards.paths), plan.batch)
     width, length = plan.batch // lanes, shards.examples // lanes
-    # Examples in the window of a lane: all windows together keep to the bytes allowed.
-    window = max(1, _WINDOW_BYTES // (lanes * shards.bytes_per_example))
+    window = _window(shards, lanes)
     first, last = plan.begin // width, -(-plan.end // width)
     reads = max(1, _READS_AT_ONCE // (last - first))
 
@@ -204,6 +203,11 @@ def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
     steps = tf.data.Dataset.range(plan.first_step, tf.int64.max)
     joined = parts.batch(last - first, drop_remainder=True)
     return tf.data.Dataset.zip((steps, joined)).map(join)
+
+
+def _window(shards: Shards, lanes: int) -> int:
+    """Return the examples in a lane's window: all windows together keep to the bytes allowed."""
+    return max(1, _WINDOW_BYTES // (lanes * shards.bytes_per_example))
 
 
 def _lanes(files: int, batch: int) -> int:
