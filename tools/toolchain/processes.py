@@ -41,7 +41,7 @@ def run(
                 start_new_session=True,  # so that its children can be stopped with it
             )
         output, errors = process.communicate()
-    # Also of KeyboardInterrupt: no child may outlive this process.
+    # KeyboardInterrupt, too: no child may outlive this process.
     except BaseException:
         if process:
             _stop(process)
