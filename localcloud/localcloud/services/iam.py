@@ -249,7 +249,7 @@ def _role_page(call: Call, roles: list[Json]) -> Json:
 def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
     """List the permissions that a resource, here a project, can be tested for.
 
-    gcloud asks it before it makes a role from a file. It pages by the body, unlike other lists.
+    Whoever makes a role from a file with gcloud asks it. It pages by the body, unlike other lists.
     """
     resource = call.body.get("fullResourceName", "")
     project = resource.removeprefix(_PROJECTS)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +17,16 @@ from tpu_training.cluster.machine import Machine
 from tpu_training.errors import TpuStateError
 
 TPU_VM = Machine(tpu_chips=4, tpu_generation="v4", has_libtpu=True)
+LOGGER = logging.getLogger("tpu_training")
 CONFIG = json.dumps({"tpu_node_name": "n", "project": "p", "zone": "z"})
+
+
+@pytest.fixture(autouse=True)
+def _log_of_other_tests() -> Iterator[None]:
+    """The command, whose process ends with it, lets the package log errors alone."""
+    level = LOGGER.level
+    yield
+    LOGGER.setLevel(level)
 
 
 def resolve(target: Target, wait: Wait, *_: object) -> Target:
