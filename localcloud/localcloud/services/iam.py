@@ -249,7 +249,7 @@ def _role_page(call: Call, roles: list[Json]) -> Json:
 def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
     """List the permissions that a resource, here a project, can be tested for.
 
-    Whoever makes a role from a file with gcloud asks it. It pages by the body, unlike other lists.
+    The command that makes a role from a file asks it. It pages by the body, unlike other lists.
     """
     resource = call.body.get("fullResourceName", "")
     project = resource.removeprefix(_PROJECTS)

@@ -15,6 +15,9 @@ from bench.month import (
     simulate,
 )
 
+# The loops under test come with TensorFlow.
+pytestmark = pytest.mark.training
+
 AGENT, FIXED, SKYPILOT, TPUNICORN = STRATEGIES
 
 

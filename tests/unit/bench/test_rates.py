@@ -6,6 +6,9 @@ import pytest
 
 from bench.programs import Tried, lost_points, train_grid
 
+# What is under test comes with TensorFlow.
+pytestmark = pytest.mark.training
+
 GRID = {0.01: 0.9, 0.1: 0.95}
 
 

@@ -22,6 +22,8 @@ from tpu_training.checkpoints.lease import LocalLease
 from tpu_training.errors import DataError, InputError, find_known_error
 from tpu_training.job.run import Trainer
 
+pytestmark = pytest.mark.training
+
 StartTraining = Callable[..., "Popen[str]"]
 
 SMALL = (

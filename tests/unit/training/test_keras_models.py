@@ -33,10 +33,8 @@ from tpu_training.models.registry import load_model
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
-pytestmark = [
-    pytest.mark.training,
-    pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3"),
-]
+KERAS = pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3")
+pytestmark = [pytest.mark.training, KERAS]
 
 ROOT = Path(__file__).parents[3]
 SHAPE, CLASSES, BATCH = (6, 6, 1), 3, 32

@@ -34,6 +34,8 @@ from tpu_training.models.registry import load_model
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 RATES = exponential_rates(1e-6, 10.0, 141)
 
 

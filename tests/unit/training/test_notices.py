@@ -12,6 +12,8 @@ from tpu_training.job.supervision import Notices, hear_of_tpu
 from tpu_training.loop.callbacks import ShutdownRequest
 from tpu_training.loop.train import CheckpointSchedule, Pace
 
+pytestmark = pytest.mark.training
+
 
 def heard(*looks: Mapping[str, Any]) -> list[tuple[bool, bool]]:
     """After each look: whether the job has to end, and whether it has to save."""
