@@ -102,7 +102,7 @@ class Lease:
     def release(self) -> None:
         """Give the lease back, so that the next holder need not wait. Raises GoogleError."""
         if self._generation is not None:
-            # Forgotten first: whatever the bucket answers, this holder acts on it no more.
+            # Forgotten first: whatever the bucket answers, this holder stops acting on it.
             generation, self._generation = self._generation, None
             self._bucket.delete(self._path, generation)
 

@@ -381,17 +381,17 @@ def _begin(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[sweeps.Recor
     Everything that can be wrong is found before the first write: nothing deletes a record.
     """
     settings = {key: given.pop(key) for key in _SETTINGS}
-    name, command = given.pop("name"), given["command"]
+    name, program = given.pop("name"), given["command"]
     space = sweeps.space_of(settings["params"])
     first = {one.name: one.choices[0] if one.choices else one.low for one in space}
     # What is checked is what a trial would run.
-    asked = options.JobOptions(**{**given, "command": sweeps.command_with(command, first)})
+    asked = options.JobOptions(**{**given, "command": sweeps.command_with(program, first)})
     spec, source = asked.checked(None)
     # The name is by all that makes the sweep, so the same one is not begun twice by accident.
-    all_of_it = dataclasses.replace(spec, command=f"{command} {settings}")
+    all_of_it = dataclasses.replace(spec, command=f"{program} {settings}")
     name = jobs.name_of(all_of_it) if name is None else name
     buckets = tuple(queue.store.bucket for queue in queues)
-    spec = dataclasses.replace(spec, command=command)
+    spec = dataclasses.replace(spec, command=program)
     made = sweeps.Sweep(name=name, spec=spec, buckets=buckets, **settings)
     record = sweeps.Record(queues[0].store, made.name)
     # Before the record: a command that continues the sweep needs the archive in the buckets.

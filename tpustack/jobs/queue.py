@@ -13,8 +13,8 @@ from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
 from tpu_core import lease
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
+from tpustack import console
 from tpustack.cloud.google import Google, Nodes
-from tpustack.console import say
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def open_queue(
     else:
         name = _bucket_of_stack(stack, submits=submits, managed=managed)
     # Damaged records are named on standard error, so that --json stays JSON.
-    return queue_of(name, Google(), say)
+    return queue_of(name, Google(), console.say)
 
 
 def queue_of(bucket: str, google: Google, say: Callable[[str], None]) -> Queue:

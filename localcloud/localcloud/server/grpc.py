@@ -106,7 +106,7 @@ class Http2:
                 self._handle(event)
             if not data:
                 break
-        # No more answers: h2 refuses to write them on a connection that has ended.
+        # Drop further answers: h2 refuses to write to a connection that has ended.
         self._socket.sendall(self._protocol.data_to_send())
 
     def _handle(self, event: events.Event) -> None:

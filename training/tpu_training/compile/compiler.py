@@ -59,7 +59,7 @@ def compile_program(
     """
     libtpu = find_libtpu()
     limit = time_limit or (_FULL_LIMIT_SECONDS if full else _QUICK_LIMIT_SECONDS)
-    # If this process is told to end, the child removes what is left; see pjrt.py.
+    # If SIGTERM ends this process, the child removes what is left; see pjrt.py.
     with tempfile.TemporaryDirectory(prefix="tpu-compile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         work = _Compilation(folder, libtpu, program, topology)

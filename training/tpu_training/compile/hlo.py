@@ -620,7 +620,7 @@ def _reads(module: Module, computation: Computation, instruction: Instruction) -
     for number, operand in enumerate(instruction.operands):
         whole = computation.shapes_of(operand)
         if instruction.opcode == "fusion" and fused is not None:
-            # A fusion that takes nothing but slices of an operand reads no more than them.
+            # A fusion that only slices an operand reads just those slices.
             parts = _parts(module, fused, number)
             yield from whole if parts is None else _in_space(parts, whole)
         elif number == 0 and instruction.opcode in _SLICES:

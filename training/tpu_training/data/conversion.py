@@ -441,7 +441,7 @@ class Tokenizer:
 
     def encode(self, text: str, length: int) -> list[int]:
         """Return start, the words' pieces and end, cut or padded to `length`."""
-        # Words beyond `length` are not even looked up, so a long text costs no more than its cut.
+        # Words beyond `length` are not even looked up, so a long text costs what its cut costs.
         ids = [self._ids[START]]
         for word in words(text, self._cased):
             if len(ids) >= length:

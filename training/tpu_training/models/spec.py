@@ -1,4 +1,4 @@
-"""What a model is told of a data set, and what a task is: loss, targets, metrics. No TensorFlow."""
+"""What a model knows of its data set, and what a task is: loss, targets, metrics. No TensorFlow."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

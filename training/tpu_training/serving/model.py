@@ -289,7 +289,7 @@ def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
 
 
 def _image_files(predictor: Predictor, inputs: Sequence[str]) -> Iterator[_Batch]:
-    """Yield image files; no more are decoded at a time than are in a batch."""
+    """Yield image files; at most one batch of them is decoded at a time."""
     height, width, channels = _image_shape(predictor)
     paths = list(_paths(inputs))
     for begin in range(0, len(paths), _BATCH):
