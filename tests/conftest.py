@@ -18,6 +18,8 @@ from tests.examples import register_profiles
 
 register_profiles()
 
+# TensorFlow's C++ reads it once, whichever test loads it; a command in that process comes too late.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The engine and the provider are Go: collecting garbage is a tenth of what these short runs take.
 os.environ |= {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
 HERE = Path(__file__).parent

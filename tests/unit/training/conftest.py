@@ -49,8 +49,6 @@ StartTraining = Callable[..., "subprocess.Popen[str]"]
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Load TensorFlow as the trainer does, for half the time, before a module that needs it."""
     if isinstance(collector, pytest.Module) and _TRAINS.search(collector.path.read_text("utf-8")):
-        # Its C++ reads this once; commands that run within the tests' process come too late.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         import_tensorflow()
 
 
