@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Result, in_turn, run_program, write_mnist
+from localcloud.machines import tpu_worker
 from tests.sandbox import running, session
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
@@ -23,7 +24,6 @@ from tpustack.project import root
 
 _PAIRS = 3
 _REPLICAS = 8
-_WORKER = root() / "localcloud" / "localcloud" / "machines" / "guest" / "tpu_worker.py"
 _SECONDS = 60.0
 # The worker's own settings, for the process without it.
 _THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
@@ -48,7 +48,7 @@ def measure_endpoint() -> list[Result]:
 def _worker(folder: Path) -> Iterator[str]:
     """The local cloud's TPU runtime, as a process of its own."""
     ready = folder / "ready"
-    command = [sys.executable, str(_WORKER), f"--devices={_REPLICAS}", f"--ready={ready}"]
+    command = [sys.executable, tpu_worker.__file__, f"--devices={_REPLICAS}", f"--ready={ready}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
         try:
             deadline = time.monotonic() + _SECONDS
