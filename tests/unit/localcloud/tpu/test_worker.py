@@ -19,6 +19,7 @@ from localcloud.core import projects
 from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER
+from localcloud.machines import tpu_worker
 from localcloud.services.oauth2 import refresh_token
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, machine
@@ -170,13 +171,12 @@ def test_only_this_machine_reaches_the_worker(running: Client) -> None:
 
 
 def test_a_taken_port_stays_with_its_owner_and_a_shut_one_admits_no_client(tmp_path: Path) -> None:
-    worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/tpu_worker.py"
     with socket.create_server(("127.0.0.1", 0)) as owner:
         taken = owner.getsockname()[1]
         ready, gate = tmp_path / "port", tmp_path / "shut"
         options = [f"--port={taken}", "--devices=1", f"--ready={ready}", f"--gate={gate}"]
         process = subprocess.Popen(
-            [sys.executable, str(worker), *options],
+            [sys.executable, tpu_worker.__file__, *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
