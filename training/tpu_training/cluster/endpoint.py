@@ -286,11 +286,11 @@ def _describe(silent: dict[str, str]) -> str:
 # interpreter's lock, so that none of its threads could run. So a process of its own, this module
 # started as a program, keeps a connection to each worker.
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 # A new connection shows whether a host still answers that vanished without a word.
 _RENEWAL_SECONDS = 30.0
 # How long TensorFlow has to raise an error after a worker has died, and after one is silent.
-_DEAD_SECONDS, _SILENT_SECONDS = 5.0, 120.0
+_DEAD_SECONDS, _SILENT_SECONDS = 1.5, 120.0
 # Then the watched process ends itself, if its threads can run, before it is killed.
 _LAST_WORDS_SECONDS = 3.0
 

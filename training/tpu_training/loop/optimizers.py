@@ -134,13 +134,14 @@ def create_schedule(params: Params, steps: int) -> Schedule:
 class Change(NamedTuple):
     """What changes a variable: its slots, its gradient, the rate of the step and its decay.
 
-    `is_weight` says that it is neither a bias nor of a normalisation: only weights decay.
+    `correction` is what `Optimizer.correction` returns for the step. `is_weight` says that it is
+    neither a bias nor of a normalisation: only weights decay.
     """
 
     slots: Sequence[tf.Variable]
     gradient: tf.Tensor
     rate: tf.Tensor
-    step: tf.Tensor
+    correction: tf.Tensor | float
     decay: float
     is_weight: bool
 
@@ -188,7 +189,15 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         if self._clip_norm:
             gradients, _ = tf.clip_by_global_norm(list(gradients), self._clip_norm)
         context = tf.distribute.get_replica_context()
-        context.merge_call(self._update_all, args=(list(gradients), self.rate(step), step))
+        rate, correction = self.rate(step), self.correction(step)
+        context.merge_call(self._update_all, args=(list(gradients), rate, correction))
+
+    def correction(self, step: tf.Tensor) -> tf.Tensor | float:
+        """Return what the step's number changes in the rate of all variables, as a factor.
+
+        It is traced once for each replica, not for each copy of each variable.
+        """
+        return 1.0
 
     def update(self, variable: tf.Variable, change: Change) -> None:
         """Update one copy of one variable."""
@@ -199,20 +208,21 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         strategy: tf.distribute.Strategy,
         gradients: Sequence[tf.Tensor],
         rate: tf.Tensor,
-        step: tf.Tensor,
+        correction: tf.Tensor | float,
     ) -> None:
         # TensorFlow 2.12 can't compile zip with strict.
         for index, gradient in enumerate(gradients):
             is_weight = self._are_weights[index]
             decay = self._weight_decay if is_weight else 0.0
-            change = Change(self.slots[index], gradient, rate, step, decay, is_weight)
+            change = Change(self.slots[index], gradient, rate, correction, decay, is_weight)
             arguments = (change, self._rate_factors[index])
             strategy.extended.update(
                 self._variables[index], self._update_copy, args=arguments, group=True
             )
 
     def _update_copy(self, variable: tf.Variable, change: Change, factor: float) -> None:
-        self.update(variable, change._replace(rate=change.rate * factor))
+        rate = change.rate if factor == 1.0 else change.rate * factor
+        self.update(variable, change._replace(rate=rate))
 
 
 def is_weight(path: str, variable: tf.Variable) -> bool:
@@ -259,14 +269,17 @@ class Adam(Optimizer):
         super().__init__(*arguments, **others)
         self._beta_1, self._beta_2 = beta_1, beta_2
 
-    def update(self, variable: tf.Variable, change: Change) -> None:
-        """Update one copy, with both bias corrections in the rate (end of its section 2)."""
-        (first, second), gradient, rate, step, decay, _ = change
+    def correction(self, step: tf.Tensor) -> tf.Tensor:
+        """Return both bias corrections, which are in the rate (end of the paper's section 2)."""
         count = tf.cast(step, tf.float32) + 1.0
-        corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
-        mean = first.assign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
-        square = second.assign(self._beta_2 * second + (1.0 - self._beta_2) * tf.square(gradient))
-        difference = corrected * mean / (tf.sqrt(square) + _EPSILON)
+        return tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
+
+    def update(self, variable: tf.Variable, change: Change) -> None:
+        """Update one copy."""
+        (first, second), gradient, rate, correction, decay, _ = change
+        mean = first.assign_add((1.0 - self._beta_1) * (gradient - first))
+        square = second.assign_add((1.0 - self._beta_2) * (tf.square(gradient) - second))
+        difference = rate * correction * mean / (tf.sqrt(square) + _EPSILON)
         if decay:
             difference += rate * decay * variable
         variable.assign_sub(difference)
