@@ -14,7 +14,8 @@ _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # reason that Google's APIs have for it (google/api/error_reason.proto).
 _RATE = ("per minute", "rate_limit_exceeded")
 _OTHER_ZONE = (
-    "switch AI zones on (docs/tpu.md), or take the zone out of the stack and run `pulumi up`"
+    "enable AI zones (docs/capacity.md#ai-zones), or remove the zone from the stack and run "
+    "`pulumi up`"
 )
 _OTHER_VERSION = (
     "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "

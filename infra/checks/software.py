@@ -297,13 +297,13 @@ def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]
             yield (
                 f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
                 "root without checking hashes: agent/tpu_agent/locks has none for it "
-                "(docs/vm.md#packages)."
+                "(docs/tpu-types.md#packages)."
             )
         elif release and release.wheels:
             yield (
                 f"training.tensorflowVersion: the libtpu of {wanted.package} {wanted.version} is "
                 "installed as root without checking a hash: it is in Google's own list of wheels, "
-                "which has none (docs/vm.md#packages)."
+                "which has none (docs/tpu-types.md#packages)."
             )
 
 

@@ -195,9 +195,9 @@ def test_every_documented_output_is_exported_and_no_other(run: Run) -> None:
     assert sorted(outputs) == sorted(OUTPUTS)
 
 
-def test_the_readme_documents_exactly_the_outputs() -> None:
-    readme = (REPOSITORY / "infra" / "README.md").read_text("utf-8")
-    table = readme.partition("## Outputs")[2].partition("\n## ")[0]
+def test_the_page_documents_exactly_the_outputs() -> None:
+    page = (REPOSITORY / "docs" / "how-it-works.md").read_text("utf-8")
+    table = page.partition("### Outputs")[2].partition("\n## ")[0]
     rows = dict(line.strip("| ").split(" | ") for line in table.splitlines() if "| `" in line)
     assert rows == {f"`{name}`": meaning for name, meaning in OUTPUTS.items()}
 
