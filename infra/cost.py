@@ -211,24 +211,24 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
     prices, bucket = catalog.prices, settings.bucket
     operations = prices.operations()
     yield (
-        f"Bucket: {ASSUMED_STORAGE_GIB} GiB are assumed. A thousand writes or lists cost "
+        f"Bucket: assumes {ASSUMED_STORAGE_GIB} GiB. A thousand writes or lists cost "
         f"{dollars(operations['A'].amount, 3)}, a thousand reads "
         f"{dollars(operations['B'].amount, 4)}."
     )
     if any(line.part == "NAT" for line in whole.lines):
-        yield f"NAT: each GiB that goes through it costs {dollars(prices.nat.gib, 3)}."
+        yield f"NAT: each GiB of traffic costs {dollars(prices.nat.gib, 3)}."
     gib, days = prices.storage(settings.region), bucket.kept_days
     if bucket.create and days and gib:
         month = dollars(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
         yield (
-            f"Bucket: what is replaced or deleted is billed for {days} more days, also after "
-            "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly "
-            f"costs {month} a month."
+            f"Bucket: replaced and deleted objects are billed for {days} more days, even after "
+            "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
+            f"{month} a month."
         )
     if settings.trains_on_tpu:
         yield (
-            "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the "
-            "network of the TPU VM, and costs its price."
+            "VM: it doesn't train (training.runOn is tpu). You can log in to it in the TPU VM's "
+            "network, and pay its price."
         )
 
 
@@ -328,7 +328,7 @@ def _notes_of_table(estimate: Estimate) -> list[str]:
         ways = {"as it is set": line.configured, "on demand": line.on_demand, "spot": line.spot}
         if unknown := [way for way, price in ways.items() if price is None]:
             notes.append(
-                f"{UNKNOWN}: no source in the catalog has a price of {line.part} {line.what} in "
+                f"{UNKNOWN}: the catalog has no price for {line.part} {line.what} in "
                 f"{estimate.region} ({', '.join(unknown)})."
             )
     return [*notes, *(f"Prices of {source.date}: {source.url}" for source in estimate.sources)]
@@ -361,14 +361,14 @@ def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> 
 
 def without_price(settings: StackSettings, stack: str) -> str:
     """Say the same in a machine's metadata, where each new price would be an update of it."""
-    return _until("keep costing", settings, stack)
+    return _until("are billed", settings, stack)
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:
     end = f"`pulumi destroy --stack {stack}`"
     if settings.bucket.protect:  # The engine refuses to destroy what is protected.
         end = f"`pulumi destroy --exclude-protected --stack {stack}`"
-    costing = f"TPU and VM {costs}, also once the training has ended or failed, until {end}."
+    costing = f"TPU and VM {costs} until {end}, even after training ends or fails."
     return f"{costing} {_limits(settings)}"
 
 
@@ -376,9 +376,11 @@ def _limits(settings: StackSettings) -> str:
     limits = settings.limits
     ends = []
     if limits.idle_minutes is not None:
-        ends.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
+        ends.append(f"after {limits.idle_minutes:g} idle minutes")
     if limits.time_to_live_hours is not None:
-        ends.append(f"{limits.time_to_live_hours:g} hours after it was made")
+        ends.append(f"{limits.time_to_live_hours:g} hours after its creation")
     if not ends:
-        return "The stack has no limits: nothing else takes the TPU down (limits.idleMinutes)"
-    return f"Its limits take the TPU down {' and '.join(ends)}; the VM's disk and the bucket stay"
+        return "The stack has no limits, so nothing else stops the TPU (limits.idleMinutes)"
+    return (
+        f"Its limits stop or delete the TPU {' and '.join(ends)}; the VM's disk and the bucket stay"
+    )

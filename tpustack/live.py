@@ -259,8 +259,8 @@ def network(target: Target) -> Iterator[Finding]:
 
 
 CURE = (
-    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/vertex.md), or leave "
-    "jobs.vertex.network out: jobs need it for private addresses alone"
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
+    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
 )
 _PEERING = "servicenetworking-googleapis-com"
 

@@ -310,7 +310,7 @@ class Keeper:
             return
         while not self.until_it_works(self._enforce):
             pass
-        self._say("turning this machine off")
+        self._say("shutting this machine down")
         self.until_it_works(self._machine.turn_off)
 
     def recover(self) -> None:
@@ -393,7 +393,7 @@ class Keeper:
             except Exception as error:
                 if last != (text := str(error) or repr(error)):
                     last = text
-                    self._say(f"trying again: {last}")
+                    self._say(f"retrying: {last}")
                 time.sleep(times.backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
                 tries += 1
 
@@ -426,7 +426,7 @@ def watch_port(
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
             last = (
                 f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
-                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
+                "(for TPU VMs only; docs/verification.md#vm-drives-a-tpu-vm), or check the "
                 "firewall rules if network.create is false"
             )
             world.say(last)
@@ -547,7 +547,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
         except OSError as error:
             if last != str(error):
                 last = str(error)
-                say_of_jobs(f"trying again: {last}")
+                say_of_jobs(f"retrying: {last}")
             # Runners that one outage has stopped do not all ask again at the same moment.
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)

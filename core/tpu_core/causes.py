@@ -14,10 +14,11 @@ _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # reason that Google's APIs have for it (google/api/error_reason.proto).
 _RATE = ("per minute", "rate_limit_exceeded")
 _OTHER_ZONE = (
-    "switch AI zones on (docs/tpu.md), or take the zone out of the stack and run `pulumi up`"
+    "enable AI zones (docs/capacity.md#ai-zones), or remove the zone from the stack and run "
+    "`pulumi up`"
 )
 _OTHER_VERSION = (
-    "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "
+    "set tpu.runtimeVersion (tpu.tensorflowVersion of a TPU Node) to one that `tpustack check "
     "--live` finds, and run `pulumi up`"
 )
 
@@ -50,7 +51,7 @@ def cause_of(code: int, answer: Json) -> Cause:
     if code in _EXHAUSTED and any(word in whole for word in _RATE):
         return Cause("too many calls", text)
     if "quota" in low and code in _EXHAUSTED:
-        return Cause("quota", text, "ask Google for more, or delete what holds it")
+        return Cause("quota", text, "request more from Google, or delete what uses it")
     if "capacity" in low or code in _EXHAUSTED:
         return Cause("stock-out", text)
     if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
@@ -58,13 +59,13 @@ def cause_of(code: int, answer: Json) -> Cause:
     if code in _DENIED and HIDDEN in text:
         return Cause("zone", text, _OTHER_ZONE, passes=False)
     if code in _DENIED:
-        return Cause("permission", text, "run `pulumi up`, which grants what the agent needs")
+        return Cause("permission", text, "run `pulumi up`, which grants the agent's roles")
     if code in _UNAUTHENTICATED:
         return Cause("credentials", text)
     if code in _INVALID and _VERSION.search(low):
         return Cause("version", text, _OTHER_VERSION, passes=False)
     if code in _INVALID:
-        return Cause("invalid", text, "correct the stack and run `pulumi up`", passes=False)
+        return Cause("invalid", text, "correct the stack file and run `pulumi up`", passes=False)
     return Cause("unavailable", text)
 
 

@@ -39,7 +39,7 @@ WARNINGS: Final[tuple[Warn, ...]] = (
     tpu.warn_about_flex_start,
     network.warn_about_network,
     tpu.warn_about_unlisted,
-    tpu.warn_about_unproven,
+    tpu.warn_about_unverified,
     software.warn_about_locks,
     machines.warn_about_limits,
 )

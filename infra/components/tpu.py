@@ -138,7 +138,7 @@ class Tpu(pulumi.ComponentResource):
         """
         own = pulumi.ResourceOptions(ignore_changes=["description"])
         if name in preempted:
-            text = f"Google has taken {name} away. `pulumi up` deletes and recreates it"
+            text = f"Google has preempted {name}. `pulumi up` deletes and recreates it"
             pulumi.log.info(text, resource=self)
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
@@ -317,12 +317,11 @@ class QueuedTpu(Tpu):
         whose = f"its {len(self.slices)} TPU VMs" if several else "its TPU VM"
         ends = " Google deletes it when the reservation ends." if queue.reservation_bound else ""
         if queue.run_hours:
-            ends = f" Google deletes it {queue.run_hours:g} hours after it was made."
+            ends = f" Google deletes it {queue.run_hours:g} hours after its creation."
         return (
-            f"{self.stack.names.tpu} comes from Google's queue: an update waits for "
+            f"{self.stack.names.tpu} is a queued resource: `pulumi up` waits for "
             f"{'them' if several else 'it'}, at most {queue.wait_minutes:g} minutes.{ends} "
-            f"Replacing or destroying the request also deletes {whose}, even while it is ACTIVE "
-            "and in use."
+            f"Replacing or destroying it also deletes {whose}, even while in use."
         )
 
     def _node_names(self) -> Json:

@@ -151,7 +151,7 @@ class VertexSettings(Section):
     @classmethod
     def _region_is_one(cls, region: str | None) -> str | None:
         if region is not None and not _VERTEX_REGION.fullmatch(region):
-            raise ValueError("is no region (one is like us-central1)")
+            raise ValueError("is not a region (such as us-central1)")
         return region
 
     @field_validator("network")
@@ -159,7 +159,7 @@ class VertexSettings(Section):
     def _network_has_a_number(cls, network: str | None) -> str | None:
         if network is not None and not _VERTEX_NETWORK.fullmatch(network):
             raise ValueError(
-                "is no network as Vertex AI takes it (projects/NUMBER/global/networks/NAME, with "
+                "is not a network name for Vertex AI (projects/NUMBER/global/networks/NAME, with "
                 "the project's number)"
             )
         return network
@@ -169,7 +169,9 @@ class VertexSettings(Section):
     def _submitters_are_members(cls, submitters: tuple[str, ...]) -> tuple[str, ...]:
         for member in submitters:
             if not _MEMBER.fullmatch(member):
-                raise ValueError(f"has {member!r}, which is no member like user:ada@example.com")
+                raise ValueError(
+                    f"has {member!r}, which is not a member such as user:ada@example.com"
+                )
         return submitters
 
 
@@ -407,8 +409,8 @@ class StackSettings(Section, strict=False):
     def _owner_fits_into_names(cls, owner: str | None) -> str | None:
         if owner is not None and not _OWNER.fullmatch(owner):
             raise ValueError(
-                "is no part of a name (lower-case letters, digits and hyphens, no hyphen first or "
-                "last)"
+                "can't be part of a name (lower-case letters, digits and hyphens, no hyphen "
+                "first or last)"
             )
         return owner
 
@@ -425,7 +427,7 @@ class StackSettings(Section, strict=False):
         if len(labels) > _MOST_LABELS:
             why.append(f"has {len(labels)} labels, but Google allows {_MOST_LABELS} of yours")
         if own:
-            why.append(f"has {own}, which is the stack's own: by it all that it makes is found")
+            why.append(f"has {own}, which the stack uses to find its own resources")
         if wrong:
             why.append(
                 f"has {wrong}, but Google allows lower-case letters, digits, - and _, at most 63 "

@@ -129,9 +129,9 @@ def secret_problem(setting: str) -> Problem:
     return Problem(
         setting,
         "[secret]",
-        "is a secret, but settings stand in clear in the state and in what is made of them",
-        "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
-        "the training reads it (docs/gitops.md)",
+        "is a secret, but settings are stored unencrypted in the state and in the resources",
+        "Set it without --secret if it is public. Put a token in Secret Manager, from which the "
+        "training reads it (docs/ci-cd.md)",
     )
 
 

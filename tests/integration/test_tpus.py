@@ -25,7 +25,7 @@ PROJECT = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2alpha1/{PROJECT}/locations/us-central1-b/nodes"
 CLASSIC = NODES.replace("v2alpha1", "v1")
 DISKS = f"https://compute.googleapis.com/compute/v1/{PROJECT}/zones/us-central1-b/disks"
-PAGE = (root() / "docs" / "tpu.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "tpu-types.md").read_text(encoding="utf-8")
 
 
 def ignore(line: str) -> None:
@@ -155,7 +155,7 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
     assert (there["tensorflowVersion"], there["labels"]) == ("2.12.0", {"team": "audio"})
     assert ids(google, CLASSIC) == made
 
-    changed = {**other, **replacing("classic node")}
+    changed = {**other, **replacing("TPU Node")}
     deploy("local-node", tpu=changed, network={"create": False}, labels={"team": "vision"})
     assert reasons(pulumi, "tpu/node", "local-node") == {
         "acceleratorType",

@@ -34,7 +34,7 @@ from tpustack.project import BACKEND, root
 
 # Zones or types that a question offers, before it points to the catalog.
 _MOST_SHOWN = 12
-# Flex-start needs one more setting (docs/tpu.md).
+# Flex-start needs one more setting (docs/capacity.md#flex-start).
 _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_START]
 
 

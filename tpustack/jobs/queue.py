@@ -144,7 +144,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
         if cure := _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc):
             raise UsageError(
                 f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
-                f"{accelerator.hosts} hosts. {cure} (docs/frameworks.md)"
+                f"{accelerator.hosts} hosts. {cure} (docs/jobs.md#several-hosts)"
             )
     if framework not in ON_EACH_HOST:
         return None

@@ -251,7 +251,7 @@ _FINISHED = re.compile(r"training finished(.*)")
 _FAILED = re.compile(r"training failed(.*)")
 # As agent/tpu_agent/trainer.py says them.
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
-_GAVE_UP = "tpu-stack: the trainer is not started again"
+_GAVE_UP = "tpu-stack: the trainer is not restarted"
 # The guest agent, google_metadata_script_runner/main.go; then that of older images.
 _SCRIPT_FAILED = re.compile(
     r'Script "startup-script" failed with error: (.*)'

@@ -71,7 +71,7 @@ def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
 ) -> None:
     assert waited([]) == [60.0]
     (warning,) = warnings
-    assert warning.startswith("a-tpu: Google refuses to make it, mostly since a quota is too small")
+    assert warning.startswith("a-tpu: Google refuses to create it, usually because a quota")
     assert "`tpustack check --live --stack dev`" in warning
 
 

@@ -74,7 +74,7 @@ def test_cost_ends_with_what_an_epoch_costs_at_least(stack: str, run: Run) -> No
 
 def test_cost_names_the_command_that_finds_out_what_an_epoch_costs(stack: str, run: Run) -> None:
     assert run("cost", "--stack", stack).out.splitlines()[-1] == (
-        "What an epoch costs at least is not known here: `tpu-training compile --tpu=v3-8 "
+        "What an epoch costs at least is unknown: `tpu-training compile --tpu=v3-8 "
         "--global_batch_size=512 --epochs=3 --data=data/mnist` finds it out."
     )
     assert json.loads(run("cost", "--stack", stack, "--json").out)["epoch"] is None

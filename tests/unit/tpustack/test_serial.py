@@ -107,7 +107,7 @@ FAILED = f"{PREFIX}training failed: no such file"
         ([FAILED, "training finished test_accuracy=0.99"], Ended(True, "test_accuracy=0.99")),
         # It does not after wrong input.
         (
-            [FAILED, f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2"],
+            [FAILED, f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2"],
             Ended(False, "no such file"),
         ),
         (
@@ -137,9 +137,9 @@ FAILED = f"{PREFIX}training failed: no such file"
             [
                 FAILED,
                 "[    0.000000] Linux version 6.1.0",
-                f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2",
+                f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2",
             ],
-            Ended(False, f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2"),
+            Ended(False, f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2"),
         ),
     ],
 )

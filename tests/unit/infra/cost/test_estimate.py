@@ -149,8 +149,8 @@ def test_an_unknown_price_says_so_and_the_total_says_that_it_is_more() -> None:
     assert vm.split()[-5:] == ["unknown"] * 5
     assert total.count("over $") == 5
     assert (
-        "unknown: no source in the catalog has a price of VM n1-standard-2, on-demand in "
-        "us-central2 (as it is set, on demand, spot)." in text
+        "unknown: the catalog has no price for VM n1-standard-2, on-demand in us-central2 (as it "
+        "is set, on demand, spot)." in text
     )
 
 
@@ -251,7 +251,7 @@ def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() 
         return "".join(note for note in stack(bucket=bucket).notes if "softDeleteDays" in note)
 
     # 168 GiB at $0.02 a month.
-    assert "for 7 more days, also after `destroy`" in said()
+    assert "for 7 more days, even after `destroy`" in said()
     assert "replaced hourly costs $3.36 a month" in said()
     assert "costs $14.40 a month" in said(softDeleteDays=30)
     assert said(softDeleteDays=0) == said(create=False, name="our-data") == ""
@@ -259,5 +259,5 @@ def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() 
 
 def test_the_notes_say_what_the_vm_is_for_where_it_does_not_train() -> None:
     (said,) = [note for note in stack(training={"runOn": "tpu"}).notes if "VM:" in note]
-    assert said.startswith("VM: it trains nothing")
+    assert said.startswith("VM: it doesn't train")
     assert not [note for note in stack().notes if "VM:" in note]

@@ -13,7 +13,7 @@ from tests.unit.tpustack.conftest import Run
         (["preview"], "Use --base, --stack or --request"),
         (["preview", "--base", "origin/nosuch"], "`git merge-base origin/nosuch HEAD` failed"),
         (["deploy", "--request", "7"], "--request and --branch need each other"),
-        (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),
+        (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' doesn't exist"),
         (["deploy", "--stack", "dev", "--stack", "mine"], "the pipeline does not deploy mine."),
         (["destroy", "--stack", "prod", "--confirm", "dev"], "'dev' is not the name of the stack"),
         (["drift", "--stack", "../dev"], "is no name of a stack"),

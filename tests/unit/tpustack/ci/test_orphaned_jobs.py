@@ -135,7 +135,7 @@ def test_a_disabled_api_has_no_jobs_and_the_account_goes(
 def test_without_permission_to_list_jobs_nothing_is_deleted(api: Client) -> None:  # noqa: F811
     email = account(api, "pr-7-vx", "pr-7")
     member = grant(api, without="aiplatform.customJobs.list")
-    with pytest.raises(TpustackError, match=rf"as {email}, .* takes aiplatform.customJobs.list"):
+    with pytest.raises(TpustackError, match=rf"as {email}, .* needs aiplatform.customJobs.list"):
         sweep(api.as_member(member), "pr-8", remove=True)
     assert email in accounts(api)
 

@@ -138,7 +138,7 @@ def test_a_caller_without_access_gets_unknown_findings_and_exit_code_3(live: Liv
         (
             {"bucket": {"create": False, "name": "our-data-1"}},
             "bucket",
-            "our-data-1 does not exist",
+            "our-data-1 doesn't exist",
         ),
     ],
 )
