@@ -22,7 +22,7 @@ from tpustack.engine.toolchain import Toolchain
 from tpustack.project import root
 
 PACK = root() / "policy"
-PAGE = (root() / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "cost.md").read_text(encoding="utf-8")
 REPORT = re.compile(r"^Policies:\n((?:    .*\n)+)", re.MULTILINE)
 Config = dict[str, dict[str, Any]]
 
