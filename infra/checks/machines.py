@@ -88,7 +88,7 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
             "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
             f"`tpustack ci limits --stack {context.stack}` each hour, which keeps "
-            "limits.timeToLiveHours alone (docs/limits.md)"
+            "limits.timeToLiveHours alone (docs/cost.md#limits)"
         )
 
 

@@ -60,14 +60,14 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     yield (
         f"network.create is false, so the rules of network {where} decide whether the stack's "
         "machines reach each other; the stack makes none for that. They must allow all ports "
-        f"between machines with the tag {context.names.network}{health} (docs/network.md has the "
-        "commands)."
+        f"between machines with the tag {context.names.network}{health} "
+        "(docs/team.md#existing-network has the commands)."
     )
     if network.project:
         yield (
             f"network.project is {network.project}: the deployer needs "
             "roles/compute.networkUser on the subnetwork, and Cloud TPU's own account "
-            "roles/tpu.xpnAgent in that project (docs/network.md#shared-vpc has the commands)."
+            "roles/tpu.xpnAgent in that project (docs/team.md#shared-vpc has the commands)."
         )
 
 

@@ -25,7 +25,7 @@ class UnknownProviderError(Exception):
         super().__init__(
             "the state names a dynamic provider that is not of this checkout: another release made "
             "it, or the state was changed by hand. It is not run. Use the release that deployed "
-            "the stack last, or put an earlier state back (docs/state.md)"
+            "the stack last, or put an earlier state back (docs/ci-cd.md#recover-the-pipeline)"
         )
 
 

@@ -131,7 +131,7 @@ def secret_problem(setting: str) -> Problem:
         "[secret]",
         "is a secret, but settings stand in clear in the state and in what is made of them",
         "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
-        "the training reads it (docs/gitops.md)",
+        "the training reads it (docs/ci-cd.md#set-up-the-pipeline)",
     )
 
 

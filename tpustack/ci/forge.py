@@ -272,8 +272,8 @@ def has_ended(run: str) -> bool:
 def _required(environment: Mapping[str, str], *names: str) -> list[str]:
     if missing := [name for name in names if not environment.get(name)]:
         raise UsageError(
-            f"not set: {', '.join(missing)}. This command writes to the request or the issues of "
-            "a pipeline's own repository (docs/gitops.md)"
+            f"not set: {', '.join(missing)}. This command writes to the pull request or "
+            "issues of a pipeline's own repository (docs/ci-cd.md)"
         )
     return [environment[name] for name in names]
 

@@ -185,9 +185,9 @@ def checked_settings(
     provider = read_yaml(path).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
         raise StackError(
-            f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
-            "passphrase. Hand it to the pipeline as a secret of that name, or keep them with a "
-            "key: `pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
+            f"{_PASSPHRASES[0]}: (not set), but a passphrase encrypts the secrets of {path.name}. "
+            "Set it as the pipeline's secret of that name, or encrypt them with a key: `pulumi "
+            "stack change-secrets-provider gcpkms://KEY` (docs/ci-cd.md#set-up-the-pipeline). "
             "Nothing was created or changed."
         )
     return settings

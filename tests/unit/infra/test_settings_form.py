@@ -165,7 +165,7 @@ def test_a_misspelled_setting_is_not_reported_as_missing_too(
 SECRET = (
     'training: "[secret]" is a secret, but settings stand in clear in the state and in what is '
     "made of them. Set it without --secret if all may read it; a token belongs in Secret Manager, "
-    "from which the training reads it (docs/gitops.md)."
+    "from which the training reads it (docs/ci-cd.md#set-up-the-pipeline)."
 )
 
 
