@@ -77,7 +77,7 @@ def test_only_what_was_reviewed_of_this_commit_and_state_is_deployed(
     # Not the commit that was reviewed, though all that is public of it is the same.
     clone.git("commit", "--quiet", "--allow-empty", "--message=another")
     code, said = deploy(clone, "build/first")
-    assert (code, "it was made from commit" in said) == (FAILURE, True), said
+    assert (code, "it is for commit" in said) == (FAILURE, True), said
     clone.git("reset", "--quiet", "--hard", "HEAD~")
     assert cloud.status()["resources"] == before
 

@@ -57,7 +57,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     rules = clone.path / "policy" / "rules.py"
     rules.write_text("RULES = ()\n", encoding="utf-8")
     violation = clone.ci("preview", "--stack", "prod", "--policies-of", "origin/main")
-    assert "The rules of `origin/main` were asked" in clone.text("prod")
+    assert "Policies are those of `origin/main`" in clone.text("prod")
     clone.git("checkout", "--quiet", "policy")
     assert violation.code == POLICY, violation.said
     assert "`no-spot-in-production` (mandatory): " in clone.text("prod")
@@ -77,7 +77,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     clone.settings("dev", labels={"team": "sound", "environment": "dev"}, limits=LIMITS)
     clone.git("commit", "--quiet", "--all", "--message=In place")
     assert clone.ci("preview", "--stack", "dev").code == CHANGES
-    assert "Will be replaced" not in clone.text("dev")
+    assert "**Replaced**" not in clone.text("dev")
     shutil.copytree(clone.path / OUTPUT, clone.path / "more")
     changed = clone.ci("deploy", "--stack", "dev", "--plans", "more")
     assert changed.code == CHANGES, changed.said
