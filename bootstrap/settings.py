@@ -152,10 +152,7 @@ def _problem(error: ErrorDetails) -> Problem:
     name = ".".join(map(str, error["loc"]))
     value: object = UNSET if error["type"] == "missing" else error["input"]
     return Problem(
-        _setting(name),
-        value,
-        f"is wrong: {error['msg']}",
-        "docs/ci-cd.md#bootstrap-settings describes every setting",
+        _setting(name), value, f"is wrong: {error['msg']}", "See docs/ci-cd.md#bootstrap-settings"
     )
 
 

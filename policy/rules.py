@@ -350,10 +350,7 @@ def _no_spot(resource: Resource, config: Config) -> Iterator[str]:
     """Production has no spot or preemptible machine, or a label gives the reason."""
     if not facts.in_stack(resource, config[PRODUCTION]) or _is_justified(resource, config):
         return
-    cure = (
-        "Set its capacity to on-demand or reserved, or give the reason in the label "
-        f"{config[_REASON]}"
-    )
+    cure = f"Set its capacity to on-demand or reserved, or add the label {config[_REASON]}"
     for machine in machines(resource):
         if machine.capacity_is in (facts.SPOT, facts.PREEMPTIBLE):
             where = f"the {machine.what} of production stack {resource.stack}"

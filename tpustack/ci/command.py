@@ -31,9 +31,7 @@ _STACKS = click.option(
     multiple=True,
     help="A stack; may be repeated.",
 )
-_REQUEST = click.option(
-    "--request", type=click.IntRange(1), help="The PR stack pr-N of pull request N."
-)
+_REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
 _POLICIES = click.option(
     *("--policies-of", "policies"),
     metavar="REVISION",
@@ -149,9 +147,7 @@ def _drift(stacks: tuple[str, ...], output: Path) -> None:
 
 
 @command.command("sweep")
-@click.option(
-    "--remote", default="origin", show_default=True, help="The remote whose branches count."
-)
+@click.option("--remote", default="origin", show_default=True, help="The remote to compare with.")
 @click.option(
     "--remove-orphans", is_flag=True, help="Also delete labeled resources that no state lists."
 )
@@ -178,9 +174,7 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 @command.command("destroy")
 @console.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="The stack's name again.")
-@click.option(
-    "--delete-data", is_flag=True, help="Also delete buckets with forceDestroy, and their data."
-)
+@click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
 @_OUTPUT
 def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
     """Destroy a stack of the pipeline, except protected resources."""

@@ -176,9 +176,7 @@ def deploy(run: Run, stacks: Sequence[str], how: Deployment) -> Iterator[Result]
     stopped = ""
     for stack in stacks:
         if stopped:
-            yield result.failed(
-                stack, f"not deployed, because stack {stopped} failed, which comes first"
-            )
+            yield result.failed(stack, f"not deployed, because stack {stopped} failed before it")
             continue
         done = result.explained(stack, lambda: _Deploy(run, stack, how).deploy(stack in known))  # noqa: B023
         stopped = "" if done.outcome in (Outcome.NO_CHANGE, Outcome.CHANGES) else stack

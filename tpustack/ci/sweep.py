@@ -160,11 +160,7 @@ def sweep_orphans(
     results, room = [], MOST_ORPHANS
     for stack in sorted({each.stack for each in found}):
         own = [each for each in found if each.stack == stack]
-        why = (
-            _why_kept(own, before, now, room)
-            if remove
-            else "`--remove-orphans` deletes these resources."
-        )
+        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes them."
         if why:
             names = ", ".join(each.name for each in own)
             note = f"Not in any state: {names}. {why}"
