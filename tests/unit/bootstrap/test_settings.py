@@ -70,7 +70,7 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         (
             "environments",
             {"dev": {"project": "project-dev"}, "prod": {"project": "project-dev"}},
-            'environments.prod.project: "project-dev" is another environment\'s too',
+            'environments.prod.project: "project-dev" is also another environment\'s',
         ),
         (
             "environments",
