@@ -584,7 +584,7 @@ CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...
     (
         "gcp.restrictServiceUsage",
         lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
-        f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/identity.md#apis)",
+        f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/team.md#apis)",
     ),
     (
         "iam.disableServiceAccountCreation",

@@ -88,7 +88,7 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
             f"limits: the VM applies them, but a {vm.capacity} VM doesn't come back after a "
             "preemption, and you keep paying for its TPU. Set vm.instanceGroup: {}, or run "
             f"`tpustack ci limits --stack {context.stack}` each hour, which applies "
-            "limits.timeToLiveHours only (docs/cost.md)"
+            "limits.timeToLiveHours only (docs/cost.md#limits)"
         )
 
 

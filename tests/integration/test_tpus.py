@@ -16,7 +16,7 @@ from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
-from .imports import carry_out, documented, enable
+from .imports import TPU_NODES, carry_out, documented, enable
 
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -144,7 +144,7 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
     made = ids(google, CLASSIC)
     tpu = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "cidrBlock": "172.16.1.0/29"}
     engine = deploy("local-node", tpu=tpu, network={"create": False})
-    carry_out(pulumi, project, documented("tpu.md", 1, "local-node"), "local-node")
+    carry_out(pulumi, project, documented(TPU_NODES, "local-node"), "local-node")
     assert "replace" not in engine.up(ignore).changes
 
     other = {**tpu, "tensorflowVersion": "2.12.0"}

@@ -50,7 +50,7 @@ REASON = {"labels": {"capacity-reason": "a-bake-off"}}
 CASES = [
     Case("all in one", "regions-agree", [bucket(), tpu(), vm()]),
     Case("nothing is placed", "regions-agree", [resource("x:y:Z")]),
-    Case("bucket", "regions-agree", [bucket("EUROPE-WEST4"), tpu()], "Put it into us-central1"),
+    Case("bucket", "regions-agree", [bucket("EUROPE-WEST4"), tpu()], "Move it to us-central1"),
     Case("multi-region", "regions-agree", [bucket("US"), tpu()], 'location is "US", but V2Vm'),
     Case("VM", "regions-agree", [tpu(), vm(zone="us-east1-d")], 'zone is "us-east1-d"'),
     Case(
@@ -164,7 +164,7 @@ CASES = [
         "of another project",
         "known-members",
         [HOME, resource(KEY_MEMBER, member="serviceAccount:a@other.iam.gserviceaccount.com")],
-        "which is no account of this stack's projects",
+        "which isn't a service account of this stack's projects",
     ),
     Case(
         "an account that looks like Google's",
@@ -332,7 +332,7 @@ CASES = [
         "no price",
         "cost-ceiling",
         [vm(machineType="z9-mega-1000")],
-        "price of VM z9-mega-1000, on-demand is in no source",
+        "the catalog has no price for VM z9-mega-1000, on-demand",
     ),
     Case("labelled", "required-labels", [vm(labels=LABELS), tpu(labels=LABELS)]),
     Case("cannot have any", "required-labels", [resource("gcp:compute/network:Network")]),

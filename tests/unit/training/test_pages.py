@@ -32,7 +32,7 @@ COMMANDS = [
 
 
 def test_there_are_pages_with_commands() -> None:
-    assert {page.stem for page in PAGES} >= {"export", "lr-range-test", "seeing"}
+    assert {page.stem for page in PAGES} >= {"environments", "export", "lr-range-test"}
     assert len(COMMANDS) >= 8
 
 
