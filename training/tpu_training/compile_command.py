@@ -282,7 +282,7 @@ def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
 
 
 def _print_json(found: Sequence[Answer], about: dict[str, Any], examples: int | None) -> None:
-    """Print all that was found; docs/compile.md names each field, and a test compares them."""
+    """Print all that was found; docs/sizing.md names each field, and a test compares them."""
     content = {
         "format": _FORMAT,
         "versions": compiler.versions(),

@@ -10,7 +10,8 @@ import pytest
 
 from .conftest import REPOSITORY, Run
 
-PAGES = [REPOSITORY / "docs" / f"{name}.md" for name in ("catalog", "cost", "identity", "settings")]
+NAMES = ("catalog", "cost", "identity", "settings", "sizing")
+PAGES = [REPOSITORY / "docs" / f"{name}.md" for name in NAMES]
 EXAMPLE = re.compile(r"```console\n\$ tpustack ((?:.*\\\n)*.*)\n((?:.*\n)*?)```")
 
 

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from tensorflow import keras
 
+from tests.unit.training import pages
 from tests.unit.training.fake_tpu import bytes_that_leave, on_tpu
 from tests.unit.training.test_tpu_models import CLOCK, OF_HOST, OF_TPUS, PRODUCTS, body
 from tpu_training.compile.lowering import accepts
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 KERAS = pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3")
 pytestmark = [pytest.mark.training, KERAS]
 
-ROOT = Path(__file__).parents[3]
 SHAPE, CLASSES, BATCH = (6, 6, 1), 3, 32
 HEAD = """from tensorflow import keras
 from tensorflow.keras import layers
@@ -256,10 +256,9 @@ def test_the_loss_is_that_of_compile(
 def followed(
     run_page: Callable[[Path, Path], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder in which the page about Keras models was followed."""
+    """A folder in which the section about Keras models was followed."""
     folder = tmp_path_factory.mktemp("keras")
-    page = (ROOT / "training" / "docs" / "keras.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    page, code = pages.section("models", "Bring a Keras model"), pages.programs("models")["net.py"]
     (folder / "net.py").write_text(code, encoding="utf-8")
     (folder / "page.md").write_text(page.replace(code, ""), encoding="utf-8")
     run_page(folder / "page.md", folder)
@@ -282,7 +281,7 @@ def test_a_job_resumes_to_the_bit(
         path.unlink()
     shutil.rmtree(followed / "results" / "best", ignore_errors=True)
     monkeypatch.chdir(followed)
-    page = (followed / "page.md").read_text(encoding="utf-8").replace("\\\n", "")
+    page = (followed / "page.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"tpu-training (train-and-evaluate --model=net.py.*)$", page, re.M)
     run_here(*shlex.split(command))
     resumed = _content(newest)

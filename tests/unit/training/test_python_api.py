@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tests.unit.training import pages
 from tpu_training.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.training
 
-PAGE = Path(__file__).parents[3] / "training" / "docs" / "python.md"
 RANDOM = np.random.default_rng(5)
 IMAGES = RANDOM.integers(0, 256, (60, 4, 4, 1), dtype=np.uint8)
 CLASSES = IMAGES[:, 0, 0, 0] // 128
@@ -75,7 +75,7 @@ def test_every_public_name_exists_and_has_its_type_in_the_stub() -> None:
 def test_the_pages_example_has_at_most_forty_lines_and_learns(
     fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    code = pages.programs("models")["example.py"]
     assert len(code.splitlines()) <= 40
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "example.py"

@@ -414,7 +414,7 @@ class Answer:
         return part * self.accumulation * self.replicas
 
     def as_json(self, examples: int | None = None) -> dict[str, Any]:
-        """Return all figures; docs/compile.md names the fields and says what stands behind each.
+        """Return all figures; docs/sizing.md names the fields and says what stands behind each.
 
         Args:
             examples: The number of an epoch's examples, if it is known.

@@ -165,7 +165,7 @@ _MLIR_TEXT = re.compile(rb"\s*(//|#|module\b|\"builtin\.module\"|func\.func\b|!)
 _COUNT = re.compile(rb"mhlo\.num_(replicas|partitions) = (\d+)")
 # What bytecode has of a program that is divided among cores, of JAX' two partitioners.
 _DIVIDED = re.compile(rb"sdy\.sharding|mhlo\.sharding|manual_computation")
-_PAGE = "see training/docs/compile-frameworks.md"
+_PAGE = "see docs/sizing.md#compile-a-step-of-jax-or-pytorch"
 
 
 def read_program(file: str) -> Program:

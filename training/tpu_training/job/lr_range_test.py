@@ -245,7 +245,7 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
 # A sweep spends one step on each rate: it shows where the loss falls and where it diverges, but not
 # which rate trains well in a schedule. So trials train shortly at rates around its lowest loss. The
 # sweep is Smith's (arXiv:1506.01186, section 3.3; arXiv:1803.09820, section 4), the thresholds are
-# this package's own. All of it is plain numbers. training/docs/lr-range-test.md compares the
+# this package's own. All of it is plain numbers. `make bench ONLY=rates` compares the
 # conclusions with a grid of trainings.
 
 # A loss this many times the best one has diverged, as in the fastai library.

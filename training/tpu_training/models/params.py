@@ -46,7 +46,7 @@ class Params:
     """
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # A thousandth of it is a step's part of the weights; trials: docs/lr-range-test.md.
+        # A thousandth of it is a step's part of the weights; trials: docs/sizing.md.
         "lars": {"learning_rate": 3.2},
     }
 

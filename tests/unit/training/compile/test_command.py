@@ -163,7 +163,7 @@ def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFix
 
 
 def test_the_page_names_every_field_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+    page = Path(__file__).parents[4] / "docs" / "sizing.md"
     text = page.read_text(encoding="utf-8")
     _, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
     document = json.loads(out)
