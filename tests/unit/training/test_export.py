@@ -154,7 +154,7 @@ def test_invalid_options_are_refused_before_loading(
 ) -> None:
     export = ("export", f"--output={tmp_path}/o")
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
-    assert (code, "there is no model.json in it" in err) == (2, True)
+    assert (code, "contains no model.json" in err) == (2, True)
     for flags, words in (
         (("--batch-size=2", "--format=tflite"), "--batch-size=2: a tflite model takes one"),
         (("--batch-size=0",), "--batch-size: 0: must be at least 1"),

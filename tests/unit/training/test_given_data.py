@@ -1,4 +1,4 @@
-"""What --data may name beside a converted data set: a function's file, Parquet, shards, tfds."""
+"""What --data may name beside a converted dataset: a function's file, Parquet, shards, tfds."""
 
 from __future__ import annotations
 

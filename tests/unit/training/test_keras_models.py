@@ -360,7 +360,7 @@ class Last(keras.metrics.Mean):
     assert figures["mean_absolute_error"] == pytest.approx(np.abs(truth - said).mean(), rel=1e-4)
 
     wrong = text.format(end="", compile=compiled.format("Last(name='last')"))
-    with pytest.raises(InputError, match="the metric last has a state that does not add up"):
+    with pytest.raises(InputError, match="the metric last has a state that doesn't add up"):
         create(one_device, tmp_path / "own.py", wrong)
 
 
@@ -458,19 +458,19 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("keras.Input(spec.shape)", "keras.Input((9, 9, 3))"),
             {},
-            "the model takes inputs of the shape (9, 9, 3), the data set has images of the shape "
+            "the model takes inputs of the shape (9, 9, 3), the dataset has images of the shape "
             "(6, 6, 1); use spec.shape",
         ),
         (
             PLAIN.replace("spec.classes", "10"),
             {},
-            "the model gives outputs of the shape (10,) for an example, expected (3,): a number "
-            "for each of the data set's 3 classes; use spec.classes",
+            "the model returns outputs of the shape (10,) for an example, expected (3,): a "
+            "number for each of the dataset's 3 classes; use spec.classes",
         ),
         (
             PLAIN.replace("(spec.shape)", "(spec.shape, batch_size=8)"),
             {},
-            "the model takes batches of 8 only; leave the size of the batch out of its Input",
+            "the model only takes batches of 8; remove the batch size from its Input",
         ),
         (
             PLAIN.replace(
@@ -483,34 +483,34 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("Model(inputs, outputs)", "Model(inputs, [outputs, outputs])"),
             {},
-            "the model has 2 outputs; a task has one",
+            "the model has 2 outputs, but a task has one",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', run_eagerly=True)"),
             {},
-            "run_eagerly=True: the step is always compiled; leave it out",
+            "run_eagerly=True: the step is always compiled; remove it",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', loss_weights=[2.0])"),
             {},
-            "loss_weights: there is one loss; leave them out (`metrics` comes after them)",
+            "loss_weights: there is one loss; remove them (`metrics` comes after them)",
         ),
-        (WITH_STEP, {}, "Net has a train_step of its own, which only `fit` calls"),
+        (WITH_STEP, {}, "Net has its own train_step, which only Keras' `fit` calls"),
         (
             PLAIN.replace("Flatten()", "Flatten(dtype='mixed_float16')"),
             {},
-            "computes in float16, whose losses must be scaled and which TPUs do not have",
+            "computes in float16, whose losses must be scaled and which TPUs lack",
         ),
         (
             FUNCTIONAL.format(end="", compile=OPTIMIZER.format("Adam(use_ema=True)")),
             {},
-            "use_ema: the averages would not be used; leave it out",
+            "use_ema: the averages would not be used; remove it, and pass --ema_decay",
         ),
         (
             FUNCTIONAL.format(end="", compile=OPTIMIZER.format("Adam()")),
             {"learning_rate": 0.5, "clip_norm": 1.0},
-            "--learning_rate=0.5, --clip_norm=1.0 would not count: compile() gave the optimizer "
-            "Adam; set it there, or name the trainer's with --optimizer=",
+            "--learning_rate=0.5, --clip_norm=1.0 have no effect, because compile() set the "
+            "optimizer Adam; set them there, or choose the trainer's with --optimizer=",
         ),
         (
             FUNCTIONAL.format(
@@ -518,7 +518,7 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
                 compile="model.compile('sgd', keras.losses.Poisson(reduction='sum'))",
             ),
             {},
-            "is summed over the batch, so that the learning rate would depend on its size",
+            "is summed over the batch, so the learning rate would depend on its size",
         ),
     ],
 )

@@ -216,7 +216,7 @@ def test_callbacks_are_called_between_loops(
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
         ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
         ({"model_dir": "gs://b/m"}, "arrays are written locally"),
-        ({"task": "regression"}, "needs examples with numbers, but the data set holds class"),
+        ({"task": "regression"}, "needs examples with numbers, but the dataset holds class"),
         (
             {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
             "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
@@ -227,7 +227,7 @@ def test_callbacks_are_called_between_loops(
         ),
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "test: holds numbers to learn, train class",
+            "test: holds numbers to learn, but train has class",
         ),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_model_and_task_of_a_notebook_are_exported_with_what_fit_was_given(
     for given in (None, task):
         with pytest.raises(InputError, match=r"function create_model of a notebook.*export\("):
             tpu_training.export(str(tmp_path / "m"), output, task=given)
-    with pytest.raises(InputError, match="trained for the task mine, which no file has"):
+    with pytest.raises(InputError, match="trained for the task mine, which is in no file"):
         tpu_training.export(str(tmp_path / "m"), output, model=create_model)
     with pytest.raises(InputError, match=r"the function create_model of a notebook"):
         run_here("export", f"--model-dir={tmp_path}/m", f"--output={tmp_path}/out")

@@ -270,7 +270,7 @@ def unknown_tpu(flag: str, name: str) -> str:
         smallest.setdefault(tpu.family, tpu.name)
     hint = suggest(name, tpus()).replace("; see --help for all names", "")
     known = ", ".join(smallest.values())
-    return f"--{flag}={name}: no such TPU type{hint}; the smallest of each generation are {known}"
+    return f"--{flag}={name}: unknown TPU type{hint}; the smallest of each generation are {known}"
 
 
 def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:

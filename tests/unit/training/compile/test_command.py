@@ -454,7 +454,7 @@ def test_the_manifest_of_a_data_set_is_enough(
     assert document["answers"][0]["epoch"]["seconds"] > 0
     code, _, err = run(capsys, *job)
     assert code == 2
-    assert "--image_size=0: the images of the data set photos have different sizes" in err
+    assert "--image_size=0: the images of the dataset photos have different sizes" in err
 
 
 def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
@@ -467,7 +467,7 @@ def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
         "training failed: libtpu is not installed\n",
     )
     _, _, err = run(capsys, *RESNET, "--tpu=v3_8", *BATCHES)
-    assert "--tpu=v3_8: no such TPU type" in err
+    assert "--tpu=v3_8: unknown TPU type" in err
     assert "libtpu is not installed" in err
 
 
@@ -480,7 +480,7 @@ def test_on_a_terminal_progress_is_a_bar_on_standard_error_that_is_removed(
     code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
     assert code == 0
     assert "\x1b" not in out
-    assert "searching the largest batch: 504 examples a replica" in terminal.getvalue()
+    assert "searching for the largest batch: 504 examples a replica" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

@@ -1,4 +1,4 @@
-"""A data set that does not exist yet, described on the command line."""
+"""A dataset that does not exist yet, described on the command line."""
 
 from __future__ import annotations
 
