@@ -76,7 +76,7 @@ def test_a_model_of_other_examples_is_refused_with_what_differs(
         f"trained on {digits}: images of the shape (28, 28, 1), here (14, 28, 2), 10 classes, here "
         "3; use the dataset that it was trained on, or another --model-dir"
     )
-    with pytest.raises(CheckpointError, match=r"here \(14, 14, 1\) \(--image_size\); give"):
+    with pytest.raises(CheckpointError, match=r"here \(14, 14, 1\) \(--image_size\); use"):
         run_here("evaluate", f"--data={digits}", f"--model-dir={digits_model}", "--image_size=14")
 
 
@@ -103,8 +103,12 @@ def test_a_model_of_another_task_is_refused_with_both_tasks(
 @pytest.mark.parametrize(
     ("examples", "arguments", "words"),
     [
-        (240, {}, "2 steps may be too few to learn from; raise --epochs (to 213 for 200 steps) or lower "
-         "--global_batch_size (to 2)"),
+        (
+            240,
+            {},
+            "2 steps may be too few to learn from; raise --epochs (to 213 for 200 steps) or lower "
+            "--global_batch_size (to 2)",
+        ),
         (240, {"epochs": 100}, ""),
         (60000, {}, ""),
     ],

@@ -91,8 +91,8 @@ def test_the_first_huge_image_logs_a_warning_with_its_size(
     (line,) = [line for line in caplog.messages if "pixels" in line]
     assert line.startswith(f"data: {folder}/")
     assert line.endswith(
-        ".png has 9000x40 pixels; every epoch decodes images wider or higher than 4096 in full "
-        "size: scale them down first"
+        ".png has 9000x40 pixels; every epoch decodes images wider or higher than 4096 at full "
+        "size; scale them down first"
     )
 
 

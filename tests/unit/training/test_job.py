@@ -76,8 +76,8 @@ def test_a_job_trains_over_all_replicas_of_the_worker_and_writes_its_results(
         "--tpu has no TPU but 2 CPU devices"
     )
     assert lines[2] == (
-        "plan: 2 epochs of 576 examples in batches of 64 are 18 steps; the first 5, which a line "
-        "follows, include compiling the step"
+        "plan: 2 epochs of 576 examples in batches of 64 are 18 steps; the next line follows "
+        "after the first 5, which include compiling the step"
     )
     (times,) = [line for line in lines if line.startswith("time: load ")]
     assert float(times.split()[2]) > 0.0

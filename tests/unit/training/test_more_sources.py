@@ -251,7 +251,7 @@ def test_a_data_function_without_a_test_split_is_split_at_random(
         (
             "(2, 2, 1)",
             "(2 + n % 2, 2, 1)",
-            r"(split test yields Form|returned an example of the shape \[\d,2,1\], the first one has)",
+            r"(split test yields Form|returned an example of the shape \[\d,2,1\], but the first)",
         ),
         ("first + count)", "first + count).repeat()", r"split train never ends; remove repeat"),
         ("first + count)", "first)", r"mine\.py:5: split train is empty"),

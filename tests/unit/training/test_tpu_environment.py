@@ -162,9 +162,7 @@ def test_worker_0_of_a_slice_drives_all_hosts_by_grpc() -> None:
 
 def test_another_worker_of_a_slice_does_not_train_and_says_which_does() -> None:
     machine = replace(TPU_VM, slice=find_slice(Metadata(2, 4), {}))
-    with pytest.raises(
-        InputError, match="worker 2 of a slice of 4 hosts; start the training on work"
-    ):
+    with pytest.raises(InputError, match="worker 2 of a slice of 4 hosts; start the training on"):
         choose_local(NoTpu(), machine, split_cpu=False)
     assert choose_local(NoTpu(), machine, split_cpu=True) == NoTpu()
     named = Addresses(("a.b:1",), "--tpu")

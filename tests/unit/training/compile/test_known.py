@@ -50,7 +50,7 @@ def test_a_program_in_a_file_is_refused_with_all_other_problems(
 ) -> None:
     assert main(["compile", "--cached", "--stablehlo=step.mlir", "--tpu=v9-8"]) == 2
     said = capsys.readouterr().err
-    assert "without --stablehlo" in said
+    assert "omit --stablehlo" in said
     assert "--tpu=v9-8" in said
 
 
