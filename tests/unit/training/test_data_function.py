@@ -191,7 +191,7 @@ def failed(data: DataSet, params: Params = PARAMS) -> DataError:
 
 def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> None:
     data = open_function(write(tmp_path, ("range(count)", "range(count - LATER * 3)")), 5)
-    assert "mine.py:5: gave 20 examples in an epoch, but announced 23" in str(failed(data))
+    assert "mine.py:5: returned 20 examples in an epoch, but announced 23" in str(failed(data))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> N
         (
             "(2, 1, 1))",
             "(2 - LATER, 1 + LATER, 1))",
-            "of the shape [1,2,1], the first",
+            "of the shape [1,2,1], but the first",
         ),
     ],
 )

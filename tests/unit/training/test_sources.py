@@ -170,7 +170,7 @@ def test_csv_texts_become_tokens_with_a_vocabulary_next_to_them(tmp_path: Path) 
         ("name,text\n1,2", "there is no column label, only name, text; name the columns with"),
         ("label,p1\n1,x", "row 1: column p1 has 'x'; expected pixels, whole numbers from 0"),
         ("label,p1\n1,2\n1,nan", "row 2: column p1 has 'nan'; expected pixels"),
-        ("label,p1\n1,256", "row 1: column p1 has '256'; features"),
+        ("label,p1\n1,256", "row 1: column p1 has '256'; expected"),
         ("label\n1", "0 pixel columns do not form a square image"),
         ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns do not form a square image"),
         (
