@@ -117,7 +117,7 @@ def write_data(folder: Path) -> Path:
     )
     source = ("--source", str(folder / "reviews.csv"))
     _convert(folder, "reviews", *source, "--text-length", "16", "--test-fraction", "0.5")
-    (folder / "wide.py").write_text(_code("docs/models.md", "wide.py"), encoding="utf-8")
+    (folder / "wide.py").write_text(_code("docs/models.md", "This is `wide.py`"), encoding="utf-8")
     return folder
 
 
@@ -125,11 +125,9 @@ def _convert(folder: Path, name: str, *arguments: str) -> None:
     run_program("tpu_training", "data", "convert", "--output", str(folder / name), *arguments)
 
 
-def _code(page: str, name: str = "") -> str:
-    """Return the first program of a page, or its program `name`."""
+def _code(page: str, after: str = "") -> str:
     text = (root() / page).read_text(encoding="utf-8")
-    shown = text[text.index(f"This is `{name}`" if name else "") :]
-    return str(re.findall(r"^```python\n(.*?)^```", shown, re.M | re.S)[0])
+    return str(re.findall(r"^```python\n(.*?)^```", text[text.index(after) :], re.M | re.S)[0])
 
 
 def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
