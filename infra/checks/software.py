@@ -338,7 +338,7 @@ MANIFEST = "manifest.json"
 _DIGEST = 8
 _FILES = (".py", ".json", ".yaml", ".yml")
 _SECONDS = 60.0
-# As the trainer ends after wrong input (training/README.md, exit codes).
+# As the trainer ends after wrong input (docs/own-model.md#results).
 _WRONG_INPUT, _ENDING = 2, "training failed: "
 
 

@@ -41,14 +41,14 @@ def resolve(target: Target, wait: Wait, *_: object) -> Target:
 @pytest.mark.parametrize(
     ("environ", "machine", "arguments", "words"),
     [
-        ({}, Machine(), [], "on: this machine's CPU\nbecause: no setting names a TPU"),
+        ({}, Machine(), [], "use: this machine's CPU\nbecause: no setting names a TPU"),
         (
             {},
             TPU_VM,
             [],
-            "on: this machine's TPU\nbecause: this machine has 4 TPU chips (v4) and lib",
+            "use: this machine's TPU\nbecause: this machine has 4 TPU chips (v4) and lib",
         ),
-        ({"TPU_NAME": "local"}, TPU_VM, [], "on: this machine's TPU\nbecause: TPU_NAME says local"),
+        ({"TPU_NAME": "local"}, TPU_VM, [], "use: this machine's TPU\nbecause: TPU_NAME is local"),
         ({}, Machine(), ["--tpu=a"], "TPU at grpc://10.0.0.2:8470\nbecause: --tpu=a names it"),
         ({"TPU_CONFIG": CONFIG}, Machine(), [], "because: TPU_CONFIG=n names it"),
         (

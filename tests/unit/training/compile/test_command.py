@@ -163,7 +163,7 @@ def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFix
 
 
 def test_the_page_names_every_field_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+    page = Path(__file__).parents[4] / "docs" / "sizing.md"
     text = page.read_text(encoding="utf-8")
     _, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
     document = json.loads(out)
@@ -328,7 +328,7 @@ def test_a_damaged_entry_is_told_with_one_line_and_compiled_again(
     assert code == 0
     assert "fits" in out
     assert len(compiler.asked) == 2
-    lines = [line for line in caplog.messages if "compile again" in line]
+    lines = [line for line in caplog.messages if "compiling again" in line]
     assert lines
     assert all("\n" not in line for line in lines)
     caplog.clear()
@@ -379,7 +379,10 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
     ("arguments", "words"),
     [
         (RESNET, ["--tpu is required"]),
-        ((*RESNET, "--tpu=v3_8", "--compare=v9-1"), ["did you mean v3-8?", "--compare=v9-1: no"]),
+        (
+            (*RESNET, "--tpu=v3_8", "--compare=v9-1"),
+            ["did you mean v3-8?", "--compare=v9-1: unknown"],
+        ),
         ((*RESNET, "--tpu=v3-8", "--global_batch_size=1001"), ["v3-8: --global_batch_size=1001"]),
         (
             (*RESNET, "--tpu=v3-8", "--evaluation_batch_size=9"),
@@ -392,13 +395,13 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
         (("compile", "--tpu=v3-8", "--data=/nowhere"), ["--data=/nowhere: contains no manifest"]),
         (
             ("compile", "--tpu=x", "--dropuot=1", *IMAGES),
-            ["--tpu=x: no such", "--dropuot: unknown"],
+            ["--tpu=x: unknown", "--dropuot: unknown"],
         ),
         (
             ("compile", "--tpu=v3-8", "--stablehlo=f", "--model=resnet"),
-            ["program, without --model"],
+            ["program; omit it, or omit --model"],
         ),
-        (("compile", "--tpu=v3-8", "--stablehlo=f", "--epochs=2"), ["without --epochs=2"]),
+        (("compile", "--tpu=v3-8", "--stablehlo=f", "--epochs=2"), ["or omit --epochs=2"]),
         ((*RESNET, "--tpu=v3-8", "--examples=0"), ["--examples=0: must be at least 1"]),
         (("compile", "--tpu=v3-8", "--stablehlo=/nowhere"), ["--stablehlo=/nowhere: can't be"]),
     ],
@@ -454,7 +457,7 @@ def test_the_manifest_of_a_data_set_is_enough(
     assert document["answers"][0]["epoch"]["seconds"] > 0
     code, _, err = run(capsys, *job)
     assert code == 2
-    assert "--image_size=0: the images of the data set photos have different sizes" in err
+    assert "--image_size=0: the images of the dataset photos have different sizes" in err
 
 
 def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
@@ -467,7 +470,7 @@ def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
         "training failed: libtpu is not installed\n",
     )
     _, _, err = run(capsys, *RESNET, "--tpu=v3_8", *BATCHES)
-    assert "--tpu=v3_8: no such TPU type" in err
+    assert "--tpu=v3_8: unknown TPU type" in err
     assert "libtpu is not installed" in err
 
 
@@ -480,7 +483,7 @@ def test_on_a_terminal_progress_is_a_bar_on_standard_error_that_is_removed(
     code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
     assert code == 0
     assert "\x1b" not in out
-    assert "searching the largest batch: 504 examples a replica" in terminal.getvalue()
+    assert "searching for the largest batch: 504 examples a replica" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
