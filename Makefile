@@ -87,9 +87,10 @@ format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES) examples
 	@$(PY) -m ruff format $(SOURCES) examples
 
-docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
+docs: setup  ## Generate docs/settings.md, docs/commands.md and docs/errors.md from the code
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
-	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
+	@$(PY) tools/commands_page.py > docs/commands.md
+	@$(PY) -m tpustack doctor --markdown > docs/errors.md
 
 catalog: setup  ## Write what other packages know of TPUs and machines anew from infra/catalog
 	@$(PY) tools/local_catalog.py
