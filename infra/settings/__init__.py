@@ -152,7 +152,7 @@ class VertexSettings(Section):
     @classmethod
     def _region_is_one(cls, region: str | None) -> str | None:
         if region is not None and not _VERTEX_REGION.fullmatch(region):
-            raise ValueError("is no region (one is like us-central1)")
+            raise ValueError("is not a region such as us-central1")
         return region
 
     @field_validator("network")
@@ -160,8 +160,8 @@ class VertexSettings(Section):
     def _network_has_a_number(cls, network: str | None) -> str | None:
         if network is not None and not _VERTEX_NETWORK.fullmatch(network):
             raise ValueError(
-                "is no network as Vertex AI takes it (projects/NUMBER/global/networks/NAME, with "
-                "the project's number)"
+                "is not a network that Vertex AI accepts (projects/NUMBER/global/networks/NAME, "
+                "with the project's number)"
             )
         return network
 
@@ -170,7 +170,9 @@ class VertexSettings(Section):
     def _submitters_are_members(cls, submitters: tuple[str, ...]) -> tuple[str, ...]:
         for member in submitters:
             if not _MEMBER.fullmatch(member):
-                raise ValueError(f"has {member!r}, which is no member like user:ada@example.com")
+                raise ValueError(
+                    f"has {member!r}, which is not a member such as user:ada@example.com"
+                )
         return submitters
 
 
@@ -411,8 +413,8 @@ class StackSettings(Section, strict=False):
     def _owner_fits_into_names(cls, owner: str | None) -> str | None:
         if owner is not None and not _OWNER.fullmatch(owner):
             raise ValueError(
-                "is no part of a name (lower-case letters, digits and hyphens, no hyphen first or "
-                "last)"
+                "can't be part of a name (lower-case letters, "
+                "digits and hyphens, no hyphen first or last)"
             )
         return owner
 
@@ -429,7 +431,7 @@ class StackSettings(Section, strict=False):
         if len(labels) > _MOST_LABELS:
             why.append(f"has {len(labels)} labels, but Google allows {_MOST_LABELS} of yours")
         if own:
-            why.append(f"has {own}, which is the stack's own: by it all that it makes is found")
+            why.append(f"has {own}, which the stack sets itself, to find its resources")
         if wrong:
             why.append(
                 f"has {wrong}, but Google allows lower-case letters, digits, - and _, at most 63 "

@@ -129,7 +129,7 @@ def secret_problem(setting: str) -> Problem:
     return Problem(
         setting,
         "[secret]",
-        "is a secret, but settings stand in clear in the state and in what is made of them",
+        "is a secret, but settings are stored in plain text in the state and in the resources",
         "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
         "the training reads it (docs/gitops.md)",
     )

@@ -93,11 +93,13 @@ def _astray(key: str, namespace: str, name: str, value: object) -> Problem | Non
         return Problem(key, value, "is the provider's setting, not this program's", cure)
     if key in ("gcp:zone", "gcp:region"):
         cure = f"Set {NAMESPACE}:zone, whose region is that of all resources"
-        return Problem(key, value, "is a default of the provider, which decides nothing here", cure)
+        return Problem(
+            key, value, "is a default of the provider, which this program does not use", cure
+        )
     if namespace in ("gcp", "pulumi"):
         return None
     cure = f"Write {NAMESPACE}:{name}" if name in _NAMES else f"Use {NAMESPACE} or gcp"
-    return Problem(key, value, "is in a namespace that nothing here reads", cure)
+    return Problem(key, value, "is in a namespace that this program does not read", cure)
 
 
 def _dates(value: object, path: Location) -> Iterator[Problem]:
@@ -105,7 +107,7 @@ def _dates(value: object, path: Location) -> Iterator[Problem]:
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
-        why = "is a date in YAML, which Pulumi hands on in a form of its own"
+        why = "is a date in YAML, which Pulumi passes on in another format"
         yield Problem(_dotted(path), value, why, "Put it between quotes")
 
 

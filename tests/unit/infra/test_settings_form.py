@@ -36,13 +36,14 @@ def refused(settings: dict[str, Any]) -> list[str]:
         (
             "tpustack:tpu",
             {"slices": 2},
-            'tpustack:tpu: {"slices": 2} is in a namespace that nothing here reads. '
+            'tpustack:tpu: {"slices": 2} is in a namespace that this program does not read. '
             "Write tpu-stack:tpu.",
         ),
         (
             "google:number",
             1,
-            "google:number: 1 is in a namespace that nothing here reads. Use tpu-stack or gcp.",
+            "google:number: 1 is in a namespace that this program does not read. Use tpu-stack or "
+            "gcp.",
         ),
         (
             "tpustack:project",
@@ -53,7 +54,8 @@ def refused(settings: dict[str, Any]) -> list[str]:
         (
             "gcp:zone",
             "us-central1-b",
-            'gcp:zone: "us-central1-b" is a default of the provider, which decides nothing here. '
+            'gcp:zone: "us-central1-b" is a default of the provider, which this program does not '
+            "use. "
             "Set tpu-stack:zone, whose region is that of all resources.",
         ),
     ],
@@ -163,8 +165,8 @@ def test_a_misspelled_setting_is_not_reported_as_missing_too(
 
 
 SECRET = (
-    'training: "[secret]" is a secret, but settings stand in clear in the state and in what is '
-    "made of them. Set it without --secret if all may read it; a token belongs in Secret Manager, "
+    'training: "[secret]" is a secret, but settings are stored in plain text in the state '
+    "and in the resources. Set it without --secret if all may read it; a token belongs in Secret Manager, "
     "from which the training reads it (docs/gitops.md)."
 )
 

@@ -120,8 +120,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a label that is the stack's own",
         config(labels={"tpu-stack": "pr-7"}),
-        'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which is the stack\'s own: by '
-        "it all that it makes is found. Correct it.",
+        'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which the stack sets itself, '
+        "to find its resources. Correct it.",
     ),
     (
         "more labels than Google allows",
@@ -958,8 +958,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an owner that is no part of a name",
         config(owner="Ada Lovelace"),
-        'owner: "Ada Lovelace" is no part of a name (lower-case letters, digits and hyphens, no '
-        "hyphen first or last). Correct it.",
+        'owner: "Ada Lovelace" can\'t be part of a name (lower-case letters, digits and '
+        "hyphens, no hyphen first or last). Correct it.",
     ),
     (
         "an owner with a long name",
@@ -1123,8 +1123,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount is required. Set it: Monthly budget, in whole units of the billing account's "
-        "currency.",
+        "budget.amount is required. Set it: Monthly budget, in whole units of the billing "
+        "account's currency.",
     ),
     (
         "a billing account by its display name",
