@@ -47,6 +47,8 @@ _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.) )|(?<=\n)(?=#)")
 _MARKS = re.compile(
     r"^\s*(?:[-*+]|\d+\.|>|\[[ x]\])\s+|\*\*[^*]+:\*\*|[*_]{1,3}(?=\S)|(?<=\S)[*_]{2,3}"
 )
+# What a list describes: an option, a setting.
+_LABEL = re.compile(r"\A\s*(`[^`]*`|[\w ]{1,30}):\s")
 _TICKED = re.compile(r"`[^`]*`")
 _END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[\w\"'(])")
 _WORD = re.compile(r"\w[\w'.-]*")
@@ -93,7 +95,7 @@ def of_page(text: str) -> list[Sentence]:
         if block.lstrip().startswith("#"):
             block = block.partition("\n")[2]
         if not _CHINESE.search(block):
-            found += sentences(_MARKS.sub("", block))
+            found += sentences(_LABEL.sub("", _MARKS.sub("", block)))
     return found
 
 

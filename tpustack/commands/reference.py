@@ -30,7 +30,7 @@ class Setting:
     """One setting. A group that may be missing as a whole is a setting too."""
 
     path: str
-    """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
+    """As in a stack file below `tpu-stack:`, such as `tpu.acceleratorType`."""
     type: str
     """string, integer, number, boolean, object, list of string, …"""
     required: bool
