@@ -77,10 +77,11 @@ frameworks: setup  ## Run the examples of all frameworks (their environments tak
 soak: setup  ## Train through twenty faults by chance (some minutes)
 	@$(PY) -m pytest -m soak tests/e2e/test_chaos.py
 
-lint: setup  ## Run ruff, the strict type checker and the structure checks
+lint: setup  ## Run ruff, the strict type checker, the prose and structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
 	@$(PY) -m ruff format --check $(SOURCES) examples
 	@$(PY) -m mypy $(SOURCES)
+	@$(PY) tools/prose.py
 	@$(PY) -m pytest -q tests/unit/structure tests/unit/tools/test_form.py
 
 format: setup  ## Format the code
