@@ -180,7 +180,9 @@ def beyond(
 
 def limits_of(page: str, rules: Mapping[str, Any]) -> dict[str, float]:
     """Return the limits of a page: the last pattern that matches it counts."""
-    return [limits for pattern, limits in rules["pages"].items() if fnmatch(page, pattern)][-1]
+    matching = (limits for pattern, limits in rules["pages"].items() if fnmatch(page, pattern))
+    *_, last = matching
+    return dict(last)
 
 
 def problems(root: Path, rules: Mapping[str, Any]) -> list[str]:
