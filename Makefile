@@ -77,19 +77,21 @@ frameworks: setup  ## Run the examples of all frameworks (their environments tak
 soak: setup  ## Train through twenty faults by chance (some minutes)
 	@$(PY) -m pytest -m soak tests/e2e/test_chaos.py
 
-lint: setup  ## Run ruff, the strict type checker and the structure checks
+lint: setup  ## Run ruff, the strict type checker, the prose and structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
 	@$(PY) -m ruff format --check $(SOURCES) examples
 	@$(PY) -m mypy $(SOURCES)
+	@$(PY) tools/prose.py
 	@$(PY) -m pytest -q tests/unit/structure tests/unit/tools/test_form.py
 
 format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES) examples
 	@$(PY) -m ruff format $(SOURCES) examples
 
-docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
+docs: setup  ## Generate docs/settings.md, docs/commands.md and docs/errors.md from the code
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
-	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
+	@$(PY) tools/commands_page.py > docs/commands.md
+	@$(PY) -m tpustack doctor --markdown > docs/errors.md
 
 catalog: setup  ## Write what other packages know of TPUs and machines anew from infra/catalog
 	@$(PY) tools/local_catalog.py

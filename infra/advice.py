@@ -271,7 +271,8 @@ def cures(error: str) -> list[str]:
             timeout=_DOCTOR_SECONDS,
         )
         found = json.loads(done.stdout)["findings"]
-        return list(dict.fromkeys(str(one["cure"]) for one in found))
+        ways = (each for one in found for each in (one["translation"], one) if each)
+        return list(dict.fromkeys(str(each["fix"]) for each in ways))
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return []  # Google's own error must be seen, whatever happens here.
 

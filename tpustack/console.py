@@ -7,8 +7,11 @@ import contextlib
 import difflib
 import importlib
 import json
+import locale
+import os
 import re
 import signal
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,6 +146,27 @@ def printable(text: str, kept: str = "\t") -> str:
 
 def _controls(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def in_chinese() -> bool:
+    """Return whether the person reads Chinese, and the terminal can show it.
+
+    TPUSTACK_LANG decides, then the locale. What is unknown or not installed is English.
+    """
+    language = os.environ.get("TPUSTACK_LANG")
+    if not language:
+        before = locale.setlocale(locale.LC_MESSAGES)
+        try:
+            language = locale.setlocale(locale.LC_MESSAGES, "")
+        except locale.Error:
+            return False
+        finally:
+            locale.setlocale(locale.LC_MESSAGES, before)
+    try:
+        "\u4e2d\u6587".encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return language.lower().startswith("zh")
 
 
 # Ctrl-C, `kill` and a closed terminal: each ends a command with one line.

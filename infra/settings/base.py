@@ -103,7 +103,7 @@ class Problem:
     """One problem: the setting, its value, what is wrong with it, and what would be right."""
 
     setting: str
-    """Path as in the stack file, e.g. `tpu.acceleratorType`."""
+    """Path as in the stack file, for example `tpu.acceleratorType`."""
     value: object
     why: str
     cure: str

@@ -7,22 +7,27 @@ The local cloud takes time where people wait on Google (see `hurry`).
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.parse import load_stack_file
 from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
-from localcloud.core.call import Principal
+from localcloud.core.call import Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.server.proxy import Egress
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED
 from localcloud.services.tpu import hosts
@@ -83,6 +88,32 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.stop()
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The hosts that are not Google's and that anything asked, machines included."""
+    hosts_asked: set[str] = set()
+    tunnel, fetch = Egress.tunnel, Egress.fetch
+
+    def noted_tunnel(egress: Egress, host: str, port: int) -> socket.socket:
+        hosts_asked.add(host)
+        return tunnel(egress, host, port)
+
+    def noted_fetch(egress: Egress, request: Request, url: str) -> Response:
+        hosts_asked.add(request.host)
+        return fetch(egress, request, url)
+
+    monkeypatch.setattr(Egress, "tunnel", noted_tunnel)
+    monkeypatch.setattr(Egress, "fetch", noted_fetch)
+    return hosts_asked
+
+
+def configured_indexes() -> set[str]:
+    """The hosts that the settings of pip, npm and Go name, or their own where none is set."""
+    names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "TPUSTACK_PULUMI_RELEASES", "npm_config_registry")
+    urls = [os.environ.get(name, "") for name in (*names, "GOPROXY")]
+    return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+
+
 def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:
     """Someone in an empty home; logging in makes them `member`."""
     bundle = str(cloud.authority.bundle)
@@ -123,7 +154,7 @@ def trained(life: Life) -> float:
 
 
 def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
-    cloud: LocalCloud, tmp_path: Path
+    cloud: LocalCloud, tmp_path: Path, asked: set[str]
 ) -> None:
     make_deployer(cloud)
     before = made_in(cloud)
@@ -146,3 +177,4 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     assert soft_deleted_bytes(cloud.cloud) < 10_000_000
     assert all(key.startswith(f"{STATE}/") for key in cloud.cloud.store.keys(DELETED))
     assert cloud.cloud.machines.processes() == []
+    assert asked <= configured_indexes()

@@ -5,7 +5,8 @@ are of the catalog, in US dollars; what has no price in a region is shown as unk
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ class Setting:
     """One setting. A group that may be missing as a whole is a setting too."""
 
     path: str
-    """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
+    """As in a stack file below `tpu-stack:`, such as `tpu.acceleratorType`."""
     type: str
     """string, integer, number, boolean, object, list of string, …"""
     required: bool
@@ -115,51 +116,48 @@ def facts(setting: Setting) -> str:
     words = [setting.type]
     if setting.choices:
         words.append(f"one of {', '.join(setting.choices)}")
-    if setting.minimum is not None and setting.maximum is not None:
-        words.append(f"{setting.minimum:g} to {setting.maximum:g}")
-    if setting.required:
-        words.append("required")
-    elif default := _default(setting):
-        words.append(f"default {default}")
-    return ", ".join(words)
+    words += [_limits(setting), "required" if setting.required else _default(setting)]
+    return ", ".join(filter(None, words))
 
 
 def settings_page() -> str:
-    """Return the page docs/settings.md."""
+    """Return the page docs/settings.md: a heading and an anchor for each setting."""
     settings = all_settings()
-    parts = [
-        _INTRODUCTION.read_text(encoding="utf-8"),
-        "## The stack\n",
-        *_table([s for s in settings if not s.group]),
-    ]
-    for group, about in groups().items():
-        parts += [f"\n## {group}\n", f"{about}\n"]
-        parts += _table([setting for setting in settings if setting.group == group])
-    return "\n".join(parts) + "\n"
+    parts = [_INTRODUCTION.read_text(encoding="utf-8"), "## The stack {#the-stack}\n"]
+    # A group that may be missing is a setting, too: it has the heading of its group.
+    others = groups()
+    alone = (one for one in settings if not one.group and one.path not in others)
+    parts += map(_section, alone)
+    for group, about in others.items():
+        parts += [f"## {group} {{#{group}}}\n", f"{about}\n"]
+        parts += [_section(setting) for setting in settings if setting.group == group]
+    return "\n".join(parts)
 
 
-def _table(settings: Sequence[Setting]) -> Iterator[str]:
-    yield "| setting | type | range | default | meaning |"
-    yield "|---|---|---|---|---|"
-    for setting in settings:
-        allowed = ", ".join(f"`{choice}`" for choice in setting.choices)
-        if setting.minimum is not None and setting.maximum is not None:
-            allowed = f"{setting.minimum:g} to {setting.maximum:g}"
-        default = f"`{text}`" if (text := _default(setting)) else ""
-        cells = (
-            f"`{setting.path}`",
-            setting.type,
-            allowed,
-            "required" if setting.required else default,
-            setting.description.replace("|", "\\|"),
-        )
-        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+def _section(setting: Setting) -> str:
+    allowed = " or ".join(f"`{choice}`" for choice in setting.choices) or _limits(setting)
+    default = "required" if setting.required else _default(setting, "`")
+    words = " \u00b7 ".join(filter(None, (setting.type, allowed, default)))
+    return f"### {setting.path} {{#{anchor(setting.path)}}}\n\n{words}\n\n{setting.description}\n"
 
 
-def _default(setting: Setting) -> str:
+def anchor(path: str) -> str:
+    """Return the anchor of a setting: tpu-capacity of tpu.capacity."""
+    return re.sub(r"[.:]", "-", path.replace("[]", ""))
+
+
+def _limits(setting: Setting) -> str:
+    if setting.minimum is None or setting.maximum is None:
+        return ""
+    return " to ".join(f"{limit:.10g}" for limit in (setting.minimum, setting.maximum))
+
+
+def _default(setting: Setting, quote: str = "") -> str:
     if setting.default in (None, [], {}):
         return ""
-    return setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
+    default = setting.default
+    text = default if isinstance(default, str) else json.dumps(default)
+    return f"default {quote}{text}{quote}"
 
 
 # The catalog by zone and type, as rows for people and records for programs.

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 
 from tpustack import console, errors
-from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
+from tpustack.logs.diagnosis import CAUSE, FIX, Excerpt, Finding, diagnose, errors_page, translated
 
 
 @click.command("follow")
@@ -101,9 +101,9 @@ _ENDED = "training failed: "
 @click.argument("file", type=click.File("rb"), required=False)
 @console.stack("The stack to look into; without it the one Pulumi selected.")
 @console.as_json()
-@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/errors.md.")
 def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
-    """Find the known errors in a log (`-`: standard input); say their causes and cures.
+    """Find the known errors in a log (`-`: standard input), with their causes and fixes.
 
     Without FILE: look into a stack's own logs and states, through Google's APIs.
 
@@ -175,8 +175,10 @@ def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | N
         click.echo(f"{one.source}:{lines}: {known.id if known else 'unknown error'}: {one.text}")
         if known is None:
             continue
+        if chinese := translated(known):
+            click.echo(f"  {CAUSE}{chinese[0]}\n  {FIX}{chinese[1]}")
         click.echo(f"  cause: {known.cause}")
-        click.echo(f"  cure:  {known.cure}")
+        click.echo(f"  fix:   {known.fix}")
         if fits and known.id == _MEMORY:
             click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {known.link}")

@@ -179,7 +179,7 @@ def _examine(known: argparse.Namespace) -> int:
     installed = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
     print("tensorflow:", ", ".join(installed) or "not installed")
     if not installed and (error := errors.find_known_error(errors.NO_TENSORFLOW)):
-        problems.append(f"TensorFlow is not installed: {error.cure}")
+        problems.append(f"TensorFlow is not installed: {error.fix}")
     print("settings that can name a TPU, the first one that is set counts:")
     for name, value in endpoint.settings(known.tpu, os.environ).items():
         print(f"  {name:<33}{value or 'not set'}")

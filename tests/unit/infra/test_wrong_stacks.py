@@ -55,8 +55,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no zone",
         config(zone=None),
-        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. An AI "
-        "zone's VM is in its parent.",
+        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. With "
+        "an AI zone, the VM is in the parent zone.",
     ),
     (
         "a region instead of a zone",
@@ -100,9 +100,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a flag that is none",
         config(bucket={"forceDestroy": "perhaps"}),
-        'bucket.forceDestroy: "perhaps" is not true or false. Meaning: Delete the bucket with '
-        "everything in it on `pulumi destroy`. Otherwise the bucket and its objects are left "
-        "standing.",
+        'bucket.forceDestroy: "perhaps" is not true or false. Meaning: Let `pulumi destroy` '
+        "delete the bucket and everything in it. Otherwise it keeps both.",
     ),
     (
         "a small boot disk",
@@ -273,15 +272,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue's end without a zone",
         config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
         'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with a time zone, such as Z '
-        "at its end. Meaning: When Google gives up the request, for example "
-        "2026-12-31T18:00:00Z. Without it, the request queues for as long as it takes.",
+        "at its end. Meaning: When Google cancels the queued resource, for example "
+        "2026-12-31T18:00:00Z. Without it, the queued resource waits without a deadline.",
     ),
     (
         "a queue's end that is no time",
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
-        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google gives up the '
-        "request, for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as "
-        "it takes.",
+        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google cancels the '
+        "queued resource, for example 2026-12-31T18:00:00Z. Without it, the queued resource waits "
+        "without a deadline.",
     ),
     (
         "slices of a node",
@@ -438,8 +437,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM besides its '
-        "boot disk. With architecture vm only.",
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Data disks of a TPU VM. '
+        "Requires `architecture: vm`.",
     ),
     (
         "a disk with a misspelled size",
@@ -1125,8 +1124,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount is required. Set it: Monthly budget in whole units of the billing account's "
-        "currency (1 to 1000000000).",
+        "budget.amount is required. Set it: Monthly budget, in whole units of the billing "
+        "account's currency.",
     ),
     (
         "a billing account by its display name",

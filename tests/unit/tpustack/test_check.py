@@ -48,8 +48,8 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
         "empty: 3 problems (stacks/Pulumi.empty.yaml)",
         "  - gcp:project is required: everything is created in a project. "
         "Run `pulumi config set gcp:project YOUR-PROJECT --stack empty`.",
-        "  - zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. An "
-        "AI zone's VM is in its parent.",
+        "  - zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. "
+        "With an AI zone, the VM is in the parent zone.",
         "  - tpu.runtimeVersion is required for architecture vm. Set one, for example "
         "tpu-vm-tf-2.16.1-se or tpu-vm-tf-2.16.1-pod-se.",
     ]

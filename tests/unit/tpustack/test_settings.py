@@ -133,3 +133,17 @@ def test_two_forms_at_once_are_refused(run: Run) -> None:
     done = run("settings", "--json", "--markdown")
     assert done.code == 2
     assert "--json and --markdown exclude each other" in done.err
+
+
+def test_each_setting_has_a_heading_an_anchor_and_a_line_of_facts() -> None:
+    page = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### (\S+) \{#(?:\S+)\}\n\n((?:.+\n|\n(?!#))*)", page, re.M))
+    # The budget's heading is that of its group.
+    assert {*sections} == {one.path for one in all_settings()} - {"budget"}
+    anchors = re.findall(r"\{#(\S+)\}$", page, re.M)
+    assert len(set(anchors)) == len(anchors)
+    assert {"tpu-capacity", "vm-instanceGroup-failedChecks", "gcp-project", "budget"} <= {*anchors}
+    facts, _, about = sections["tpu.slices"].partition("\n\n")
+    assert facts == "integer · 1 to 256 · default `1`"
+    assert about.startswith("Number of TPUs")
+    assert "|---" not in page

@@ -106,7 +106,7 @@ def test_a_missing_tensorflow_is_a_problem_with_its_cure(
     play(monkeypatch, Machine())
     monkeypatch.setattr("importlib.metadata.packages_distributions", dict)
     assert main(["doctor", "env"]) == 1
-    assert "TensorFlow is not installed: pip install 'tpu-stack-training[cpu]'" in (
+    assert "TensorFlow is not installed: run pip install 'tpu-stack-training[cpu]'" in (
         capsys.readouterr().out
     )
 

@@ -101,7 +101,7 @@ def _end(message: str, code: int, cause: str = "hung") -> NoReturn:
 def _end_without_worker(why: str) -> NoReturn:
     known = find_known_error("UnavailableError")
     assert known
-    _end(f"training failed: {known.cause}: {known.cure} [{why}]", EXIT_FAILURE, known.id)
+    _end(f"training failed: {known.cause}: {known.fix} [{why}]", EXIT_FAILURE, known.id)
 
 
 class HangTimer(Callback):
@@ -202,7 +202,7 @@ class HangTimer(Callback):
             known = find_known_error("no loop of steps was finished for")
             assert known
             self._end(
-                f"training failed: {known.cause}: {known.cure}; see {known.link} [no loop of steps "
+                f"training failed: {known.cause}: {known.fix}; see {known.link} [no loop of steps "
                 f"was finished for {self._timeout:.0f} s (--hang_timeout)]",
                 EXIT_FAILURE,
             )
