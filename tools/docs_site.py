@@ -31,7 +31,7 @@ PAGES = (
     "training/README.md",
     "training/recipes/*.md",
 )
-ASSETS = ("docs/*.svg", "docs/*.png", "docs/*.css", "training/recipes/*.png")
+ASSETS = ("docs/**/*.svg", "docs/*.png", "docs/*.css", "training/recipes/*.png")
 HOME = "docs/index.md"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 _PICTURE = re.compile(r'(?<= src=")([^":]+)|(?<= srcset=")([^":]+)')
