@@ -1,4 +1,4 @@
-"""README's and the first hour's commands, word for word, by two engineers in one project.
+"""README's and the first TPU's commands, word for word, by two engineers in one project.
 
 Each has an empty home with nothing but a way to log in. The project's owner goes by the README; at
 the same time someone goes by the page who has only the role that docs/team.md has owners make.
@@ -161,8 +161,8 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     ada = engineer("ada", DEVELOPER, cloud, tmp_path)
     grace = engineer("grace", GRACE, cloud, tmp_path)
     with ThreadPoolExecutor() as side_by_side:
-        readme = side_by_side.submit(ada.live, commands("README.md", "On Google"))
-        page = side_by_side.submit(grace.live, commands("docs/first-hour.md"))
+        readme = side_by_side.submit(ada.live, commands("README.md", "Use it on Google"))
+        page = side_by_side.submit(grace.live, commands("docs/first-tpu.md"))
         lives = [readme.result(), page.result()]
     assert [trained(life) > 0.9 for life in lives] == [True, True]
     # The engine warns of a provider that it takes from PATH.

@@ -20,6 +20,11 @@ def text(page: str) -> str:
     return (REPOSITORY / page).read_text(encoding="utf-8")
 
 
+def fenced(page: str) -> list[tuple[str, str]]:
+    """The language and text of each fenced block."""
+    return [(block[3], _dedent(block[4], len(block[1]))) for block in _FENCE.finditer(text(page))]
+
+
 def code_blocks(page: str) -> list[str]:
     """Fenced and indented blocks, in their order, without their indentation."""
     content = text(page)

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import PAGES, REPOSITORY, headings, prose
 
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:\]\(| src=\"| srcset=\")([^)\"\s]+)[)\"]")
 
 
 def anchors(page: str) -> set[str]:
