@@ -76,7 +76,7 @@ def test_hostile_names_commands_and_lines_stay_text(
     log = shown.value("document.querySelector('#log').textContent")
     assert f"{HOSTILE}\nred\nnew\n\ufffd\ufffdtrick" in log
     assert shown.value("document.querySelectorAll('img').length") == 0
-    assert shown.value("document.title") == "tpu-stack"
+    assert shown.value("document.title") == "(1 running) tpu-stack"
 
 
 MARKUP = st.text(st.sampled_from("<>&\"'`/=!-[]{}abisvgon \x00\n\u2028é")) | st.text()
@@ -120,7 +120,7 @@ def test_a_fast_log_is_bounded_and_does_not_scroll_away_from_the_reader(
     shown.wait("!document.querySelector('#log-follow').hidden")
     before = shown.value("document.querySelector('#log').textContent")
     second()
-    shown.wait("document.querySelector('#log-follow').textContent.startsWith('Go on, ')")
+    shown.wait("document.querySelector('#log-follow').textContent.startsWith('Follow, ')")
     assert shown.value("document.querySelector('#log').textContent") == before
     shown.value("document.querySelector('#log-follow').click()")
     shown.wait("document.querySelector('#log').textContent.includes('row 8999')")
