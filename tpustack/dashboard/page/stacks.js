@@ -4,7 +4,7 @@ import { path, post } from "./api.js";
 import { $, Pages, cell, h, problems, state, sync } from "./dom.js";
 import { dollars } from "./format.js";
 
-const WORDS = { missing: ["not deployed", ""], denied: ["no access", "bad"] };
+const WORDS = { missing: ["not deployed", ""], denied: ["no access", "bad"], lost: ["no bucket", "bad"] };
 const KINDS = { "no change": "good", drift: "wait", failure: "bad" };
 const found = new Map();
 let last = null;
@@ -27,16 +27,22 @@ export function showStacks(messages, all) {
   const known = stacks.filter((each) => each.hour);
   const sum = known.reduce((total, each) => total + Number(each.hour), 0);
   const ready = new Set([...all.tpus.values()].flatMap((message) => message.data).filter((tpu) => tpu.state === "READY").map((tpu) => tpu.place));
+  const there = new Set([...all.tpus.values()].flatMap((message) => message.data).filter((tpu) => tpu.state !== "ABSENT").map((tpu) => tpu.place));
   const now = known.filter((each) => ready.has(each.name)).reduce((total, each) => total + Number(each.hour), 0);
   $("stacks-count").textContent = known.length ? `${stacks.length} · running now ${dollars(now)}/h · ${dollars(sum)}/h if all are up` : "";
   $("stacks-empty").hidden = stacks.length > 0;
   $("stacks-rows").closest("table").hidden = stacks.length === 0;
   problems($("stacks-problems"), stacks.map((each) => [each.name, each.problem]));
-  const shown = pages.cut(stacks).map((stack) => ({ ...stack, drift: found.get(stack.name), about: about(all.jobs.get(stack.name)) }));
+  const shown = pages.cut(stacks).map((stack) => ({ ...stack, drift: found.get(stack.name), about: about(all.jobs.get(stack.name), there.has(stack.name)) }));
   sync($("stacks-rows"), shown, (stack) => stack.name, row);
 }
 
-const about = (message) => message && { kind: message.kind ?? "", problem: message.kind === "denied" ? message.problem : "" };
+// A stack without a bucket is not deployed, unless it has a TPU: then the bucket was lost.
+function about(message, hasTpu) {
+  if (!message) return null;
+  const kind = message.kind === "missing" && hasTpu ? "lost" : message.kind ?? "";
+  return { kind, problem: ["denied", "lost"].includes(kind) ? message.problem : "" };
+}
 
 function stateOf(stack) {
   if (stack.problem) return state("wrong file", "bad");

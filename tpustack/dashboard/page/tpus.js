@@ -15,7 +15,7 @@ const pages = new Pages($("tpus-more"), () => showTpus(...last), 60);
 
 export function showTpus(messages, all) {
   last = [messages, all];
-  const tpus = [...messages.values()].flatMap((message) => message.data.map((tpu) => ({ place: message.place, ...tpu }))).filter((tpu) => !isTold(tpu.place, all));
+  const tpus = [...messages.values()].flatMap((message) => message.data.map((tpu) => ({ place: message.place, ...tpu }))).filter((tpu) => tpu.state !== "ABSENT" || !isTold(tpu.place, all));
   for (const tpu of tpus) watch("TPU", tpu.name, tpu.state);
   const good = tpus.filter((tpu) => kind(tpu.state) === "good");
   $("tpus-count").textContent = tpus.length ? `${good.length} of ${tpus.length} ready` : "";
