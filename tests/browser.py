@@ -29,8 +29,10 @@ _PATIENCE = 30.0
 _END = b"\0"
 _FAINT = """(least) => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
-  const part = (value) => (value / 255 <= 0.03928 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4);
-  const light = ([red, green, blue]) => 0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
+  const part = (value) =>
+    value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([red, green, blue]) =>
+    0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
   const behind = (element) => {
     for (let at = element; at; at = at.parentElement) {
       const found = parse(getComputedStyle(at).backgroundColor);
@@ -40,7 +42,8 @@ _FAINT = """(least) => {
   };
   const faint = [];
   for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data.trim()).join("");
+    const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
+    const own = texts.map((node) => node.data.trim()).join("");
     if (!own || element.closest(":disabled, noscript") || !element.checkVisibility()) continue;
     const style = getComputedStyle(element);
     const ink = element instanceof SVGElement ? style.fill : style.color;

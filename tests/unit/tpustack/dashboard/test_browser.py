@@ -340,8 +340,10 @@ def test_pictures_are_legible_and_ask_no_other_host(
     with_curves(monkeypatch)
     a_training(queue)
     write("runs", b"".join(b"progress step=%d/703 loss=0.09\n" % row for row in range(200)))
-    stacks = [a_stack("dev"), a_stack("prod")]
-    name = names_of(stacks[0].settings, "dev").tpu if stacks[0].settings else ""
+    # The TPUs of one cloud last over all pictures.
+    own = f"see{width}{'dark' if dark else 'light'}"
+    stacks = [a_stack(own), a_stack("prod")]
+    name = names_of(stacks[0].settings, own).tpu if stacks[0].settings else ""
     make_tpu(client, name)
     faults.put(client.local_cloud.cloud, "preempt", {"name": name})
     PICTURES.mkdir(parents=True, exist_ok=True)
