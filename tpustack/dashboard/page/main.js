@@ -25,7 +25,7 @@ function hear(message) {
 
 function draw() {
   // What a stack is and costs now is known from its jobs and TPUs.
-  if (messages.stacks.size) dirty.add("stacks");
+  for (const topic in SHOW) if (messages[topic].size && (dirty.has("jobs") || topic === "stacks")) dirty.add(topic);
   for (const topic of dirty) SHOW[topic](messages[topic], messages);
   dirty.clear();
 }

@@ -274,7 +274,7 @@ def test_one_stack_of_ten_refused_is_one_line_and_the_others_are_not_deployed(
         assert browser.value(states) == ["not deployed"] * 3 + ["no access"] + ["not deployed"] * 6
         browser.wait("document.querySelector('#stacks-rows').textContent.includes('objectUser')")
         for part in ("stacks", "jobs", "goodput"):
-            assert browser.value(f"document.querySelector('#{part}-problems').textContent") == ""
+            browser.wait(f"document.querySelector('#{part}-problems').textContent === ''")
         assert "running now $0.00/h" in browser.value(
             "document.querySelector('#stacks-count').textContent"
         )
