@@ -330,7 +330,7 @@ def _draw_states(axes: Any, segments: Sequence[Segment], total: Account, unit: f
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     starts = plural(total.starts, "start")
     figures = f"{plural(total.steps, 'step')} in {starts}, {total.lost_steps:,} lost"
-    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=40)
+    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=54)
     axes.set(ylim=(0, 1), ylabel="part of the time")
     axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.06), frameon=False, fontsize=8)
 

@@ -353,7 +353,7 @@ def test_pictures_are_legible_and_ask_no_other_host(
         browser.requests.clear()
         browser.open(url, width=width, dark=dark)
         browser.wait("document.querySelectorAll('#jobs-rows tr').length >= 2")
-        browser.wait("document.querySelector('.bar')")
+        browser.wait("document.querySelector('.bar') !== null")
         browser.wait("document.querySelector('#tpus-rows').textContent.includes('recover --st')")
         browser.wait("document.querySelectorAll('#stacks-rows .state').length === 2")
         assert browser.faint() == []
