@@ -341,11 +341,13 @@ def test_pictures_are_legible_and_ask_no_other_host(
     a_training(queue)
     write("runs", b"".join(b"progress step=%d/703 loss=0.09\n" % row for row in range(200)))
     # The TPUs of one cloud last over all pictures.
-    own = f"see{width}{'dark' if dark else 'light'}"
+    own = f"{'night' if dark else 'day'}-{width}"
     stacks = [a_stack(own), a_stack("prod")]
     name = names_of(stacks[0].settings, own).tpu if stacks[0].settings else ""
     make_tpu(client, name)
     faults.put(client.local_cloud.cloud, "preempt", {"name": name})
+    bucket = {"name": stacks[0].bucket, "location": "US-CENTRAL1"}
+    client.post("storage.googleapis.com/storage/v1/b", bucket, project="tpu-stack-local")
     PICTURES.mkdir(parents=True, exist_ok=True)
     kind = f"{width}-{'dark' if dark else 'light'}.png"
     with serving(Application([place, *stacks], google).asgi, TOKEN) as url:
