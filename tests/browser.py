@@ -27,6 +27,32 @@ from tpustack.dashboard.server import address, listen, server
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE = 30.0
 _END = b"\0"
+_FAINT = """(least) => {
+  const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const part = (value) =>
+    value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([red, green, blue]) =>
+    0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = parse(getComputedStyle(at).backgroundColor);
+      if (found.length === 3 || found[3] === 1) return found;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
+    const own = texts.map((node) => node.data.trim()).join("");
+    if (!own || element.closest(":disabled, noscript") || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const ink = element instanceof SVGElement ? style.fill : style.color;
+    const [high, low] = [light(parse(ink)), light(behind(element))].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < least) faint.push([own.slice(0, 40), Math.round(ratio * 100) / 100]);
+  }
+  return faint;
+}"""
 
 
 def find_browser() -> str | None:
@@ -43,11 +69,13 @@ class Page:
         self._rest = b""
         self._session = ""
         self.errors: list[str] = []
+        self.requests: list[str] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         self.call("Page.enable")
         self.call("Runtime.enable")
+        self.call("Network.enable")
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show an address in a window of that size."""
@@ -90,6 +118,10 @@ class Page:
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
+    def faint(self, least: float = 4.5) -> list[Any]:
+        """Return the texts that are seen with less than a contrast of `least`, by WCAG 2.2."""
+        return list(self.value(f"({_FAINT})({least})"))
+
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol on this tab. Raises RuntimeError."""
         return self._call(method, sessionId=self._session, **parameters)
@@ -107,6 +139,8 @@ class Page:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
                 return dict(answer["result"])
+            if answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
             if answer.get("method") == "Runtime.exceptionThrown":
                 details = answer["params"]["exceptionDetails"]
                 self.errors.append(json.dumps(details)[:1000])

@@ -29,12 +29,15 @@ from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_training.goodput import account as accounts
+from tpu_training.goodput import parts
 from tpu_training.goodput.ledger import Ledger, read
 from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes
 from tpustack.jobs.job import job_rows
 from tpustack.jobs.queue import RUNNERS, bucket_of, explained, queue_of
 
+# Why nothing of a place can be read, where that is a state of it and no failure.
+_KINDS = {errors.Missing: "missing", errors.Denied: "denied"}
 # Seconds between two reads of each.
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
@@ -127,6 +130,8 @@ class Source:
             return {**about, "data": data, "problem": ""}
         except errors.TpustackError as error:
             problem = str(error)
+            if kind := _KINDS.get(type(error)):
+                about["kind"] = kind
         except Exception as error:
             # Others wrote what it reads. The other parts stay, and the next read tries again.
             problem = f"it can't be shown ({type(error).__name__}: {error})"
@@ -185,6 +190,7 @@ def stack(place: Place, catalog: Catalog) -> Json:
     return {
         **about,
         "isStack": True,
+        "project": settings.project,
         "zone": settings.zone,
         "tpu": settings.tpu.accelerator_type,
         "capacity": settings.tpu.capacity.value,
@@ -346,7 +352,10 @@ def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
     return {
         "wall": total.wall,
         "goodput": total.goodput,
-        "seconds": {state: spent for state, spent in total.seconds.items() if spent},
+        "parts": [
+            (each.name, each.colour, sum(total.seconds[state] for state in each.states))
+            for each in parts.PARTS
+        ],
         "cost": money and f"{money.total:f}",
         "complete": money is None or money.complete,
     }

@@ -15,7 +15,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack import console
 from tpustack.cloud.google import Google, Nodes
-from tpustack.errors import TpustackError, UsageError
+from tpustack.errors import Denied, Missing, TpustackError, UsageError
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -93,12 +93,12 @@ def explained(queue: Queue) -> Iterator[None]:
     except GoogleError as error:
         place = f"{_SCHEME}{queue.store.bucket}"
         if error.status == 404:
-            raise UsageError(
+            raise Missing(
                 f"there is no bucket {place}: the stack is down, or it is another bucket. "
                 "`pulumi up` makes a stack's bucket. Nothing was changed"
             ) from None
         if error.status in (401, 403):
-            raise TpustackError(
+            raise Denied(
                 f"you may not use {place}: ask for roles/storage.objectUser on it. Google's "
                 f"answer: {error}"
             ) from None

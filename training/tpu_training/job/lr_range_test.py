@@ -211,7 +211,7 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
 
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="learning rate", ylabel="training loss")
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", pad=22)
     rates, losses = [point.rate for point in points], [point.loss for point in points]
     axes.plot(rates, losses, color=_RAW, linewidth=1, label="loss of each step")
     smoothed = verdict.smoothed
@@ -227,13 +227,15 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
         if begin < end:
             axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0, label=name)
     if verdict.suggestion:
+        axes.axvline(verdict.suggestion, color=_MARK, linestyle="--")
+        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
         label = f"suggestion {verdict.suggestion:.2g}"
-        axes.axvline(verdict.suggestion, color=_MARK, linestyle="--", label=label)
+        axes.annotate(label, (verdict.suggestion, 1.01), color=_MARK, **place)
     if smoothed and points[0].loss > 0:
         # By the smoothed curve: one exploding step would flatten everything else.
         axes.set_ylim(0.0, _HEADROOM * min(max(smoothed), _HIGHEST * points[0].loss))
     axes.grid(True, alpha=0.3)
-    axes.legend(framealpha=0.9)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False)
     picture = io.BytesIO()
     # Without its version, the same curve gives the same bytes.
     figure.savefig(picture, format="png", metadata={"Software": None})

@@ -24,7 +24,7 @@ def test_the_page_loads_existing_files_of_this_server_only(page: TestClient) -> 
     named = re.findall(r'(?:src|href)="([^#"]+)"', index)
     scripts = [name for name in assets() if name.endswith(".js")]
     imported = {name for each in scripts for name in re.findall(r'from "\./(.+?)"', asset(each))}
-    assert {"style.css", "main.js"} == set(named)
+    assert {"icon.svg", "main.js", "style.css"} == set(named)
     assert imported == set(scripts) - {"main.js"}
     kinds = {name: page.get(f"/{name}").headers["Content-Type"] for name in {*named, *imported}}
     assert kinds["style.css"].startswith("text/css")

@@ -1,0 +1,60 @@
+"""Numbers as people read them: counts, US dollars and times, the same in each command and page."""
+
+from decimal import ROUND_HALF_UP, Decimal
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun: `1 start`, `1,703 steps`.
+
+    Args:
+        count: how many.
+        noun: the word for one.
+        nouns: the word for several, if it is not `noun` with an s.
+    """
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def money(amount: Decimal | float, places: int = 2) -> str:
+    """Return US dollars like `$12,288.00`, half a cent rounded up; less than a cent is `< $0.01`."""
+    least = Decimal(1).scaleb(-places)
+    exact = Decimal(str(amount))
+    rounded = exact.quantize(least, ROUND_HALF_UP)
+    return f"< ${least:f}" if exact > 0 and rounded == 0 else f"${rounded:,f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with the digits that count: `0.85 ms`, `4.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    if 0 < seconds < 0.9995:
+        return f"{_digits(seconds * 1000)} ms"
+    if seconds < 59.5:
+        return f"{_digits(seconds)} s"
+    whole = round(seconds)
+    if whole < 10 * _MINUTE:
+        return _two(whole, _MINUTE, "min", 1, "s")
+    if whole < _HOUR - 30:
+        return f"{round(whole / _MINUTE)} min"
+    if whole < 2 * _DAY:
+        return _two(round(whole / _MINUTE) * _MINUTE, _HOUR, "h", _MINUTE, "min")
+    return _two(round(whole / _HOUR) * _HOUR, _DAY, "d", _HOUR, "h")
+
+
+def clock(seconds: float) -> str:
+    """Return a time like a clock's, whose width hardly changes: `0:40`, `1:02:05`."""
+    minutes, rest = divmod(round(seconds), _MINUTE)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _digits(value: float) -> str:
+    """Return two digits of a small number, all of a large one before the point."""
+    if value == 0 or value >= 9.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.2g}"
+
+
+def _two(seconds: int, large: int, name: str, small: int, rest: str) -> str:
+    first, left = divmod(seconds, large)
+    second = left // small
+    return f"{first} {name} {second} {rest}" if second else f"{first} {name}"
