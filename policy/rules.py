@@ -18,9 +18,10 @@ import pulumi_policy as engine
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price
-from infra.cost import Estimate, Line, dollars
+from infra.cost import Estimate, Line
 from policy import resource as facts
 from policy.resource import UNKNOWN, Machine, Property, Resource, machines
+from tpu_core.words import money
 
 Config = Mapping[str, Any]
 ResourceCheck = Callable[[Resource, Config], Iterable[str]]
@@ -443,7 +444,7 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
             yield (
                 resource,
                 f"{resource.title}: the price of {line.part} {line.what} is in no source of the "
-                f"catalog, so the stack may not stay below {dollars(ceiling)} an hour. Take "
+                f"catalog, so the stack may not stay below {money(ceiling)} an hour. Take "
                 "another type or region, add the price to infra/catalog/prices.yaml, or disable "
                 "cost-ceiling for this stack.",
             )
@@ -452,11 +453,11 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
         # Report the most expensive part: that is the one to change.
         priced.sort(key=lambda pair: _amount(pair[1]), reverse=True)
         resource, _ = priced[0]
-        parts = ", ".join(f"{line.part} {line.what} {dollars(_amount(line))}" for _, line in priced)
+        parts = ", ".join(f"{line.part} {line.what} {money(_amount(line))}" for _, line in priced)
         yield (
             resource,
-            f"{resource.title}: stack {resource.stack} costs {dollars(hour)} an hour ({parts}), "
-            f"more than its ceiling of {dollars(ceiling)}. Take smaller or spot machines, or raise "
+            f"{resource.title}: stack {resource.stack} costs {money(hour)} an hour ({parts}), "
+            f"more than its ceiling of {money(ceiling)}. Take smaller or spot machines, or raise "
             f"cost-ceiling.{key}.",
         )
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context
-from infra.cost import Estimate, dollars
+from infra.cost import Estimate
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
+from tpu_core import words
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -124,9 +125,6 @@ def shown(path: Path) -> str:
 
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
 
-# An epoch may cost less than a cent.
-_PLACES = 4
-
 
 def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
     """Return the stack's data and what the compiler said of its job on one slice, as far as known.
@@ -176,7 +174,7 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
     amount = estimate.configured.hour * Decimal(seconds) / 3600
     found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
     return found, (
-        f"An epoch of {examples:,} examples takes at least {seconds:.3g} s and costs at least "
-        f"{dollars(amount, _PLACES)} (bound by {least.limit}, compiled by {answer.train.compiler}, "
-        "not measured; start, input and evaluation come on top)."
+        f"An epoch of {examples:,} examples takes at least {words.duration(seconds)} and costs at "
+        f"least {words.money(amount)} (bound by {least.limit}, compiled by "
+        f"{answer.train.compiler}, not measured; start, input and evaluation come on top)."
     )

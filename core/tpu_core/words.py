@@ -17,7 +17,7 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def money(amount: Decimal | float, places: int = 2) -> str:
-    """Return US dollars like `$12,288.00`, half a cent rounded up; less than a cent is `< $0.01`."""
+    """Return US dollars like `$12,288.00`, half a cent rounded up; below that `< $0.01`."""
     least = Decimal(1).scaleb(-places)
     exact = Decimal(str(amount))
     rounded = exact.quantize(least, ROUND_HALF_UP)
@@ -25,7 +25,7 @@ def money(amount: Decimal | float, places: int = 2) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with the digits that count: `0.85 ms`, `4.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a time with the digits that count: `0.85 ms`, `4.52 s`, `3 min 20 s`, `2 h 5 min`."""
     if 0 < seconds < 0.9995:
         return f"{_digits(seconds * 1000)} ms"
     if seconds < 59.5:
@@ -48,10 +48,7 @@ def clock(seconds: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return two digits of a small number, all of a large one before the point."""
-    if value == 0 or value >= 9.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 0.995 else f"{value:.2g}"
+    return f"{value:.3g}" if value >= 0.995 else f"{value:.2g}"
 
 
 def _two(seconds: int, large: int, name: str, small: int, rest: str) -> str:

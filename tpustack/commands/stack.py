@@ -14,6 +14,7 @@ from infra import cost, deployer
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of
 from infra.settings import base, machines
+from tpu_core.words import plural
 from tpustack import console, errors, project, stacks
 
 
@@ -76,7 +77,7 @@ def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
 def _print_report(report: stacks.Report) -> None:
     """Print what a person must mend to standard error, all else to standard output."""
     if report.problems:
-        count = base.counted(len(report.problems), "problem")
+        count = plural(len(report.problems), "problem")
         click.echo(f"{report.stack}: {count} ({report.file})", err=True)
         for problem in report.problems:
             click.echo(f"  - {problem}", err=True)
@@ -171,7 +172,9 @@ def cost_command(
     if as_json:
         console.echo_json({**cost.as_json(estimate), "epoch": epoch})
     else:
-        click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
+        columns = console.columns()
+        whole = cost.table(estimate, columns)
+        click.echo(whole + (f"\n\n{cost.wrapped(line, columns)}" if line else ""))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:

@@ -203,6 +203,7 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
+    from tpu_core.words import plural
     from tpu_training.goodput import account as accounts
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
@@ -242,11 +243,12 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
         spent = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": spent, "problems": ledger.problems})
     else:
-        for table in goodput.tables(total, money):
+        for table in goodput.tables(total, money, console.columns()):
             click.echo(table + "\n")
         click.echo(
-            f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
-            f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
+            f"goodput {total.goodput:.1%}: {plural(total.steps, 'step')} in "
+            f"{plural(total.starts, 'start')}, {total.lost_steps:,} lost"
+            + (f"; {money}" if money else "")
         )
     for problem in ledger.problems:
         click.echo(problem, err=True)
