@@ -308,7 +308,9 @@ def table(estimate: Estimate, columns: int | None = None) -> str:
     if "run on spot" not in whole_table[0]:
         whole_table += ["", *_other_ways(whole, hours)]
     notes = _notes_of_table(estimate)
-    return "\n".join([title, "", *whole_table, "", *(wrapped(note, columns) for note in notes)])
+    return "\n".join(
+        [wrapped(title, columns), "", *whole_table, "", *(wrapped(note, columns) for note in notes)]
+    )
 
 
 def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:

@@ -16,7 +16,7 @@ COMMANDS = {
     "bootstrap": "Create the pipeline's state bucket, key and identities.",
     "catalog": "List TPU types, runtimes and machines, with prices.",
     "check": "Check stack files offline and list every problem.",
-    "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
+    "ci": "Run the steps of the pipeline, such as preview.",
     "cost": "Show what a stack or a TPU costs.",
     "dashboard": "Serve a live page of stacks, TPUs, jobs and curves.",
     "dataset": "Fetch a dataset for `tpu-training data convert`.",
@@ -106,11 +106,10 @@ def main() -> None:
 
 def fail(what: str, code: int, ctx: click.Context | None = None) -> NoReturn:
     """End with one message, whichever library found the error: `error: what. Try: …`."""
-    advice = f". Try: {ctx.command_path} --help" if ctx else ""
-    click.echo(
-        f"error: {console.plain(what).rstrip('.') if ctx else console.plain(what)}{advice}",
-        err=True,
-    )
+    text = console.plain(what)
+    if ctx:
+        text = f"{text if text.endswith(('.', '?')) else text + '.'} Try: {ctx.command_path} --help"
+    click.echo(f"error: {text}", err=True)
     sys.exit(code)
 
 

@@ -157,6 +157,7 @@ class Demo:
         self._print(
             "\nEverything is still up. To look around:\n"
             '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
+            f"  .venv/bin/tpustack dashboard --stack {self.stack}\n"
             f"  pulumi stack output --stack {self.stack}\n"
             f"  gcloud compute instances list\n"
             # TensorBoard's fast loader finds nothing in the buckets of the local cloud.

@@ -167,12 +167,19 @@ def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | N
     """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
     found: list[Excerpt] = [*findings, *unknown[:_MOST_UNKNOWN]]
+    # One cause in several logs, such as a preemption, is explained once, below all of its places.
+    groups: dict[object, list[Excerpt]] = {}
     for one in sorted(found, key=_comes_later):
-        known = one.known if isinstance(one, Finding) else None
-        lines = ",".join(map(str, one.lines[:_MOST_LINES]))
-        if (left := len(one.lines) - _MOST_LINES) > 0:
-            lines += f" and {left} more"
-        click.echo(f"{one.source}:{lines}: {known.id if known else 'unknown error'}: {one.text}")
+        key = one.known.id if isinstance(one, Finding) else one
+        groups.setdefault(key, []).append(one)
+    for group in groups.values():
+        known = group[0].known if isinstance(group[0], Finding) else None
+        for one in group:
+            lines = ",".join(map(str, one.lines[:_MOST_LINES]))
+            if (left := len(one.lines) - _MOST_LINES) > 0:
+                lines += f" and {left} more"
+            name = known.id if known else "unknown error"
+            click.echo(f"{one.source}:{lines}: {name}: {one.text}")
         if known is None:
             continue
         click.echo(f"  cause: {known.cause}")

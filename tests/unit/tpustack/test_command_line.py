@@ -110,5 +110,13 @@ def test_a_pipe_gets_each_row_as_one_line_with_all_columns() -> None:
     assert "CIDR" in done.stdout.splitlines()[0]
 
 
+@pytest.mark.parametrize("group", ["ci", "job"])
+def test_the_help_of_a_group_has_a_whole_line_for_each_command(group: str) -> None:
+    done = CliRunner().invoke(cli, (group, "--help"), env={"COLUMNS": "80"})
+    listed = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(listed) == 10
+    assert [line for line in listed if "..." in line or len(line) > 80] == []
+
+
 def test_the_list_of_commands_has_a_line_for_each() -> None:
     assert [text for text in COMMANDS.values() if len(text) > 55 or "..." in text] == []
