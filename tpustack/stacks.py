@@ -1,5 +1,6 @@
 """The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
+import difflib
 import json
 import re
 import shlex
@@ -80,7 +81,11 @@ def load(stack: str) -> StackSettings:
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
     if not (path := path_of(stack)).exists():
-        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+        close = difflib.get_close_matches(stack, all_stacks(), n=1)
+        advice = f". Did you mean {close[0]}?" if close else ""
+        raise UsageError(
+            f"--stack: there is no stack {stack}: {shown(path)} does not exist{advice}"
+        )
 
 
 def check(stack: str, catalog: Catalog) -> Report:

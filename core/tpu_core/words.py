@@ -51,9 +51,13 @@ def progress(
     step: int, steps: int, loss: float, rate: float, left: float, elapsed: float | None = None
 ) -> str:
     """Return a training's progress: `220/703 · loss 0.090 · 4.0k ex/s · 0:40 · 31 s left`."""
-    pace = f"{rate / 1000:.1f}k" if rate >= 1000 else f"{rate:.0f}"
     gone = "" if elapsed is None else f"{clock(elapsed)} · "
-    return f"{step}/{steps} · loss {loss:.3f} · {pace} ex/s · {gone}{duration(round(left))} left"
+    return f"{step}/{steps} · loss {loss:.3f} · {pace(rate)} · {gone}{duration(round(left))} left"
+
+
+def pace(rate: float) -> str:
+    """Return examples a second: `4.0k ex/s`."""
+    return f"{rate / 1000:.1f}k ex/s" if rate >= 1000 else f"{rate:.0f} ex/s"
 
 
 def _digits(value: float) -> str:

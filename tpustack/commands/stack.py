@@ -196,14 +196,18 @@ def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[
 
 
 @click.command("permissions")
-@console.stack("The stack.", required=True)
+@console.stack("The stack.  [default: Pulumi's selected stack]")
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
-def permissions_command(stack: str, look: bool) -> None:
+def permissions_command(stack: str | None, look: bool) -> None:
     """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
 
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
+    # The engine's library takes seconds to load.
+    from tpustack.engine.backend import name_of
+
+    stack = stack or name_of(None)
     # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)

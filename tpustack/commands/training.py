@@ -16,8 +16,9 @@ from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
 
 
 @click.command("follow")
-@console.stack("The stack whose training to follow.", required=True)
-def follow_command(stack: str) -> None:
+@console.stack("The stack whose training to follow.  [default: Pulumi's selected stack]")
+@click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
+def follow_command(stack: str | None, verbose: bool) -> None:
     """Follow the training of a stack, live, until it ends.
 
     The VM's output comes from its serial port. Google shows none of a TPU VM: a trainer there is
@@ -30,8 +31,10 @@ def follow_command(stack: str) -> None:
     from infra.cost import of_stack, until_destroyed
     from infra.settings.machines import RunOn
     from tpustack import stacks
+    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import follow
 
+    stack = stack or name_of(None)
     outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
@@ -42,7 +45,7 @@ def follow_command(stack: str) -> None:
         pass  # The file is in the middle of a change, which ends no training.
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
     try:
-        follow(Console(), outputs, advice=advice, on_tpu=on_tpu)
+        follow(Console(), outputs, advice=advice, on_tpu=on_tpu, verbose=verbose)
     finally:
         click.echo(costs)
 
@@ -56,8 +59,8 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
 
 
 @click.command("logs")
-@console.stack("The stack whose VM to read.", required=True)
-def logs_command(stack: str) -> None:
+@console.stack("The stack whose VM to read.  [default: Pulumi's selected stack]")
+def logs_command(stack: str | None) -> None:
     """Print what a stack's VM wrote to its serial port, also after the VM is gone.
 
     Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
@@ -66,9 +69,10 @@ def logs_command(stack: str) -> None:
     from infra.names import names_of
     from tpustack import stacks
     from tpustack.cloud.google import Google
+    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import logged_lines
 
-    stacks.require_file(stack)
+    stack = name_of(stack)
     settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
     # By names alone: the engine's outputs are gone after `pulumi destroy`.

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost", "tpu_core.words"},
     "bootstrap": {
+        "tpu_core.words",
         "infra.components.alerts",
         "infra.components.identity",
         "infra.components.services",
