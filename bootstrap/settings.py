@@ -13,6 +13,7 @@ from infra.deployer import READ, objects_condition, permissions_of, permissions_
 from infra.settings import StackSettings, base
 from infra.settings.base import UNSET, Problem, Section, Text
 from infra.settings.parse import load_stack_file, stack_path
+from tpu_core.words import plural
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"
@@ -117,7 +118,7 @@ class BootstrapError(Exception):
 
     def __init__(self, stack: str, problems: list[Problem]) -> None:
         self.problems = problems
-        lines = [f"{base.counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
+        lines = [f"{plural(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
         super().__init__("\n".join([*lines, "Nothing was created or changed."]))
 

@@ -5,14 +5,16 @@ is None and never 0: a total without it says that it is more. Each part has thre
 set, on demand and as spot, so that a person sees next to each other what another capacity saves.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
-from infra.settings import StackSettings, base, machines
+from infra.settings import StackSettings, machines
+from tpu_core.words import money, plural
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -203,7 +205,7 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
     behind = hosts + (not settings.vm.public_ip)
     if settings.network.create and behind:
-        yield Line.fixed("NAT", base.counted(behind, "machine"), prices.nat.hour(behind))
+        yield Line.fixed("NAT", plural(behind, "machine"), prices.nat.hour(behind))
 
 
 def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterator[str]:
@@ -212,14 +214,14 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
     operations = prices.operations()
     yield (
         f"Bucket: assumes {ASSUMED_STORAGE_GIB} GiB. A thousand writes or lists cost "
-        f"{dollars(operations['A'].amount, 3)}, a thousand reads "
-        f"{dollars(operations['B'].amount, 4)}."
+        f"{money(operations['A'].amount, 3)}, a thousand reads "
+        f"{money(operations['B'].amount, 4)}."
     )
     if any(line.part == "NAT" for line in whole.lines):
-        yield f"NAT: each GiB of traffic costs {dollars(prices.nat.gib, 3)}."
+        yield f"NAT: each GiB of traffic costs {money(prices.nat.gib, 3)}."
     gib, days = prices.storage(settings.region), bucket.kept_days
     if bucket.create and days and gib:
-        month = dollars(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
+        month = money(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
         yield (
             f"Bucket: replaced and deleted objects are billed for {days} more days, even after "
             "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
@@ -241,16 +243,46 @@ def _times(count: int) -> str:
 UNKNOWN = "unknown"
 
 
-def dollars(amount: Decimal, places: int = 2) -> str:
-    """Return an amount like `$12,288.00`; half a cent is rounded up."""
-    return f"${amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,f}"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def aligned(
+    rows: Sequence[Sequence[str]],
+    left: int,
+    columns: int | None = None,
+    optional: Sequence[str] = (),
+) -> list[str]:
     """Return rows of cells as lines with even columns, the first `left` of them left-aligned.
 
     The others are numbers, whose ends people compare.
+
+    Args:
+        rows: the first is the heading.
+        left: how many columns are text.
+        columns: the terminal's width. A table that is wider loses its optional columns, one by
+            one; if that is not enough, each cell gets a line of its own.
+        optional: headings of columns that are left out first.
     """
+    lines = _even(rows, left)
+    while columns and max(map(len, lines)) > columns:
+        gone = next((rows[0].index(name) for name in optional if name in rows[0]), None)
+        if gone is None:
+            return list(_stacked(rows, columns))
+        rows = [(*row[:gone], *row[gone + 1 :]) for row in rows]
+        left -= gone < left
+        lines = _even(rows, left)
+    return lines
+
+
+def _stacked(rows: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
+    heading, *others = rows
+    for row in others:
+        for number, (name, cell) in enumerate(zip(heading, row, strict=True)):
+            indent = "  " if number else ""
+            text = f"{name}: {cell}" if name and number else cell
+            yield from textwrap.wrap(
+                text, columns, initial_indent=indent, subsequent_indent=f"{indent}  "
+            )
+
+
+def _even(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -261,8 +293,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     ]
 
 
-def table(estimate: Estimate) -> str:
-    """Return the estimate as lines of text."""
+def table(estimate: Estimate, columns: int | None = None) -> str:
+    """Return the estimate as lines of text; `columns` is the terminal's width, if there is one."""
     hours = estimate.hours
     rows = [("", "", "hour", "day", f"run of {hours:f} h", "run on demand", "run on spot")]
     for line in estimate.lines:
@@ -272,18 +304,38 @@ def table(estimate: Estimate) -> str:
     whole = (estimate.configured, estimate.on_demand, estimate.spot)
     rows.append(("Total", "", *_cells(whole, hours)))
     title = f"{estimate.title} in {estimate.region}, US dollars"
-    return "\n".join([title, "", *aligned(rows, left=2), "", *_notes_of_table(estimate)])
+    whole_table = aligned(rows, 2, columns, ("run on demand", "run on spot"))
+    if "run on spot" not in whole_table[0]:
+        whole_table += ["", *_other_ways(whole, hours)]
+    notes = _notes_of_table(estimate)
+    return "\n".join(
+        [wrapped(title, columns), "", *whole_table, "", *(wrapped(note, columns) for note in notes)]
+    )
+
+
+def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
+    """Yield what the run costs on demand and on spot, for a table without these columns."""
+    *_, on_demand, spot = _cells(whole, hours)
+    yield f"Run on demand: {on_demand}"
+    yield f"Run on spot: {spot}"
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    """Return a paragraph in lines of at most `columns`; as one line without a terminal."""
+    if columns is None:
+        return text
+    return textwrap.fill(text, columns, break_on_hyphens=False)
 
 
 def _cells(totals: Sequence[Total], hours: Decimal) -> tuple[str, str, str, str, str]:
     """Return an hour, a day and a run as it is set, and a run on demand and on spot."""
     configured, on_demand, spot = totals
     return (
-        _sum(configured, dollars(configured.hour, 4)),
-        _sum(configured, dollars(configured.hour * HOURS_PER_DAY)),
-        _sum(configured, dollars(configured.hour * hours)),
-        _sum(on_demand, dollars(on_demand.hour * hours)),
-        _sum(spot, dollars(spot.hour * hours)),
+        _sum(configured, money(configured.hour, 4)),
+        _sum(configured, money(configured.hour * HOURS_PER_DAY)),
+        _sum(configured, money(configured.hour * hours)),
+        _sum(on_demand, money(on_demand.hour * hours)),
+        _sum(spot, money(spot.hour * hours)),
     )
 
 
@@ -355,7 +407,7 @@ def _plain(number: Decimal) -> str:
 def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> str:
     """Say what the stack costs until which command, whether or not it trains."""
     hour = estimate.configured
-    amount = f"{'' if hour.complete else 'over '}{dollars(hour.hour)}"
+    amount = f"{'' if hour.complete else 'over '}{money(hour.hour)}"
     return _until(f"cost {amount} an hour", settings, stack)
 
 

@@ -18,9 +18,10 @@ import pulumi_policy as engine
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price
-from infra.cost import Estimate, Line, dollars
+from infra.cost import Estimate, Line
 from policy import resource as facts
 from policy.resource import UNKNOWN, Machine, Property, Resource, machines
+from tpu_core.words import money
 
 Config = Mapping[str, Any]
 ResourceCheck = Callable[[Resource, Config], Iterable[str]]
@@ -441,7 +442,7 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
             yield (
                 resource,
                 f"{resource.title}: the catalog has no price for {line.part} {line.what}, so the "
-                f"stack could cost more than {dollars(ceiling)} an hour. Choose another type or "
+                f"stack could cost more than {money(ceiling)} an hour. Choose another type or "
                 "region, add the price to infra/catalog/prices.yaml, or disable cost-ceiling for "
                 "this stack.",
             )
@@ -450,11 +451,11 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
         # Report the most expensive part: that is the one to change.
         priced.sort(key=lambda pair: _amount(pair[1]), reverse=True)
         resource, _ = priced[0]
-        parts = ", ".join(f"{line.part} {line.what} {dollars(_amount(line))}" for _, line in priced)
+        parts = ", ".join(f"{line.part} {line.what} {money(_amount(line))}" for _, line in priced)
         yield (
             resource,
-            f"{resource.title}: stack {resource.stack} costs {dollars(hour)} an hour ({parts}), "
-            f"more than its ceiling of {dollars(ceiling)}. Choose smaller or spot machines, or "
+            f"{resource.title}: stack {resource.stack} costs {money(hour)} an hour ({parts}), "
+            f"more than its ceiling of {money(ceiling)}. Choose smaller or spot machines, or "
             f"raise cost-ceiling.{key}.",
         )
 

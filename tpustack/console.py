@@ -10,6 +10,7 @@ import json
 import locale
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -99,6 +100,13 @@ def stack(help: str, *, required: bool = False) -> Callable[[_F], _F]:
 def as_json(thing: str = "result") -> Callable[[_F], _F]:
     """Declare `--json`, handed over as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print the {thing} as JSON.")
+
+
+def columns() -> int | None:
+    """Return the width of the terminal; None for a pipe or file, whose lines stay whole."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def echo_json(document: object) -> None:

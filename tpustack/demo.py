@@ -37,10 +37,11 @@ from tpustack.logs.serial import follow
     help="A TPU VM, or the classic TPU node.",
 )
 @click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
-def command(architecture: str, keep: bool) -> None:
+@click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
+def command(architecture: str, keep: bool, verbose: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
     errors.require("localcloud.cli", "tensorflow")
-    Demo(architecture, keep=keep, console=Console(highlight=False)).run()
+    Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
 
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
@@ -53,10 +54,14 @@ class Demo:
     Args:
         keep: leave the stack and the local cloud up at the end.
         console: where it reports.
+        verbose: show also what the VM writes as it boots.
     """
 
-    def __init__(self, architecture: str, *, keep: bool, console: Console) -> None:
+    def __init__(
+        self, architecture: str, *, keep: bool, console: Console, verbose: bool = False
+    ) -> None:
         self.keep = keep
+        self.verbose = verbose
         self.stack = STACKS[architecture]
         self.console = console
         self.cloud = local.LocalCloudCommand()
@@ -138,7 +143,7 @@ class Demo:
 
     def _train(self, outputs: dict[str, Any], data: datasets.Source) -> None:
         with self._phase("training", "training on the VM"):
-            follow(self.console, outputs, advice=_ADVICE)
+            follow(self.console, outputs, advice=_ADVICE, verbose=self.verbose)
             metrics = json.loads(Google().content(f"{outputs['job_url']}/metrics.json"))
         for name in ("test_accuracy", "steps_per_second", "replicas"):
             setattr(self.summary, name, metrics[name])
@@ -157,6 +162,7 @@ class Demo:
         self._print(
             "\nEverything is still up. To look around:\n"
             '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
+            f"  .venv/bin/tpustack dashboard --stack {self.stack}\n"
             f"  pulumi stack output --stack {self.stack}\n"
             f"  gcloud compute instances list\n"
             # TensorBoard's fast loader finds nothing in the buckets of the local cloud.

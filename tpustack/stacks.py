@@ -1,5 +1,6 @@
 """The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
+import difflib
 import json
 import re
 import shlex
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context
-from infra.cost import Estimate, dollars
+from infra.cost import Estimate
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
+from tpu_core import words
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -79,7 +81,11 @@ def load(stack: str) -> StackSettings:
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
     if not (path := path_of(stack)).exists():
-        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+        close = difflib.get_close_matches(stack, all_stacks(), n=1)
+        advice = f". Did you mean {close[0]}?" if close else ""
+        raise UsageError(
+            f"--stack: there is no stack {stack}: {shown(path)} does not exist{advice}"
+        )
 
 
 def check(stack: str, catalog: Catalog) -> Report:
@@ -123,9 +129,6 @@ def shown(path: Path) -> str:
 
 
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
-
-# An epoch may cost less than a cent.
-_PLACES = 4
 
 
 def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
@@ -176,7 +179,7 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
     amount = estimate.configured.hour * Decimal(seconds) / 3600
     found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
     return found, (
-        f"An epoch of {examples:,} examples takes at least {seconds:.3g} s and costs at least "
-        f"{dollars(amount, _PLACES)} (bound by {least.limit}, compiled by {answer.train.compiler}, "
-        "not measured; start, input and evaluation come on top)."
+        f"An epoch of {examples:,} examples takes at least {words.duration(seconds)} and costs at "
+        f"least {words.money(amount)} (bound by {least.limit}, compiled by "
+        f"{answer.train.compiler}, not measured; start, input and evaluation come on top)."
     )

@@ -17,7 +17,7 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def money(amount: Decimal | float, places: int = 2) -> str:
-    """Return US dollars like `$12,288.00`, half a cent rounded up; less than a cent is `< $0.01`."""
+    """Return US dollars like `$12,288.00`, half a cent rounded up; below that `< $0.01`."""
     least = Decimal(1).scaleb(-places)
     exact = Decimal(str(amount))
     rounded = exact.quantize(least, ROUND_HALF_UP)
@@ -25,7 +25,7 @@ def money(amount: Decimal | float, places: int = 2) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with the digits that count: `0.85 ms`, `4.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a time with the digits that count: `0.85 ms`, `4.52 s`, `3 min 20 s`, `2 h 5 min`."""
     if 0 < seconds < 0.9995:
         return f"{_digits(seconds * 1000)} ms"
     if seconds < 59.5:
@@ -47,11 +47,21 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def progress(
+    step: int, steps: int, loss: float, rate: float, left: float, elapsed: float | None = None
+) -> str:
+    """Return a training's progress: `220/703 · loss 0.090 · 4.0k ex/s · 0:40 · 31 s left`."""
+    gone = "" if elapsed is None else f"{clock(elapsed)} · "
+    return f"{step}/{steps} · loss {loss:.3f} · {pace(rate)} · {gone}{duration(round(left))} left"
+
+
+def pace(rate: float) -> str:
+    """Return examples a second: `4.0k ex/s`."""
+    return f"{rate / 1000:.1f}k ex/s" if rate >= 1000 else f"{rate:.0f} ex/s"
+
+
 def _digits(value: float) -> str:
-    """Return two digits of a small number, all of a large one before the point."""
-    if value == 0 or value >= 9.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 0.995 else f"{value:.2g}"
+    return f"{value:.3g}" if value >= 0.995 else f"{value:.2g}"
 
 
 def _two(seconds: int, large: int, name: str, small: int, rest: str) -> str:

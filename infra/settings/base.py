@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from tpu_core.words import plural
+
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
@@ -154,16 +156,11 @@ class SettingsError(Exception):
         self.stack = stack
         self.problems = tuple(problems)
         self.rest = rest
-        count = counted(len(problems), "problem")
+        count = plural(len(problems), "problem")
         lines = [f"{count} in the settings of stack {stack!r} (stacks/Pulumi.{stack}.yaml):"]
         lines += [f"  - {problem}" for problem in problems]
         lines.append("Nothing was created or changed.")
         super().__init__("\n".join(lines))
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 problem`, `2 problems`, and so on."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _shown(value: object) -> str:

@@ -56,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(arguments, prog_name=name, standalone_mode=False) or 0
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+        return asked.exit_code
+    except click.UsageError as error:
+        text = error.format_message()
+        text = text if text.endswith((".", "?")) else f"{text}."
+        advice = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
+        click.echo(f"error: {text}{advice}", err=True)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -62,7 +62,7 @@ def command() -> None:
     """
 
 
-@command.command("preview")
+@command.command("preview", short_help="Preview the stacks that a change touches.")
 @click.option("--base", help="Compare with this revision, such as origin/main.")
 @_STACKS
 @_REQUEST
@@ -100,7 +100,7 @@ def _preview(
     _run("preview", output, chosen, lambda run: deployment.preview(run, chosen, how), policies)
 
 
-@command.command("deploy")
+@command.command("deploy", short_help="Deploy stacks in the pipeline's order.")
 @_STACKS
 @_REQUEST
 @click.option(
@@ -137,7 +137,7 @@ def _deploy(
     _run("deploy", output, stacks, lambda run: deployment.deploy(run, stacks, how), policies)
 
 
-@command.command("drift")
+@command.command("drift", short_help="Find manual changes.")
 @_STACKS
 @_OUTPUT
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
@@ -146,7 +146,7 @@ def _drift(stacks: tuple[str, ...], output: Path) -> None:
     _run("drift", output, [], lambda run: drift.drift(run, chosen))
 
 
-@command.command("sweep")
+@command.command("sweep", short_help="Delete the stacks of closed pull requests.")
 @click.option("--remote", default="origin", show_default=True, help="The remote to compare with.")
 @click.option(
     "--remove-orphans", is_flag=True, help="Also delete labeled resources that no state lists."
@@ -171,7 +171,7 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     _run("sweep", output, [], work)
 
 
-@command.command("destroy")
+@command.command("destroy", short_help="Delete a stack of the pipeline.")
 @console.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="The stack's name again.")
 @click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
@@ -246,7 +246,7 @@ def _needs_wheel(stack: str) -> bool:
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 
-@command.command("comment")
+@command.command("comment", short_help="Post the results in the pull request.")
 @click.option("--request", type=click.IntRange(1), help="The pull request's number.")
 @click.option(
     "--open", "every", is_flag=True, help="Post the previews of all open merge requests (GitLab)."
@@ -301,7 +301,7 @@ def _preview_texts(archive: bytes, stack: str) -> dict[str, str]:
         return result.read_results(Path(folder), "preview", only, notes=[_FORGEABLE]).by_stack
 
 
-@command.command("issue")
+@command.command("issue", short_help="Open, update or close the issues about drift.")
 @_OUTPUT
 def _issue(output: Path) -> None:
     """Open, update or close drift issues, after `drift`."""
@@ -309,7 +309,7 @@ def _issue(output: Path) -> None:
     forge.update_issues(forge.forge_of(), texts.by_stack, texts.drifted)
 
 
-@command.command("plans")
+@command.command("plans", short_help="Fetch the plans of the merged pull request.")
 @click.option("--commit", required=True, help="The merged commit.")
 @_OUTPUT
 def _plans(commit: str, output: Path) -> None:
@@ -333,7 +333,7 @@ def _plans(commit: str, output: Path) -> None:
             file.write(f"request={reviewed.request}\n")
 
 
-@command.command("guard")
+@command.command("guard", short_help="Stop if an environment lacks its approval.")
 def _guard() -> None:
     """Fail if an environment that needs approval would ask for none."""
     own, lacking = forge.forge_of(), []
@@ -350,7 +350,7 @@ def _guard() -> None:
         raise errors.UsageError("; ".join(lacking) + ". stacks/pipeline.yaml requires approval")
 
 
-@command.command("limits")
+@command.command("limits", short_help="Delete a stack's TPUs that are past their limits.")
 @console.stack("The stack.", required=True)
 def _limits(stack: str) -> None:
     """Delete a stack's TPUs past limits.timeToLiveHours.

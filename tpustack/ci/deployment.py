@@ -26,6 +26,7 @@ from infra import cost, names
 from infra.catalog import Catalog
 from infra.settings import StackSettings, parse
 from infra.settings.base import SettingsError
+from tpu_core.words import money
 from tpustack.ci import drift, forge, pipeline, result
 from tpustack.ci.result import Outcome, Result, Run
 from tpustack.cloud.google import require_project
@@ -132,7 +133,7 @@ def cost_change(
     then = cost.of_stack(settings, stack, catalog).configured
     change = now.hour - then.hour
     sign = "" if not change else "-" if change < 0 else "+"
-    difference = f"{sign}{cost.dollars(abs(change), 4)}"
+    difference = f"{sign}{money(abs(change), 4)}"
     complete = now.complete and then.complete
     return result.CostChange(_shown(then), _shown(now), difference if complete else None)
 
@@ -148,7 +149,7 @@ def _settings(stack: str, text: str | None) -> StackSettings | None:
 
 
 def _shown(total: cost.Total) -> str:
-    amount = cost.dollars(total.hour, 4)
+    amount = money(total.hour, 4)
     return amount if total.complete else f"over {amount}"
 
 

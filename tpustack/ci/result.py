@@ -26,6 +26,7 @@ from infra import checks, names
 from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.settings import StackSettings, base, parse
+from tpu_core.words import plural
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation
@@ -260,7 +261,7 @@ def _sections(command: str, result: Result) -> Iterator[str]:
         yield f"**Replaced** (deleted, then recreated)\n{''.join(replaced)}"
     if result.changes:
         what = {"drift": "changed manually", "preview": "to change"}.get(command, "changed")
-        count = f"{base.counted(len(result.changes), 'resource')} {what}"
+        count = f"{plural(len(result.changes), 'resource')} {what}"
         listing = block("\n".join(map(_change, result.changes)), "diff")
         yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
     elif result.outcome is Outcome.NO_CHANGE:

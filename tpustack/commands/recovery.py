@@ -16,7 +16,7 @@ from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
-from tpustack.engine.backend import users_own
+from tpustack.engine.backend import name_of, users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
@@ -24,10 +24,10 @@ from tpustack.recovery.repair import Recovery
 
 
 @click.command("recover")
-@console.stack("The stack to repair.", required=True)
+@console.stack("The stack to repair.  [default: Pulumi's selected stack]")
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
 @click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
-def recover_command(stack: str, yes: bool, loop: bool) -> None:
+def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
     """Repair a stack whose update was killed, or whose TPU Google took away.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
@@ -40,6 +40,7 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
     """
     if loop and yes:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
+    stack = stack or name_of(None)
     engine = users_own().select(stack, create=False)
     if loop:
         repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)

@@ -17,6 +17,7 @@ from infra import cost
 from infra.catalog import Catalog, entries
 from infra.checks.context import nearest, without_tpus
 from infra.settings import StackSettings, base, parse
+from tpu_core.words import money
 from tpustack import console
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
@@ -304,7 +305,7 @@ def _region(zone: str) -> str:
 
 
 def _shown(price: entries.Price | None) -> str:
-    return cost.dollars(price.amount, 4) if price else cost.UNKNOWN
+    return money(price.amount, 4) if price else cost.UNKNOWN
 
 
 def _exact(price: entries.Price | None) -> str | None:
@@ -337,10 +338,14 @@ def settings_command(as_json: bool, as_page: bool) -> None:
         click.echo(settings_page(), nl=False)
     else:
         for setting in all_settings():
-            click.echo(f"{setting.path}  ({facts(setting)})")
-            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
+            columns = console.columns() or 96
+            line = f"{setting.path}  ({facts(setting)})"
+            click.echo(click.wrap_text(line, columns, "", "  "))
+            click.echo(click.wrap_text(setting.description, min(columns, 96), "    ", "    "))
 
 
+# The columns that a narrow terminal does without, in this order.
+_OPTIONAL = ("CIDR", "topology", "cores", "HBM GiB", "proof", "architecture")
 _TABLES = {"accelerators": accelerators, "runtimes": runtimes, "machines": machines}
 
 
@@ -376,14 +381,14 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
             [base.Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
         )
     else:
-        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
+        lines = cost.aligned(listing.rows, listing.left, console.columns(), _OPTIONAL)
+        click.echo("\n".join(lines))
 
 
 def _catalog_problems(
     catalog: Catalog, table: str, zone: str | None, kind: str | None
 ) -> list[base.Problem]:
-    # Ordered as in the catalog, which the cures name the closest of.
-    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
+    zones = dict.fromkeys(sorted(z for tpu in catalog.accelerators.values() for z in tpu.zones))
     types = dict.fromkeys(type_names(catalog, table))
     problems = []
     if zone is not None and zone not in zones:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tpu_core.words import clock, duration, money, plural
+from tpu_core.words import clock, duration, money, plural, progress
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_an_amount_is_never_a_row_of_zeros(amount: Decimal, places: int, text: s
         (0, "0 s"),
         (0.0000004, "0.0004 ms"),
         (0.000854, "0.85 ms"),
-        (0.0123, "12 ms"),
-        (0.9996, "1.0 s"),
-        (4.52, "4.5 s"),
-        (9.99, "10 s"),
+        (0.0123, "12.3 ms"),
+        (0.9996, "1 s"),
+        (4.52, "4.52 s"),
+        (9.999, "10 s"),
         (59.6, "1 min"),
         (200, "3 min 20 s"),
         (1500, "25 min"),
@@ -68,3 +68,9 @@ def test_a_time_has_the_unit_and_the_digits_that_count(seconds: float, text: str
 )
 def test_a_clock_shows_hours_only_if_there_are_any(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_progress_has_step_loss_rate_time_gone_and_time_left() -> None:
+    line = progress(220, 703, 0.0899, 4012.0, 31.2, 40.1)
+    assert line == "220/703 · loss 0.090 · 4.0k ex/s · 0:40 · 31 s left"
+    assert progress(1, 9, 1.0, 320.0, 90.0) == "1/9 · loss 1.000 · 320 ex/s · 1 min 30 s left"

@@ -65,7 +65,7 @@ def model(tmp_path: Path) -> Path:
 def test_the_table_adds_up_and_garbage_is_named(run: Run, model: Path) -> None:
     done = run("goodput", str(model))
     assert done.code == 0
-    assert "goodput 30.0%: 200 steps in 2 starts, 20 steps were lost" in done.out
+    assert "goodput 30.0%: 200 steps in 2 starts, 20 lost" in done.out
     assert "100.0%" in done.out
     assert "PREEMPTED" in done.out
     assert "3.json is not a file of a ledger; it is left out" in done.err
@@ -207,4 +207,4 @@ def test_a_stacks_job_is_told_with_what_it_cost(
     assert Decimal(cost["states"]["recovering"]) == pytest.approx((hour - tpu) / 2)
     done = run("goodput", "--stack", "dev")
     assert " an hour, " in done.out
-    assert " a step" in done.out
+    assert " a thousand steps" in done.out

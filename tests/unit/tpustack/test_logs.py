@@ -74,7 +74,7 @@ def test_all_vms_of_the_stacks_name_are_shown_oldest_first_as_follow_shows_them(
         f"{VM} (number 7) from {begins} on:",
         "  SeaBIOS (version 1.8)",
         "  [    2.000000] startup-script[7]: ready",
-        "  training 10/20 loss=0.5 accuracy=0.9",
+        "  training 10/20 · loss 0.500 · accuracy 0.900",
         f"{VM} (number 8) from {again} on:",
         "  [    1.000000] the group made a new one",
     ]

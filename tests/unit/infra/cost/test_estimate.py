@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
-from infra.cost import Estimate, as_json, dollars, of_accelerator, of_stack, table
+from infra.cost import Estimate, as_json, of_accelerator, of_stack, table
 from infra.settings.machines import Capacity
 from infra.settings.parse import load_stack_file, parse
 from tests.examples import examples
+from tpu_core.words import money
 
 CATALOG = Catalog()
 STACKS = Path(__file__).parents[4] / "stacks"
@@ -40,7 +41,7 @@ def test_the_large_models_cost_what_the_first_users_computed(
 ) -> None:
     hours = Decimal(days) * 24
     estimate = of_accelerator(accelerator, "us-central1", capacity, count, hours, CATALOG)
-    assert dollars(estimate.configured.hour * hours) == cost, model
+    assert money(estimate.configured.hour * hours) == cost, model
 
 
 def estimate_of(stack: str, hours: int = 24) -> Estimate:
@@ -61,7 +62,7 @@ def lines_of(**tpu: object) -> dict[str, str]:
     config = {"tpu-stack:zone": "us-central1-b", "tpu-stack:tpu": wanted}
     parsed = parse({"gcp:project": "some-project", **config}, "test")
     return {
-        f"{line.part}: {line.what}": dollars(line.configured.amount, 4) if line.configured else ""
+        f"{line.part}: {line.what}": money(line.configured.amount, 4) if line.configured else ""
         for line in of_stack(parsed, "test", CATALOG).lines
     }
 
