@@ -327,8 +327,9 @@ class StackSettings(Section, strict=False):
     recreated. Not with namePrefix.
     """
     architecture: machines.Architecture = machines.Architecture.VM
-    """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
-    are not on its list).
+    """vm (TPU VM of the Cloud TPU API), compute (a machine of Compute Engine with a TPU: v5p, v6e
+    or TPU7x), or node (the classic TPU node; Google denies it to projects that are not on its
+    list).
     """
     tpu: machines.TpuSettings = machines.TpuSettings()
     """The TPU."""
@@ -359,6 +360,11 @@ class StackSettings(Section, strict=False):
     def is_node(self) -> bool:
         """Whether the TPU is a classic node, and not a TPU VM."""
         return self.architecture is machines.Architecture.NODE
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
+        return self.architecture is machines.Architecture.COMPUTE
 
     @property
     def trains_on_tpu(self) -> bool:

@@ -50,6 +50,15 @@ class DataDisk(Section):
 
 # --- TPU
 
+
+class BootDiskType(StrEnum):
+    """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
+
+    PD_BALANCED = "pd-balanced"
+    PD_SSD = "pd-ssd"
+    HYPERDISK_BALANCED = "hyperdisk-balanced"
+
+
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -59,6 +68,7 @@ class Architecture(StrEnum):
 
     VM = "vm"
     NODE = "node"
+    COMPUTE = "compute"
 
 
 class Capacity(StrEnum):
@@ -134,7 +144,13 @@ class TpuSettings(Section):
     """The TPU: its size, its software and how it is bought."""
 
     accelerator_type: Text = "v2-8"
-    """Type and size of the TPU, for example v5litepod-4 or v5p-32."""
+    """Type and size of the TPU, for example v5litepod-4 or v5p-32. With architecture compute, the
+    machine type: ct6e-standard-4t, for example.
+    """
+    topology: Text | None = None
+    """How the chips of a machine of Compute Engine are connected, for example 2x2. It follows from
+    the machine type, so that it may be left out. With architecture compute only.
+    """
     slices: int = Field(default=1, ge=1, le=256)
     """How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and so on. With
     architecture vm only.
@@ -157,34 +173,44 @@ class TpuSettings(Section):
     """
     queued: QueueSettings | None = None
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
-    is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
+    is no capacity. A spot TPU always queues, as Google recommends. With architecture vm, and of
+    compute `runHours` and `reservation` alone, which need no queue there.
     """
     data_disks: tuple[DataDisk, ...] = ()
     """Disks of a TPU VM besides its boot disk. With architecture vm only."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
-    """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
-    only.
+    """Size of the boot disk in GiB (100 to 65536; 100 if it is not set, or 200 for a machine of
+    Compute Engine). With `tpu.queued` or architecture compute only.
+    """
+    boot_disk_type: BootDiskType | None = None
+    """Type of the boot disk of a machine of Compute Engine. The best that the machine type takes if
+    it is not set. With architecture compute only.
     """
     external_ips: bool = False
-    """Give every host of a TPU VM a public address. Not needed for the training. With architecture
-    vm only.
+    """Give every host of a TPU a public address. Not needed for the training. Not with architecture
+    node.
     """
     tags: tuple[Text, ...] = ()
-    """Network tags of a TPU VM, for firewall rules of an existing network. With architecture vm
-    only.
+    """Network tags of the TPU's hosts, for firewall rules of an existing network. Not with
+    architecture node.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
-    """Access scopes of a TPU VM's service account. IAM decides what it may do; a trainer on the TPU
-    VM needs the full scope. With architecture vm only.
+    """Access scopes of the TPU's service account. IAM decides what it may do; a trainer on the TPU
+    needs the full scope. Not with architecture node.
     """
     secure_boot: bool = False
-    """Let a TPU VM boot only signed software (Shielded VM). With architecture vm only."""
+    """Let the TPU's hosts boot only signed software (Shielded VM). Not with architecture node."""
     autocheckpoint: bool = False
     """Tell the trainer to save a checkpoint before maintenance, if its framework can. With
     `tpu.queued` only.
     """
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long operations on the TPU may take."""
+
+    @property
+    def compute_disk_gib(self) -> int:
+        """Size of the boot disk of a machine of Compute Engine; Google's default is 10."""
+        return self.boot_disk_gib or 200
 
     @property
     def queue(self) -> QueueSettings | None:
@@ -302,8 +328,8 @@ class TrainingSettings(Section):
     """The training: what runs, where, on which data."""
 
     run_on: RunOn = RunOn.VM
-    """vm: the VM drives the TPU by gRPC. tpu: worker 0 of the TPU VM runs the trainer itself
-    (architecture vm only).
+    """vm: the VM drives the TPU by gRPC. tpu: worker 0 of the TPU VM runs the trainer itself, or,
+    with architecture compute, the TPU's machine, the only one (not with architecture node).
     """
     job: Text = "train"
     """Name of this run; its results are under jobs/NAME in the bucket, or jobs/NAME-DIGEST with

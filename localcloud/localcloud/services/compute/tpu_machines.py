@@ -39,7 +39,7 @@ def _require_reservation(cloud: Cloud, machine_type: str, zone: str, affinity: J
 
 
 def attributes(record: Record) -> dict[str, str]:
-    """Return what the guest of an instance with a TPU reads besides its own metadata.
+    """Return what the guest of an instance with a TPU reads in addition to its own metadata.
 
     The endpoints are bare names, where those of TPU VMs have the address behind two colons.
     """
