@@ -101,7 +101,7 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
         a text that no other TPU of this name gets. Empty without permission to look, or if a
         preview would wait too long.
     """
-    if settings.tpu.queue is not None:
+    if settings.tpu.queue is not None or settings.is_compute:
         return dict
     looked = start(lambda: _preempted(settings, names))
 

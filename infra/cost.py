@@ -98,7 +98,7 @@ def of_stack(
     """Price a stack. Its settings need not have been checked: what is unknown has no price."""
     lines = (
         _tpu_line(settings, catalog),
-        _vm_line(settings, catalog),
+        *([] if settings.is_compute else [_vm_line(settings, catalog)]),
         *_disk_lines(settings, catalog),
         *_other_lines(settings, catalog),
     )
@@ -171,10 +171,13 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
 
     Each slice has its own of those that are written to.
     """
+    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
+    if settings.is_compute:
+        kind = str(settings.tpu.boot_disk_type or (tpu.disk_types[0] if tpu else ""))
+        gib = settings.tpu.compute_disk_gib
     price = catalog.prices.disk(kind, settings.region)
     yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
-    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
@@ -203,7 +206,7 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
-    behind = hosts + (not settings.vm.public_ip)
+    behind = hosts + (not settings.is_compute and not settings.vm.public_ip)
     if settings.network.create and behind:
         yield Line.fixed("NAT", plural(behind, "machine"), prices.nat.hour(behind))
 
@@ -227,7 +230,7 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
             "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
             f"{month} a month."
         )
-    if settings.trains_on_tpu:
+    if settings.trains_on_tpu and not settings.is_compute:
         yield (
             "VM: it doesn't train (training.runOn is tpu). You can log in to it in the TPU VM's "
             "network, and pay its price."
@@ -420,7 +423,8 @@ def _until(costs: str, settings: StackSettings, stack: str) -> str:
     end = f"`pulumi destroy --stack {stack}`"
     if settings.bucket.protect:  # The engine refuses to destroy what is protected.
         end = f"`pulumi destroy --exclude-protected --stack {stack}`"
-    costing = f"TPU and VM {costs} until {end}, even after training ends or fails."
+    what = "TPU and disk" if settings.is_compute else "TPU and VM"
+    costing = f"{what} {costs} until {end}, even after training ends or fails."
     return f"{costing} {_limits(settings)}"
 
 

@@ -43,7 +43,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         _own_key(s.bucket.encryption) and s.bucket.force_destroy
     ),
     "a network of its own": lambda s: s.network.create,
-    "a tpu": lambda s: True,
+    "a tpu": lambda s: not s.is_compute,
     "several slices": lambda s: s.tpu.slices > 1,
     "limits": lambda s: (s.limits.any or s.recovery.enabled) and s.limits.role is None,
     "recovery": lambda s: s.recovery.enabled,

@@ -478,7 +478,7 @@ def _disk_line(disk: facts.Disk, region: str) -> Line:
 
 
 def _tpu_price(machine: Machine, region: str) -> Price | None:
-    tpu = _catalog().accelerator(machine.size.value)
+    tpu = _catalog().accelerator(str(machine.size.value).rpartition("/")[2])
     # What a reservation costs is in its contract; it is at most the list price. So it is for
     # flex-start, whose prices the catalog lacks: Google calls it cost-effective.
     unlisted = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)

@@ -22,6 +22,7 @@ def files(catalog: Catalog) -> dict[str, str]:
     """Return the content of every generated file, by name."""
     return {
         "compute-machine-types.yaml": _machine_types(catalog),
+        "compute-tpu-machines.yaml": _hosts(catalog),
         "tpu-accelerators.yaml": _accelerators(catalog),
         "tpu-runtimes.yaml": _runtimes(catalog),
     }
@@ -96,6 +97,27 @@ def _machine_types(catalog: Catalog) -> str:
         f"{name}: {{vcpus: {one.vcpus}, memory: {one.memory_gib:g}}}"
         for name, one in catalog.machine_types.items()
     ]
+    return _text(lines)
+
+
+def _hosts(catalog: Catalog) -> str:
+    lines = _header(
+        "Machine types with a TPU: vCPUs, memory in GiB, topology, the type that libraries know, "
+        "boot disks, zones.",
+        (source for host in catalog.hosts.values() for source in host.tpu.sources),
+    )
+    for name, host in catalog.hosts.items():
+        tpu = host.tpu
+        same = (t.name for t in catalog.accelerators.values() if t.family == tpu.family)
+        # Of TPU7x, which the Cloud TPU API lacks, by the rule of v5p: the cores.
+        default = f"{tpu.family}-{tpu.cores}"
+        known = [one for one in same if catalog.accelerators[one].topology == tpu.topology]
+        lines += [
+            f"{name}:",
+            f"  {{vcpus: {host.vcpus}, memory: {host.memory_gib}, topology: {tpu.topology},",
+            f"   type: {known[0] if known else default}, disks: [{', '.join(tpu.disk_types)}],",
+            f"   zones: [{', '.join(tpu.zones)}]}}",
+        ]
     return _text(lines)
 
 

@@ -36,7 +36,7 @@ from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import causes, lease, paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
-from tpu_core.google import Call, Client, MachineToken, MetadataServer, Transport, message
+from tpu_core.google import Call, Client, Json, MachineToken, MetadataServer, Transport, message
 from tpu_core.tpu import Place, look_up, state_of
 
 _TRAINER_RETRY_SECONDS = 5.0
@@ -83,7 +83,16 @@ class Machine:
         """Return where the stack's TPUs and bucket are."""
         bucket = self.attribute(Metadata.BUCKET_URL).removeprefix("gs://")
         project, zone = (self.attribute(name) for name in (Metadata.TPU_PROJECT, Metadata.TPU_ZONE))
-        return Place(project, zone, bucket, self.further_zones)
+        return Place(project, zone, bucket, self.further_zones, self._as_tpu())
+
+    def _as_tpu(self) -> Json | None:
+        """Return this machine as the TPU API would say it; None unless it is the TPU."""
+        if self.optional(Metadata.IS_TPU) is None:
+            return None
+        address = self.entry("network-interfaces/0/ip")
+        # Another machine of the same name has another number, as another TPU another time.
+        made = {"createTime": self.entry("id"), "networkEndpoints": [{"ipAddress": address}]}
+        return {"state": "READY", **made}
 
     def further_zones(self) -> list[str]:
         """Return the zones that the TPUs may be in besides the first; none for most stacks."""

@@ -109,7 +109,7 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
     of several machines may not do with a disk, no setting may ask of any.
     """
     disks = settings.tpu.data_disks
-    if settings.is_node or not disks:
+    if settings.is_node or settings.is_compute or not disks:
         return
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and len(disks) > accelerator.data_disks:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE, Packages, Release, Runtime, numbers
-from infra.checks import bucket
+from infra.checks import bucket, compute
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
 from tpu_agent.bundle import lock_of
 from tpu_core import paths
+from tpu_core.contract import NO_TENSORFLOW
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
@@ -28,7 +29,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
     needs TensorFlow's worker script, which does not know every generation. Where worker 0 trains,
     it reaches the other hosts in the same way.
     """
-    if settings.is_node:
+    if settings.is_node or settings.is_compute:
         return
     name = settings.tpu.runtime_version
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
@@ -115,7 +116,7 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
             "training.tensorflowVersion", wanted, ("is not a version"), "Use one like 2.19.1"
         )
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if not wanted and runtime and runtime.tensorflow is None:
+    if not settings.is_compute and not wanted and runtime and runtime.tensorflow is None:
         why = f"is required: the runtime {runtime.name} has no TensorFlow of its own"
         cure = "Set the version to install, for example 2.19.1"
         yield Problem("training.tensorflowVersion", UNSET, why, cure)
@@ -127,12 +128,19 @@ def is_version(text: str) -> bool:
 
 
 def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
-    """Return the trainer's TensorFlow: the one that is set, else the TPU's own."""
-    return settings.training.tensorflow_version or tpu_tensorflow(settings, context)
+    """Return the trainer's TensorFlow: the one that is set, else the TPU's own.
+
+    A machine of Compute Engine that runs jobs alone may do without.
+    """
+    without = NO_TENSORFLOW if settings.is_compute and settings.jobs.enabled else None
+    return settings.training.tensorflow_version or tpu_tensorflow(settings, context) or without
 
 
-def tpu_software(settings: StackSettings) -> str | None:
-    """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
+def tpu_software(settings: StackSettings, context: Context) -> str | None:
+    """Return what a TPU runs with: see `CheckedStack`."""
+    if settings.is_compute:
+        host = compute.host_of(settings, context)
+        return host.image if host else None
     node = settings.is_node
     return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
 
@@ -182,7 +190,10 @@ class Installed:
 def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     """Yield what the start-up scripts install, unless an image brings it along."""
     version = trainer_tensorflow(settings, context)
-    if version is None:
+    if version in (None, NO_TENSORFLOW):
+        return
+    if host := compute.host_of(settings, context):
+        yield Installed(TPU_PACKAGE, version, "tpu.acceleratorType", host.image, host.python)
         return
     trains_on_vm = not settings.trains_on_tpu
     if trains_on_vm:

@@ -21,6 +21,10 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     Before, a zone that is not listed passes with a warning.
     """
     types = context.catalog.accelerators
+    if settings.is_compute:
+        types = {name: host.tpu for name, host in context.catalog.hosts.items()}
+        if settings.tpu.accelerator_type not in types:
+            return  # Another check names the types, whose zones differ.
     offered = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
@@ -46,6 +50,8 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
     accelerator = context.catalog.accelerator(wanted)
+    if settings.is_compute:
+        return  # check_compute_type looks at machine types.
     if accelerator is None:
         later = _LATER.match(wanted)
         why = (
@@ -54,7 +60,14 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
             if later
             else "is not a TPU type that Google offers"
         )
-        yield Problem("tpu.acceleratorType", wanted, why, nearest(wanted, types))
+        cure = (
+            "Use architecture compute with tpu7x-standard-4t" if later else nearest(wanted, types)
+        )
+        yield Problem("tpu.acceleratorType", wanted, why, cure)
+    elif "compute" in accelerator.architectures:
+        why = "is a machine type of Compute Engine"
+        cure = "Use architecture compute, or a type of the Cloud TPU API"
+        yield Problem("tpu.acceleratorType", wanted, why, cure)
     elif settings.architecture.value not in accelerator.architectures:
         nodes = [name for name, other in types.items() if "node" in other.architectures]
         why = f"doesn't exist for {wanted}"
@@ -69,6 +82,8 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     and its author would believe that it counts.
     """
     tpu, instead = settings.tpu, "Set {} instead"
+    if settings.is_compute:
+        return  # check_compute_form has its own words.
     if not settings.is_node:
         why, cure = "is for architecture node; a TPU VM has ", instead.format("tpu.runtimeVersion")
         runtime, address = f"{why}a runtime", f"{why}its address from the subnet"
@@ -198,7 +213,7 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
     Bucket and network are in one region, and the VM stays where it is: so zones of that region.
     """
     queued = settings.tpu.queued
-    if queued is None or settings.is_node:
+    if queued is None or settings.is_node or settings.is_compute:
         return
     zones = list(queued.fallback_zones)
     if not zones:
@@ -277,7 +292,7 @@ _RESERVATION = re.compile(
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
-    if settings.is_node or tpu.queue:
+    if settings.is_node or settings.is_compute or tpu.queue:
         return
     yield from misplaced(
         {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
@@ -292,7 +307,7 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     A request that Google can never fulfil is not refused at once: it may wait until someone looks.
     """
     tpu, queue = settings.tpu, settings.tpu.queue
-    if settings.is_node or queue is None:
+    if settings.is_node or settings.is_compute or queue is None:
         return
     if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
         cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
@@ -322,6 +337,8 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
 def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that a TPU for a while says how long, queues, and is of a kind that Google names."""
     tpu = settings.tpu
+    if settings.is_compute:
+        return  # check_compute_capacity has the same for machines.
     hours = tpu.queued.run_hours if tpu.queued else None
     if tpu.capacity is not Capacity.FLEX_START:
         yield from misplaced(
@@ -379,8 +396,9 @@ def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
     if settings.trains_on_tpu:
+        where = "architecture compute" if settings.is_compute else "training.runOn: tpu"
         return (
-            "with training.runOn: tpu the agent would be lost along with the TPU",
+            f"with {where} the agent would be lost along with the TPU",
             "Remove it, and run `tpustack recover --loop --stack NAME` on another computer",
         )
     if queue is not None and (queue.run_hours or queue.reservation_bound):

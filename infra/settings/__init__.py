@@ -332,8 +332,9 @@ class StackSettings(Section, strict=False):
     recreated. It can't be used with `namePrefix`.
     """
     architecture: machines.Architecture = machines.Architecture.VM
-    """vm creates a TPU VM. node creates a TPU Node, the legacy architecture, which Google offers
-    only to projects on its list.
+    """vm creates a TPU VM of the Cloud TPU API. compute creates a VM of Compute Engine with a TPU
+    (v5p, v6e or TPU7x). node creates a TPU Node, the legacy architecture, which Google offers only
+    to projects on its list.
     """
     tpu: machines.TpuSettings = machines.TpuSettings()
     """The TPU."""
@@ -365,6 +366,11 @@ class StackSettings(Section, strict=False):
     def is_node(self) -> bool:
         """Whether the TPU is a classic node, and not a TPU VM."""
         return self.architecture is machines.Architecture.NODE
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
+        return self.architecture is machines.Architecture.COMPUTE
 
     @property
     def trains_on_tpu(self) -> bool:

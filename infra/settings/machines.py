@@ -50,6 +50,15 @@ class DataDisk(Section):
 
 # --- TPU
 
+
+class BootDiskType(StrEnum):
+    """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
+
+    PD_BALANCED = "pd-balanced"
+    PD_SSD = "pd-ssd"
+    HYPERDISK_BALANCED = "hyperdisk-balanced"
+
+
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -59,6 +68,7 @@ class Architecture(StrEnum):
 
     VM = "vm"
     NODE = "node"
+    COMPUTE = "compute"
 
 
 class Capacity(StrEnum):
@@ -135,7 +145,13 @@ class TpuSettings(Section):
     """The TPU: its size, its software and its provisioning model."""
 
     accelerator_type: Text = "v2-8"
-    """Accelerator type: generation and size of the TPU, for example v5litepod-4 or v5p-32."""
+    """Accelerator type: generation and size of the TPU, for example v5litepod-4 or v5p-32. With
+    `architecture: compute`, the machine type, for example ct6e-standard-4t.
+    """
+    topology: Text | None = None
+    """How the chips of a Compute Engine machine are connected, for example 2x2. By default, that of
+    the machine type. Requires `architecture: compute`.
+    """
     slices: int = Field(default=1, ge=1, le=256)
     """Number of TPUs of that type. Several are named NAME-0, NAME-1 and so on. Requires
     `architecture: vm`.
@@ -160,32 +176,45 @@ class TpuSettings(Section):
     queued: QueueSettings | None = None
     """Request the TPU as a queued resource, which waits for capacity instead of failing. Spot TPUs
     use queued resources by default, as Google recommends. A group of settings, which can be empty:
-    {}. Requires `architecture: vm`.
+    {}. Requires `architecture: vm`; compute allows `runHours` and `reservation`, without a queue.
     """
     data_disks: tuple[DataDisk, ...] = ()
     """Data disks of a TPU VM. Requires `architecture: vm`."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
-    """Size of a TPU VM's boot disk in GiB (100 by default). Requires `tpu.queued`."""
+    """Size of the boot disk in GiB (100 by default, 200 with `architecture: compute`). Requires
+    `tpu.queued` or `architecture: compute`.
+    """
+    boot_disk_type: BootDiskType | None = None
+    """Type of the boot disk. By default, the best that the machine type allows. Requires
+    `architecture: compute`.
+    """
     external_ips: bool = False
-    """Give every host of a TPU VM an external IP address. Training doesn't need one. Requires
-    `architecture: vm`.
+    """Give every host of the TPU an external IP address. Training doesn't need one. Not allowed
+    with `architecture: node`.
     """
     tags: tuple[Text, ...] = ()
-    """Network tags of a TPU VM, for firewall rules of an existing network. Requires `architecture:
-    vm`.
+    """Network tags of the TPU's hosts, for firewall rules of an existing network. Not allowed with
+    `architecture: node`.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
-    """Access scopes of a TPU VM's service account. IAM roles grant its permissions. A trainer on
-    the TPU VM needs the full scope. Requires `architecture: vm`.
+    """Access scopes of the TPU's service account. IAM roles grant its permissions. A trainer on
+    the TPU needs the full scope. Not allowed with `architecture: node`.
     """
     secure_boot: bool = False
-    """Let a TPU VM boot only signed software (Shielded VM). Requires `architecture: vm`."""
+    """Let the TPU's hosts boot only signed software (Shielded VM). Not allowed with
+    `architecture: node`.
+    """
     autocheckpoint: bool = False
     """Tell the trainer to save a checkpoint before maintenance, if its framework supports that.
     Requires `tpu.queued`.
     """
     timeouts: TimeoutSettings = TimeoutSettings()
     """Timeouts of operations on the TPU."""
+
+    @property
+    def compute_disk_gib(self) -> int:
+        """Size of the boot disk of a machine of Compute Engine; Google's default is 10."""
+        return self.boot_disk_gib or 200
 
     @property
     def queue(self) -> QueueSettings | None:
@@ -304,7 +333,7 @@ class TrainingSettings(Section):
 
     run_on: RunOn = RunOn.VM
     """With vm, the VM runs the trainer and drives the TPU by gRPC. With tpu, worker 0 of the TPU VM
-    runs the trainer, which requires `architecture: vm`.
+    runs the trainer. `architecture: compute` has tpu alone, node has vm alone.
     """
     job: Text = "train"
     """Name of this run. Its results are under jobs/NAME in the bucket. With `training.data` or

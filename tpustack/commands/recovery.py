@@ -120,6 +120,8 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         TpustackError: when the caller may not look, with the API's own message.
     """
+    if outputs.get("architecture") == "compute":
+        return {}  # `lost_vms` finds it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -133,6 +135,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
 def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
 
+    A machine with a TPU is one of them.
     An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
     Raises TpustackError when the caller may not look.
     """

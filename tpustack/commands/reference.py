@@ -199,7 +199,7 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
     heading = ("type", "zone", "topology", "chips", "cores", "hosts", "HBM GiB", "CIDR")
     rows: list[Row] = [(*heading, "on demand", "spot")]
     records = []
-    for tpu in catalog.accelerators.values():
+    for tpu in _with_hosts(catalog):
         zones = tuple(other for other in tpu.zones if zone in (None, other))
         if not zones or kind not in (None, tpu.name, tpu.family):
             continue
@@ -318,8 +318,13 @@ def type_names(catalog: Catalog, table: str) -> Iterator[str]:
         for name in catalog.machine_types:
             yield from (name, name.rpartition("-")[0], name.partition("-")[0])
         return
-    for tpu in catalog.accelerators.values():
+    for tpu in _with_hosts(catalog) if table == "accelerators" else catalog.accelerators.values():
         yield from (tpu.name, tpu.family)
+
+
+def _with_hosts(catalog: Catalog) -> tuple[entries.Accelerator, ...]:
+    """Return the types of the Cloud TPU API, then the machine types of Compute Engine."""
+    return (*catalog.accelerators.values(), *(host.tpu for host in catalog.hosts.values()))
 
 
 # The commands.

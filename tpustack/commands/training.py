@@ -39,7 +39,8 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
         settings = stacks.load(stack)
-        on_tpu = settings.training.run_on is RunOn.TPU
+        # Google shows the serial port of a machine of Compute Engine, unlike that of a TPU VM.
+        on_tpu = settings.training.run_on is RunOn.TPU and not settings.is_compute
         costs = f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
     except errors.UsageError:
         pass  # The file is in the middle of a change, which ends no training.

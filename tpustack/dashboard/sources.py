@@ -233,15 +233,15 @@ def _tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
 
 def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Json]:
     """Return the TPUs of a zone that stacks should have. Raises TpustackError."""
-    nodes = Nodes(google, zone[0])
-    return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
+    forms = [Nodes(google, zone[0], compute=compute) for compute in (False, True)]
+    return [_row(name, place, forms) for name, place in sorted(wanted.items())]
 
 
-def _row(name: str, place: Place, nodes: Nodes) -> Json:
+def _row(name: str, place: Place, forms: Sequence[Nodes]) -> Json:
     settings = place.settings
     assert settings is not None, "only stacks have TPUs"
     # The agent may have moved it to another of the stack's zones.
-    found = nodes.find(settings.tpu_zones, name)
+    found = forms[settings.is_compute].find(settings.tpu_zones, name)
     zone, node = found or (settings.zone, {"state": "ABSENT"})
     return {
         "name": name,

@@ -139,6 +139,15 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
     serves_grpc = runtime is not None and runtime.serves_grpc
     on_vm = settings.training.run_on is RunOn.VM
+    if (
+        settings.is_compute
+        and framework == "tensorflow"
+        and not (settings.training.tensorflow_version)
+    ):
+        raise UsageError(
+            f"--framework tensorflow: training.tensorflowVersion is not set for the stack {stack}, "
+            "whose machine of Compute Engine has no TensorFlow without it"
+        )
     if accelerator and accelerator.hosts > 1:
         slices = settings.tpu.slices
         if cure := _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc):
@@ -241,7 +250,7 @@ def _why_down(queue: Queue, stack: str, settings: "StackSettings") -> str | None
         if error.status != 404:
             raise
         return _NEW
-    nodes = Nodes(Google(), settings.project)
+    nodes = Nodes(Google(), settings.project, compute=settings.is_compute)
     for name in names_of(settings, stack).tpus(settings.tpu.slices):
         if nodes.find(settings.tpu_zones, name) is None:
             return f"its TPU {name} is gone"

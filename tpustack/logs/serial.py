@@ -116,6 +116,9 @@ def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> 
     try:
         status = str(google.get(url, {"fields": "status"})["status"])
     except NotFound:
+        if outputs.get("architecture") == "compute":
+            error = f"{vm} is gone: Google has deleted it. `tpustack recover` recreates a spot one"
+            raise errors.TpustackError(f"{error}. {advice}") from None
         return f"{vm} is gone; waiting for the one that its group makes"
     if status in _OFF:
         raise errors.TpustackError(f"{vm} is {status} and writes nothing more. {advice}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,21 @@ LITE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "tpu-vm-tf-2.16.1-po
 FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
+HOST = {"acceleratorType": "ct6e-standard-4t"}
+HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t, tpu7x-standard-4t"
+
 DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
 
 
 def node(**tpu: object) -> dict[str, object]:
     return config(architecture="node", tpu={**NODE, **tpu})
+
+
+def compute(tpu: Mapping[str, object], **settings: object) -> dict[str, object]:
+    """A stack whose TPU is a machine of Compute Engine."""
+    training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+    whole = {"zone": "us-east5-a", "training": training, **settings}
+    return config(architecture="compute", tpu=tpu, **whole)
 
 
 def disks(*disks: dict[str, object], **tpu: object) -> dict[str, object]:
@@ -70,6 +81,180 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'zone: "europe-west4-z" has no TPUs. Use europe-west4-a or europe-west4-b.',
     ),
     (
+        "a slice of several machines of Compute Engine",
+        compute({**HOST, "topology": "4x4"}),
+        'tpu.topology: "4x4" takes several ct6e-standard-4t, and this stack declares one machine. '
+        "Use 2x2, or remove it.",
+    ),
+    (
+        "a topology that no such machine has",
+        compute({**HOST, "topology": "2x4"}),
+        'tpu.topology: "2x4" is no topology of ct6e-standard-4t. Use 2x2, or remove it.',
+    ),
+    (
+        "a topology of a TPU VM",
+        config(tpu={**VM, "topology": "2x2"}),
+        'tpu.topology: "2x2" is for architecture compute; the type of another TPU decides it. '
+        "Remove it.",
+    ),
+    (
+        "a persistent disk under v6e on Compute Engine",
+        compute({**HOST, "bootDiskType": "pd-balanced"}),
+        'tpu.bootDiskType: "pd-balanced" is no disk that a ct6e-standard-4t boots from. '
+        "Use hyperdisk-balanced.",
+    ),
+    (
+        "v5e on Compute Engine",
+        compute({"acceleratorType": "v5litepod-4"}),
+        'tpu.acceleratorType: "v5litepod-4" has no machine that Compute Engine makes: those are '
+        f"{HOSTS}. Use one of them, or architecture vm with a type of the Cloud TPU API.",
+    ),
+    (
+        "a machine type that Compute Engine lists and does not make",
+        compute({"acceleratorType": "ct5lp-hightpu-4t"}),
+        'tpu.acceleratorType: "ct5lp-hightpu-4t" has no machine that Compute Engine makes: those '
+        f"are {HOSTS}. Use one of them, or architecture vm with a type of the Cloud TPU API.",
+    ),
+    (
+        "a type of the Cloud TPU API on Compute Engine",
+        compute({"acceleratorType": "v5p-8"}),
+        'tpu.acceleratorType: "v5p-8" is a type of the Cloud TPU API; architecture compute takes a '
+        "machine type. Use ct5p-hightpu-4t.",
+    ),
+    (
+        "a mistyped machine type with a TPU",
+        compute({"acceleratorType": "ct6e-standard-4"}),
+        'tpu.acceleratorType: "ct6e-standard-4" is no machine type of Compute Engine with a TPU. '
+        "Use ct6e-standard-4t, ct6e-standard-8t or ct6e-standard-1t.",
+    ),
+    (
+        "a machine type with a TPU as a TPU VM",
+        config(tpu={**VM, **HOST, "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"}),
+        'tpu.acceleratorType: "ct6e-standard-4t" is a machine type of Compute Engine. '
+        "Use architecture compute, or a type of the Cloud TPU API.",
+    ),
+    (
+        "flex-start on Compute Engine without an end",
+        compute({**HOST, "capacity": "flex-start"}),
+        "tpu.queued.runHours is required with tpu.capacity: flex-start. "
+        "Set after how many hours Google deletes the TPU, at most 168.",
+    ),
+    (
+        "flex-start on Compute Engine that ends at once",
+        compute({**HOST, **FLEX, "queued": {"runHours": 0.1}}),
+        "tpu.queued.runHours: 0.1 is shorter than flex-start allows. "
+        "Use at least 0.17 (10 minutes).",
+    ),
+    (
+        "an end of a machine that stays",
+        compute({**HOST, "queued": {"runHours": 2}}),
+        "tpu.queued.runHours: 2.0 contradicts tpu.capacity: on-demand, which stays until it is "
+        "deleted. Set tpu.capacity: flex-start, or remove it.",
+    ),
+    (
+        "a reservation in another zone",
+        compute(
+            {
+                **HOST,
+                "capacity": "reserved",
+                "queued": {"reservation": "projects/p/locations/us-central1-b/reservations/r"},
+            }
+        ),
+        'tpu.queued.reservation: "projects/p/locations/us-central1-b/reservations/r" is not in the '
+        "stack's zone us-east5-a. Use one of that zone, or move the stack to it.",
+    ),
+    (
+        "a reservation of another form",
+        compute({**HOST, "capacity": "reserved", "queued": {"reservation": "zones/z/r"}}),
+        'tpu.queued.reservation: "zones/z/r" is no reservation\'s name. '
+        "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
+        "a machine from no reservation",
+        compute({**HOST, "capacity": "reserved"}),
+        "tpu.queued.reservation is required with tpu.capacity: reserved. "
+        "Set the name of the reservation that the machine comes from.",
+    ),
+    (
+        "a reservation for a spot machine",
+        compute({**HOST, "capacity": "spot", "queued": {"reservation": "r"}}),
+        'tpu.queued.reservation: "r" contradicts tpu.capacity: spot. '
+        "Set tpu.capacity: reserved, or remove it.",
+    ),
+    (
+        "a preemptible machine with a TPU",
+        compute({**HOST, "capacity": "preemptible"}),
+        'tpu.capacity: "preemptible" is the older kind of spot, which machines with a TPU do not '
+        "have. Use spot.",
+    ),
+    (
+        "TensorFlow on TPU7x",
+        compute({"acceleratorType": "tpu7x-standard-4t"}, zone="us-central1-c"),
+        'training.tensorflowVersion: "2.19.1" does not run on tpu7x: Google supports jax and '
+        "pytorch there. Remove it, and set jobs.enabled.",
+    ),
+    (
+        "a trainer on TPU7x",
+        compute(
+            {"acceleratorType": "tpu7x-standard-4t"},
+            zone="us-central1-c",
+            training={"runOn": "tpu"},
+        ),
+        "jobs.enabled is required on tpu7x, which runs no TensorFlow and so no trainer. "
+        "Set it to true, and submit jobs of jax and pytorch by `tpustack job submit`.",
+    ),
+    (
+        "a trainer without TensorFlow on Compute Engine",
+        compute(HOST, training={"runOn": "tpu"}),
+        "training.tensorflowVersion is required: the image of ct6e-standard-4t has no TensorFlow. "
+        "Set the version to install, for example 2.19.1, or jobs.enabled.",
+    ),
+    (
+        "a trainer on a VM beside a machine of Compute Engine",
+        compute(HOST, training={"tensorflowVersion": "2.19.1"}),
+        'training.runOn: "vm" is for a VM next to the TPU; with architecture compute the TPU is '
+        "the only machine. Set tpu.",
+    ),
+    (
+        "a VM beside a machine of Compute Engine",
+        compute(HOST, vm={"publicIp": True}),
+        'vm: {"publicIp": true} is of a VM next to the TPU; with architecture compute the TPU is '
+        "the only machine. Remove the group.",
+    ),
+    (
+        "a queue on Compute Engine",
+        compute({**HOST, "queued": {"waitMinutes": 5}}),
+        "tpu.queued.waitMinutes: 5.0 is of the queue of the Cloud TPU API, which Compute Engine "
+        "has not. Remove it, or use architecture vm.",
+    ),
+    (
+        "a runtime on Compute Engine",
+        compute({**HOST, "runtimeVersion": "v2-alpha-tpuv6e"}),
+        'tpu.runtimeVersion: "v2-alpha-tpuv6e" is of the Cloud TPU API; Compute Engine boots '
+        "Google's image for the machine type. Remove it, and set training.tensorflowVersion for "
+        "TensorFlow.",
+    ),
+    (
+        "several machines of Compute Engine",
+        compute({**HOST, "slices": 2}),
+        "tpu.slices: 2 is of the Cloud TPU API; this stack declares one machine of Compute Engine, "
+        "without it. Remove it, or use architecture vm.",
+    ),
+    (
+        "a limit of a machine of Compute Engine",
+        compute(HOST, limits={"idleMinutes": 30}),
+        "limits.idleMinutes: 30.0 is kept by the Cloud TPU API, which does not see a machine of "
+        "Compute Engine. Remove it; tpu.capacity: flex-start ends the machine after "
+        "tpu.queued.runHours.",
+    ),
+    (
+        "recovery of a machine of Compute Engine by itself",
+        compute(HOST, recovery={"enabled": True}),
+        "recovery.enabled: true is not for this stack: with architecture compute the agent would "
+        "be lost along with the TPU. Remove it, and let a laptop run "
+        "`tpustack recover --loop --stack NAME`.",
+    ),
+    (
         "a misspelled setting",
         config(zoen="us-central1-b"),
         'zoen: "us-central1-b" is not a setting. Did you mean zone?',
@@ -88,7 +273,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an unknown architecture",
         config(architecture="gpu"),
-        "architecture: \"gpu\" is unknown. Use 'vm' or 'node'.",
+        "architecture: \"gpu\" is unknown. Use 'vm', 'node' or 'compute'.",
     ),
     (
         "a group that is none",
@@ -622,7 +807,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "acceleratorType": "tpu7x-8"}),
         'tpu.acceleratorType: "tpu7x-8" is of a generation that the Cloud TPU API doesn\'t '
         "support: TPU7x and later are on Compute Engine and GKE only (docs/tpu-types.md). Use "
-        "v5p-8.",
+        "architecture compute with tpu7x-standard-4t.",
     ),
     (
         "a misspelt argument of the trainer",

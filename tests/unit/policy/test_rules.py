@@ -256,6 +256,36 @@ CASES = [
     Case("scratch", "protect-in-production", [bucket(stack="prod")], None, {"allowed": ["data"]}),
     Case("cheap", "cost-ceiling", [tpu(), vm()]),
     Case("nothing", "cost-ceiling", []),
+    Case(
+        "a machine with a TPU",
+        "cost-ceiling",
+        [vm(machineType="zones/us-east5-a/machineTypes/ct6e-standard-4t", zone="us-east5-a")],
+        "ct6e-standard-4t, on-demand $10.80",
+    ),
+    Case(
+        "a spot machine with a TPU",
+        "cost-ceiling",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                zone="us-east5-a",
+                scheduling={"provisioningModel": "SPOT", "preemptible": True},
+            )
+        ],
+        config={"dollarsPerHour": 5.62},
+    ),
+    Case(
+        "flex-start of a machine with a TPU at its list price",
+        "cost-ceiling",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                zone="us-east5-a",
+                scheduling={"provisioningModel": "FLEX_START"},
+            )
+        ],
+        "TPU ct6e-standard-4t, flex-start $10.80",
+    ),
     Case("dear", "cost-ceiling", [tpu(acceleratorType="v3-32", zone="europe-west4-a")], "$32.00"),
     Case(
         "production",

@@ -108,7 +108,7 @@ def test_the_text_has_each_setting_with_its_facts(run: Run) -> None:
     lines = done.out.splitlines()
     assert "gcp:project  (string, required)" in lines
     assert "vm.bootDiskGib  (integer, 20 to 65536, default 50)" in lines
-    assert "architecture  (string, one of vm, node, default vm)" in lines
+    assert "architecture  (string, one of vm, node, compute, default vm)" in lines
     assert "training.args  (list of string)" in lines
     assert max(map(len, lines)) <= 120
 
