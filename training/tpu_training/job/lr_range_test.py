@@ -228,9 +228,14 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
             axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0, label=name)
     if verdict.suggestion:
         axes.axvline(verdict.suggestion, color=_MARK, linestyle="--")
-        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
-        label = f"suggestion {verdict.suggestion:.2g}"
-        axes.annotate(label, (verdict.suggestion, 1.01), color=_MARK, **place)
+        axes.annotate(
+            f"suggestion {verdict.suggestion:.2g}",
+            (verdict.suggestion, 1.01),
+            xycoords=("data", "axes fraction"),
+            color=_MARK,
+            ha="center",
+            va="bottom",
+        )
     if smoothed and points[0].loss > 0:
         # By the smoothed curve: one exploding step would flatten everything else.
         axes.set_ylim(0.0, _HEADROOM * min(max(smoothed), _HIGHEST * points[0].loss))
