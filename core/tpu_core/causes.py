@@ -25,7 +25,7 @@ _OTHER_VERSION = (
 
 CAUSES = {
     "too many calls": ("too many calls in a minute", "", True),
-    "quota": ("the quota is used up", "ask Google for more, or delete what holds it", True),
+    "quota": ("the quota is used up", "request more from Google, or delete what uses it", True),
     "stock-out": ("the zone has no capacity", "", True),
     "disabled API": (
         "the project has the API disabled",
@@ -35,12 +35,12 @@ CAUSES = {
     "zone": ("the project can't see the zone", _OTHER_ZONE, False),
     "permission": (
         "the machine's service account may not create it",
-        "run `pulumi up`, which grants what the agent needs",
+        "run `pulumi up`, which grants the agent's roles",
         True,
     ),
     "credentials": ("the metadata server gave no valid token", "", True),
     "version": ("Google doesn't offer the runtime", _OTHER_VERSION, False),
-    "invalid": ("Google rejects the request", "correct the stack and run `pulumi up`", False),
+    "invalid": ("Google rejects the request", "correct the stack file and run `pulumi up`", False),
     "unavailable": ("Google's API fails", "", True),
 }
 """By name: what it means, what a person can do (nothing: waiting helps), whether to try again."""

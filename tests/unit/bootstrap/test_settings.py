@@ -53,7 +53,7 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         (
             "region",
             {"secure": "v1:x"},
-            'region: "[secret]" is a secret, but settings stand in clear',
+            'region: "[secret]" is a secret, but settings are stored unencrypted',
         ),
         ("environments", {}, "environments:"),
         ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" isn\'t a project id'),

@@ -250,9 +250,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "recovery of a machine of Compute Engine by itself",
         compute(HOST, recovery={"enabled": True}),
-        "recovery.enabled: true is not for this stack: with architecture compute the agent would "
-        "be lost along with the TPU. Remove it, and let a laptop run "
-        "`tpustack recover --loop --stack NAME`.",
+        "recovery.enabled: true is not available for this stack: with architecture compute the "
+        "agent would be lost along with the TPU. Remove it, and run "
+        "`tpustack recover --loop --stack NAME` on another computer.",
     ),
     (
         "a misspelled setting",

@@ -43,7 +43,7 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
     assert lines[1].startswith(
         '  - tpu.acceleratorType: "v2-9" is not a TPU type that Google offers.'
     )
-    assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is no machine type')
+    assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is not a machine type')
     assert lines[3:] == [
         "empty: 3 problems (stacks/Pulumi.empty.yaml)",
         "  - gcp:project is required: everything is created in a project. "
@@ -109,7 +109,7 @@ def test_what_an_update_would_warn_of_is_said_too(project: Path, run: Run) -> No
     (project / "stacks" / "Pulumi.several.yaml").write_text(several, encoding="utf-8")
     done = run("check", "--stack", "several")
     assert done.code == 0
-    assert "warning: tpu.slices is 2, and TensorFlow's TPUStrategy drives one TPU" in done.out
+    assert "warning: tpu.slices is 2, but TensorFlow's TPUStrategy drives one TPU" in done.out
 
 
 def test_one_stack_alone_can_be_checked(project: Path, run: Run) -> None:

@@ -29,9 +29,10 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Non
 
 
 COSTS = (
-    "TPU and VM cost $1.02 an hour, also once the training has ended or failed, until "
-    "`pulumi destroy --stack dev`. Its limits take the TPU down when it was idle for 30 "
-    "minutes and 12 hours after it was made; the VM's disk and the bucket stay.\n"
+    "TPU and VM cost $1.02 an hour until "
+    "`pulumi destroy --stack dev`, even after training ends or fails. Its limits stop or delete "
+    "the TPU after 30 idle minutes and 12 hours after its creation; the VM's disk and the bucket "
+    "stay.\n"
 )
 
 

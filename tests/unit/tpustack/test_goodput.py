@@ -68,7 +68,7 @@ def test_the_table_adds_up_and_garbage_is_named(run: Run, model: Path) -> None:
     assert "goodput 30.0%: 200 steps in 2 starts, 20 lost" in done.out
     assert "100.0%" in done.out
     assert "PREEMPTED" in done.out
-    assert "3.json is not a file of a ledger; it is left out" in done.err
+    assert "3.json is not a ledger file and is ignored" in done.err
 
 
 def test_programs_get_the_same_as_json(run: Run, model: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_ledger_is_read_from_a_bucket(run: Run, bucket: Client) -> None:
     assert content["wall_seconds"] == pytest.approx(3 * HOUR, abs=5)
     assert content["goodput"] == pytest.approx((3600 - 360) / (3 * HOUR), abs=0.001)
     assert content["problems"] == [
-        "gs://a-bucket/jobs/a-job/ledger/3.json is not a file of a ledger; it is left out"
+        "gs://a-bucket/jobs/a-job/ledger/3.json is not a ledger file and is ignored"
     ]
 
 

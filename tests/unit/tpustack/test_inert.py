@@ -141,6 +141,6 @@ def test_a_training_is_followed_past_markup_and_escapes(
     console = Console(file=out, force_terminal=is_terminal, width=200)
     outputs = {"vm_name": "vm", "project": "p", "vm_zone": "z"}
     serial.follow(console, outputs, advice="none")
-    assert "loss=[/x]" in out.getvalue()
+    assert "loss [/x]" in out.getvalue()
     assert "\x1bc" not in out.getvalue()
     assert "\x1b]52" not in out.getvalue()

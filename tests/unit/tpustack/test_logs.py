@@ -130,5 +130,5 @@ def test_a_stack_without_a_file_is_refused(run: Run, project: Path) -> None:
     done = run("logs", "--stack", "none")
     assert done.code == 2
     assert done.err == (
-        "error: --stack: there is no stack none: stacks/Pulumi.none.yaml doesn't exist\n"
+        "error: --stack: there is no stack none: stacks/Pulumi.none.yaml does not exist\n"
     )

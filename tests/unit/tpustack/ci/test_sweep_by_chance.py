@@ -192,7 +192,7 @@ def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
     assert marks == set(OWN_LABELS)
     with pytest.raises(SettingsError) as refused:
         parse({"tpu-stack:labels": dict.fromkeys(OWN_LABELS, "x")}, "dev")
-    assert "which is the stack's own" in str(refused.value)
+    assert "which the stack uses to find its own resources" in str(refused.value)
 
 
 @settings(max_examples=examples(2500), deadline=None)

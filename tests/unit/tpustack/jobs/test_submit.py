@@ -122,7 +122,7 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "python gone.py", "--dir", "."], "it runs gone.py, but"),
         (["-c", "./gone.sh", "--dir", "."], "it runs gone.sh, but"),
         (["-c", "python main.py"], "it runs main.py, but the job brings no files"),
-        (["-c", "true", "--dir", "nowhere"], "--dir: nowhere doesn't exist"),
+        (["-c", "true", "--dir", "nowhere"], "--dir: nowhere does not exist"),
         (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is not a wheel"),
         (["-c", "true", "--dir", ".", "--wheel", "x.whl"], "exclude each other"),
         (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is not a job name"),

@@ -157,7 +157,7 @@ def test_a_machine_with_a_tpu_is_looked_for_at_compute_engine(live: Live) -> Non
         (
             {"bucket": {"create": False, "name": "our-data-1"}},
             "bucket",
-            "our-data-1 doesn't exist",
+            "our-data-1 does not exist",
         ),
     ],
 )
