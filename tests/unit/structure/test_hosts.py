@@ -200,6 +200,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 # Each was looked at: what stands in the host, and why no credentials can get to it.
 REVIEWED = {
     "core/tpu_core/google.py": "a region that matches a pattern; the metadata server, no token",
+    "tools/docs_site.py": "where the clone came from: a link on a page, which nothing here follows",
     "tpustack/dashboard/server.py": "the names of this machine, to compare with; a printed line",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")
