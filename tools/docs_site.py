@@ -117,7 +117,7 @@ def _boost(page: Page) -> float:
     sections = [section.title for section in page.ancestors]
     if not sections:
         return 1.0 if page.file.src_uri == HOME else _OUTSIDE
-    return _BOOSTS.get(sections[-1], 1.0)
+    return _BOOSTS.get(sections[-1] or "", 1.0)
 
 
 def linked_sources() -> set[str]:
