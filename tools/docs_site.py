@@ -37,8 +37,8 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 _PICTURE = re.compile(r'(?<= src=")([^":]+)|(?<= srcset=")([^":]+)')
 _REMOTE = re.compile(r"(?:https://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?")
 # How much more a page counts in the search: what people do, before what they look up.
-_BOOSTS = {"Tutorials": 2.0, "How-to": 2.0, "中文": 2.0}
-_OUTSIDE = 0.5
+_BOOSTS = {"Tutorials": 3.0, "How-to": 3.0, "中文": 3.0, "Explanation": 2.0}
+_OUTSIDE = 0.2
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".yml": "yaml", ".go": "go"}
 
 
@@ -90,6 +90,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = posixpath.dirname(page.file.src_uri)
     if not page.file.src_uri.startswith("README"):
         page.meta.setdefault("search", {"boost": _boost(page)})
+        words: dict[str, list[str]] = config.extra["words"]
+        page.meta.setdefault("tags", words.get(page.file.src_uri, []))
     else:
         page.meta["search"] = {"exclude": True}
 
