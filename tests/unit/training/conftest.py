@@ -36,6 +36,8 @@ TPU_VARIABLES = (
     "TPU_PROJECT",
     "COLAB_TPU_ADDR",
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+    # Set by whichever test loads TensorFlow first, as by a job that trains elsewhere.
+    "TPU_LOAD_LIBRARY",
 )
 
 # A process takes seconds to start: the tests that share it run in one process.
