@@ -157,16 +157,20 @@ class Attempt:
         Returns:
             False if one is left after that time: the kernel ends none that waits for a driver.
         """
-        end = time.monotonic() + seconds
-        kill_all()
-        while (found := self._others()) and time.monotonic() < end:
+        end, empty = time.monotonic() + seconds, 0
+        # A process has no environment for a moment, while it becomes another program: look twice.
+        while empty < 2:
+            kill_all()
+            found = self._others()
+            if found and time.monotonic() >= end:
+                return False
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
+            empty = 0 if found else empty + 1
             self.is_running()  # Buries it, if it is a child of this process.
             time.sleep(_PAUSE)
-            kill_all()
-        return not found
+        return True
 
     def remove(self) -> None:
         """Delete the folder."""
