@@ -27,7 +27,7 @@ def test_the_page_is_what_the_commands_say() -> None:
         ("tpustack ci deploy", "--plans DIRECTORY"),
         ("tpustack local faults preempt", "usage: tpustack local faults preempt"),
         ("tpustack local start", "--port"),
-        ("tpu-training train", "--model-dir MODEL_DIR`: directory or gs:// URL for checkpoints and results"),
+        ("tpu-training train", "--model-dir MODEL_DIR`: directory or gs:// URL for checkpoints"),
         ("tpu-training data convert", "[required]"),
         ("tpu-training doctor env", "--tpu TPU"),
         ("Parameters of a training", "`--learning_rate=0.004`: peak of the learning rate"),
