@@ -97,7 +97,8 @@ def lost_points(tried: list[Tried]) -> list[Result]:
 # --- Trains at the rate that the range test suggests, and at the half decades of a grid.
 
 _BATCHES = {"mnist": 256, "digits": 64, "reviews": 64}
-PAIRS = (  # The model and its data; wide is a file of docs/models.md.
+# The model and its data; wide is a file of docs/models.md.
+PAIRS = (
     *(("wide", "mnist"), ("mnist_cnn", "mnist"), ("mnist_cnn", "digits")),
     *(("bert", "reviews"), ("resnet", "digits")),
 )
