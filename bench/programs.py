@@ -97,7 +97,8 @@ def lost_points(tried: list[Tried]) -> list[Result]:
 # --- Trains at the rate that the range test suggests, and at the half decades of a grid.
 
 _BATCHES = {"mnist": 256, "digits": 64, "reviews": 64}
-PAIRS = (  # The model and its data; wide is a file of docs/models.md.
+# The model and its data; wide is a file of docs/models.md.
+PAIRS = (
     *(("wide", "mnist"), ("mnist_cnn", "mnist"), ("mnist_cnn", "digits")),
     *(("bert", "reviews"), ("resnet", "digits")),
 )
@@ -108,7 +109,7 @@ _SWEEP_STEPS, _SMOOTHING, _STEPS = 150, 0.9, 100
 
 
 def write_data(folder: Path) -> Path:
-    """Convert all data sets into subfolders of `folder`, and write the own model."""
+    """Convert all datasets into subfolders of `folder`, and write the own model."""
     write_mnist(folder).rename(folder / "mnist")
     _convert(folder, "digits", "--source", "digits")
     subprocess.run(
@@ -342,7 +343,7 @@ def _read(data: DataSet) -> Arrays:
 
 
 def network(folder: str) -> None:
-    """Measure the trainer and Keras on the data set in `folder`."""
+    """Measure the trainer and Keras on the dataset in `folder`."""
     data = open_data(folder)
     # Loops of 50 steps, as by default.
     trainer = ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)

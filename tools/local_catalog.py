@@ -108,14 +108,17 @@ def _hosts(catalog: Catalog) -> str:
     )
     for name, host in catalog.hosts.items():
         tpu = host.tpu
-        same = (t.name for t in catalog.accelerators.values() if t.family == tpu.family)
-        # Of TPU7x, which the Cloud TPU API lacks, by the rule of v5p: the cores.
-        default = f"{tpu.family}-{tpu.cores}"
-        known = [one for one in same if catalog.accelerators[one].topology == tpu.topology]
+        same = (
+            one.name
+            for one in catalog.accelerators.values()
+            if (one.family, one.topology) == (tpu.family, tpu.topology)
+        )
+        # TPU7x, which the Cloud TPU API lacks, is named by the rule of v5p: by its cores.
+        kind = next(same, f"{tpu.family}-{tpu.cores}")
         lines += [
             f"{name}:",
             f"  {{vcpus: {host.vcpus}, memory: {host.memory_gib}, topology: {tpu.topology},",
-            f"   type: {known[0] if known else default}, disks: [{', '.join(tpu.disk_types)}],",
+            f"   type: {kind}, disks: [{', '.join(tpu.disk_types)}],",
             f"   zones: [{', '.join(tpu.zones)}]}}",
         ]
     return _text(lines)

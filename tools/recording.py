@@ -1,8 +1,8 @@
 """Draw a recorded `make demo` as an animated picture: `python tools/recording.py OUTPUT > SVG`.
 
-OUTPUT is what `script --log-out OUTPUT --command 'make demo'` wrote. Objects and the VM's output
-are folded into the first line and a count, waits are shortened, and the progress bar is shown at a
-few of its steps. The picture needs no other file; without motion it shows the end.
+OUTPUT is what `script --log-out OUTPUT --command 'make demo'` wrote. Objects are folded into the
+first line and a count, waits are shortened, and the progress bar is shown at a few of its steps.
+The picture needs no other file; without motion it shows the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECONDS, _TITLE_SECONDS, _END_SECONDS = 0.16, 0.6, 6.0
 _STEPS = 8
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _REWRITE = re.compile(r"\r|\x1b\[2K|\x1b\[1A")
-_SERIAL, _OBJECT = "  [", "storage:BucketObject"
+_OBJECT = "storage:BucketObject"
 _PROGRESS = tuple(f"training {bar}" for bar in "━╸╺")
 _STYLE = """
 text{font:13px ui-monospace,"SF Mono","DejaVu Sans Mono",Menlo,monospace}
@@ -39,7 +39,7 @@ class Line:
     @property
     def style(self) -> str:
         """The class that colours it."""
-        kinds = {"●": "t", "  +": "p", "  -": "m", _SERIAL: "d", "  …": "d"}
+        kinds = {"●": "t", "  +": "p", "  -": "m", "  …": "d"}
         first = self.texts[0]
         if first.startswith(_PROGRESS):
             return "b"
@@ -49,18 +49,18 @@ class Line:
 def lines(output: str) -> list[Line]:
     """Return the rows that a session left behind, with runs of one kind folded."""
     shown = [text for text in _rows(output) if text and not text.startswith("Script ")]
-    steps = [text for text in shown if text.startswith(_PROGRESS) and "/?" not in text]
-    sampled = (*steps[:: max(1, len(steps) // _STEPS)], steps[-1])
+    *steps, last = (text for text in shown if text.startswith(_PROGRESS) and "/?" not in text)
+    sampled = (*steps[:: max(1, len(steps) // _STEPS)], last)
+    # The bar is drawn again below each line; it stays where it was drawn last.
+    kept = [text for text in shown if text is last or not text.startswith(_PROGRESS)]
     found = []
-    for kind, run in groupby(filter(_is_kept, shown), _kind):
+    for folds, run in groupby(kept, lambda text: text.startswith(("  + ", "  - "))):
         rows = list(run)
-        few = [row for row in rows if not kind or kind not in row]
-        many = [row for row in rows if kind and kind in row]
-        found += [Line((row,)) for row in (*many[:1], *few)]
+        many = [row for row in rows if folds and _OBJECT in row]
+        few = [row for row in rows if row not in many]
+        found += [Line(sampled if row is last else (row,)) for row in (*many[:1], *few)]
         if len(many) > 1:
             found.append(Line((f"  … {len(many) - 1} more",)))
-        if kind == _SERIAL:
-            found.append(Line(sampled))
     return found
 
 
@@ -105,17 +105,6 @@ def _rows(output: str) -> Iterator[str]:
     for line in output.split("\n"):
         parts = [_ESCAPE.sub("", part) for part in _REWRITE.split(line)]
         yield next((part.rstrip() for part in reversed(parts) if part.strip()), "")
-
-
-def _is_kept(text: str) -> bool:
-    return not text.startswith(_PROGRESS)
-
-
-def _kind(text: str) -> str:
-    """Name what is folded in the run of lines that this one belongs to."""
-    if text.startswith(_SERIAL):
-        return _SERIAL
-    return _OBJECT if text.startswith(("  + ", "  - ")) else ""
 
 
 def _cut(text: str) -> str:

@@ -47,12 +47,10 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def progress(
-    step: int, steps: int, loss: float, rate: float, left: float, elapsed: float | None = None
-) -> str:
+def progress(step: int, steps: int, loss: float, rate: float, left: float, elapsed: float) -> str:
     """Return a training's progress: `220/703 · loss 0.090 · 4.0k ex/s · 0:40 · 31 s left`."""
-    gone = "" if elapsed is None else f"{clock(elapsed)} · "
-    return f"{step}/{steps} · loss {loss:.3f} · {pace(rate)} · {gone}{duration(round(left))} left"
+    times = f"{clock(elapsed)} · {duration(round(left))} left"
+    return f"{step}/{steps} · loss {loss:.3f} · {pace(rate)} · {times}"
 
 
 def pace(rate: float) -> str:

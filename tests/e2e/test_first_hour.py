@@ -108,9 +108,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def configured_indexes() -> set[str]:
-    """The hosts that the settings of pip, npm and Go name, or their own where none is set."""
+    """The hosts that the settings of pip, uv, Pulumi, npm and Go name, and pip's own."""
     names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "TPUSTACK_PULUMI_RELEASES", "npm_config_registry")
-    urls = [os.environ.get(name, "") for name in (*names, "GOPROXY")]
+    urls = [os.environ.get(name, "") for name in names]
+    urls += re.split("[,|]", os.environ.get("GOPROXY", ""))
     return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
 
 

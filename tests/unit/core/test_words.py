@@ -73,4 +73,5 @@ def test_a_clock_shows_hours_only_if_there_are_any(seconds: float, text: str) ->
 def test_progress_has_step_loss_rate_time_gone_and_time_left() -> None:
     line = progress(220, 703, 0.0899, 4012.0, 31.2, 40.1)
     assert line == "220/703 · loss 0.090 · 4.0k ex/s · 0:40 · 31 s left"
-    assert progress(1, 9, 1.0, 320.0, 90.0) == "1/9 · loss 1.000 · 320 ex/s · 1 min 30 s left"
+    line = progress(1, 9, 1.0, 320.0, 90.0, 5.0)
+    assert line == "1/9 · loss 1.000 · 320 ex/s · 0:05 · 1 min 30 s left"

@@ -12,6 +12,7 @@ from docs_site import pages
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = pages()
+READMES = ("README.md", "README.zh-CN.md")
 _FENCE = re.compile(r"^( *)(`{3,})([^`\n]*)\n(.*?)^\1\2 *$", re.M | re.S)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+")
 

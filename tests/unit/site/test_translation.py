@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from .conftest import code_blocks, headings, prose, text
+from .conftest import READMES, code_blocks, headings, prose, text
 
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
@@ -16,7 +16,6 @@ TRANSLATED = {
     "docs/cost.md": "docs/zh/cost.md",
 }
 PAIRS = pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
-READMES = ("README.md", "README.zh-CN.md")
 _ENGLISH = {chinese: english for english, chinese in TRANSLATED.items()}
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
-
 from recording import COLUMNS, Line, lines, picture
+
+from tests.unit.structure.modules import ROOT
 
 OUTPUT = """Script started on 2026-11-26
 ● pulumi up, stack local
@@ -16,10 +14,11 @@ OUTPUT = """Script started on 2026-11-26
   + storage:BucketObject data/a created (0.21s)
   + storage:BucketObject data/b created (0.27s)
 ● training on the VM
-\x1b[2Ktraining ━━━━ 0/? waiting for vm
-\x1b[2K  [    0.002333] Linux version 6.1.0
-training ╸━━━ 10/703 loss=3.5
-\x1b[2Ktraining ━━━━ 703/703 loss=0.07
+\x1b[2Ktraining ━━━━ 0/? vm is booting; --verbose shows what it writes
+\x1b[2Ktraining ╸━━━  10/703 loss 3.500 · 273 ex/s
+\x1b[2K  a line of the trainer
+training ━━━━ 703/703 loss 0.070 · 895 ex/s
+\x1b[2Ktraining ━━━━ 703/703 loss 0.070 · 895 ex/s
 test accuracy       98.90%
 """
 
@@ -36,11 +35,11 @@ def test_objects_are_folded_and_the_progress_changes_in_its_row() -> None:
         "  + storage:Bucket bucket created (0.07s)",
         "  … 1 more",
         "● training on the VM",
-        "  [    0.002333] Linux version 6.1.0",
-        "training ━━━━ 703/703 loss=0.07",
+        "  a line of the trainer",
+        "training ━━━━ 703/703 loss 0.070 · 895 ex/s",
         "test accuracy       98.90%",
     ]
-    assert rows[6].texts[0] == "training ╸━━━ 10/703 loss=3.5"
+    assert rows[6].texts[0] == "training ╸━━━  10/703 loss 3.500 · 273 ex/s"
 
 
 def test_the_picture_shows_each_row_and_cuts_what_is_too_long() -> None:
@@ -51,6 +50,6 @@ def test_the_picture_shows_each_row_and_cuts_what_is_too_long() -> None:
 
 
 def test_the_picture_in_the_pages_is_small_and_fetches_nothing() -> None:
-    recorded = Path(__file__).parents[3] / "docs" / "demo.svg"
+    recorded = ROOT / "docs" / "demo.svg"
     assert recorded.stat().st_size < 30_000
     assert "href" not in recorded.read_text(encoding="utf-8")

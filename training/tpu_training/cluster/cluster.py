@@ -95,7 +95,7 @@ def _warn_of_other_version(target: endpoints.Addresses) -> None:
     # Patch releases have the same operations.
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         logger.warning(
-            "cluster: this is TensorFlow %s, but the TPU of %s runs %s; if they differ, "
+            "cluster: this is TensorFlow %s, but the TPU of %s runs %s; some "
             "operations are missing: pip install tensorflow==%s here, or use the TPU runtime %s",
             ours,
             target.source,

@@ -43,7 +43,7 @@ def parse_examples(
         return values, targets
     lowest, highest = _range(spec)
     in_range = tf.logical_and(targets >= lowest, targets <= highest)
-    message = f"a label is out of range in the data set {manifest.name}: {lowest} to {highest}"
+    message = f"a label is out of range in the dataset {manifest.name}: {lowest} to {highest}"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(in_range), [message])]):
         return values, tf.identity(targets)
 

@@ -436,8 +436,8 @@ def read(points: Sequence[Point], smoothing: float) -> Reading:
     fall = losses[0] - losses[lowest]
     if fall < _SMALLEST_FALL * abs(losses[0]):
         problem = (
-            f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best); no "
-            "gradient reaches the weights, or the inputs don't determine the labels; look for an "
+            f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): no "
+            "gradient reaches the weights, or the inputs don't determine the labels. Look for an "
             "error in the model, the labels or the input before you sweep to a higher rate"
         )
         return Reading(tuple(losses), losses[0], None, False, problem)
