@@ -24,6 +24,8 @@ from starlette.types import ASGIApp
 
 from tpustack.dashboard.server import address, listen, server
 
+PICTURES = Path(__file__).parents[1] / "build" / "pictures"
+"""Pictures of pages, for people to look at."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE = 30.0
 _END = b"\0"
@@ -33,21 +35,29 @@ _FAINT = """(least) => {
     value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
   const light = ([red, green, blue]) =>
     0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const found = parse(getComputedStyle(at).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found;
-    }
-    return [255, 255, 255];
+  const mix = (over, under) => {
+    const [red, green, blue, alpha = 1] = over;
+    return [red, green, blue].map((value, at) => alpha * value + (1 - alpha) * under[at]);
   };
+  const behind = (element) =>
+    element
+      ? mix(parse(getComputedStyle(element).backgroundColor), behind(element.parentElement))
+      : [255, 255, 255];
+  const opacity = (element) =>
+    element ? getComputedStyle(element).opacity * opacity(element.parentElement) : 1;
   const faint = [];
   for (const element of document.querySelectorAll("body *")) {
     const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
     const own = texts.map((node) => node.data.trim()).join("");
-    if (!own || element.closest(":disabled, noscript") || !element.checkVisibility()) continue;
+    const hidden = ":disabled, noscript, [aria-hidden=true]";
+    if (!own || element.closest(hidden) || !element.checkVisibility({checkOpacity: true})) continue;
     const style = getComputedStyle(element);
-    const ink = element instanceof SVGElement ? style.fill : style.color;
-    const [high, low] = [light(parse(ink)), light(behind(element))].sort((a, b) => b - a);
+    const [red, green, blue, alpha = 1] = parse(
+      element instanceof SVGElement ? style.fill : style.color
+    );
+    const paper = behind(element);
+    const ink = mix([red, green, blue, alpha * opacity(element)], paper);
+    const [high, low] = [light(ink), light(paper)].sort((a, b) => b - a);
     const ratio = (high + 0.05) / (low + 0.05);
     if (ratio < least) faint.push([own.slice(0, 40), Math.round(ratio * 100) / 100]);
   }
@@ -114,7 +124,8 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, **about)
 
     def picture(self, path: Path) -> None:
-        """Write what is seen as a PNG."""
+        """Write what is seen as a PNG, in a folder that it makes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 

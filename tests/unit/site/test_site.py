@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 from docs_site import HOME, repository
+
+from tests.browser import PICTURES, browsing, find_browser
 
 from .conftest import PAGES, READMES, REPOSITORY, fenced
 
@@ -106,6 +113,58 @@ def test_no_page_fetches_anything_from_another_host(site: Path) -> None:
     )
     for page in site.rglob("*.html"):
         assert not re.search(fetching, page.read_text(encoding="utf-8")), page
+
+
+SEEN = (
+    HOME,
+    "README.md",
+    "docs/try-locally.md",
+    "docs/first-tpu.md",
+    "docs/zh/first-tpu.md",
+    "docs/cost.md",
+    "docs/tpu-types.md",
+    "docs/settings.md",
+    "docs/verification.md",
+)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *values: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def url(site: Path) -> Iterator[str]:
+    """The site's address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=site)) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
+@pytest.mark.xdist_group("browser")
+@pytest.mark.server
+def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None:
+    """Each picture stays in build/pictures, for people to look at."""
+    wrong = []
+    with browsing() as browser:
+        for page, width, dark in itertools.product(SEEN, (1280, 390), (False, True)):
+            browser.open(f"{url}/{address(page)}", width=width, dark=dark)
+            browser.wait("document.fonts.status === 'loaded'")
+            kind = f"{width}-{'dark' if dark else 'light'}"
+            name = address(page).removesuffix(".html").replace("/", "-")
+            browser.picture(PICTURES / f"{name}-{kind}.png")
+            wrong += [(page, kind, *faint) for faint in browser.faint()]
+            if browser.value("document.documentElement.scrollWidth") > width:
+                wrong.append((page, kind, "is wider than the screen"))
+        assert {
+            asked for asked in browser.requests if not asked.startswith((url, "data:"))
+        } == set()
+        assert browser.errors == []
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page in menu(MENU)])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from infra.names import names_of
 from localcloud import faults
 from localcloud.testing import Client
-from tests.browser import Page, browsing, find_browser, serving
+from tests.browser import PICTURES, Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_training.goodput import ledger, parts
@@ -200,7 +200,6 @@ CURVES = {
     "validation/loss": [[100, 0.9], [300, 0.4], [703, 0.15]],
 }
 DRAWN = "[...document.querySelectorAll('#job-charts > .charts > figure')]"
-PICTURES = Path(__file__).parents[4] / "build" / "pictures"
 
 
 def with_curves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +347,6 @@ def test_pictures_are_legible_and_ask_no_other_host(
     faults.put(client.local_cloud.cloud, "preempt", {"name": name})
     bucket = {"name": stacks[0].bucket, "location": "US-CENTRAL1"}
     client.post("storage.googleapis.com/storage/v1/b", bucket, project="tpu-stack-local")
-    PICTURES.mkdir(parents=True, exist_ok=True)
     kind = f"{width}-{'dark' if dark else 'light'}.png"
     with serving(Application([place, *stacks], google).asgi, TOKEN) as url:
         browser.open("about:blank")
