@@ -280,9 +280,7 @@ def _stacked(rows: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
         for number, (name, cell) in enumerate(zip(heading, row, strict=True)):
             indent = "  " if number else ""
             text = f"{name}: {cell}" if name and number else cell
-            yield from textwrap.wrap(
-                text, columns, initial_indent=indent, subsequent_indent=f"{indent}  "
-            )
+            yield from wrapped(text, columns, indent, f"{indent}  ").splitlines()
 
 
 def _even(rows: Sequence[Sequence[str]], left: int) -> list[str]:
@@ -323,11 +321,16 @@ def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
     yield f"Run on spot: {spot}"
 
 
-def wrapped(text: str, columns: int | None) -> str:
-    """Return a paragraph in lines of at most `columns`; as one line without a terminal."""
+def wrapped(text: str, columns: int | None, first: str = "", rest: str = "") -> str:
+    """Return a paragraph in lines of at most `columns`; as one line without a terminal.
+
+    `first` and `rest` indent the first line and the others.
+    """
     if columns is None:
-        return text
-    return textwrap.fill(text, columns, break_on_hyphens=False)
+        return f"{first}{text}"
+    return textwrap.fill(
+        text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _cells(totals: Sequence[Total], hours: Decimal) -> tuple[str, str, str, str, str]:
