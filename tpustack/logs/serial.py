@@ -70,6 +70,7 @@ def follow(
         progress.TextColumn("{task.fields[figures]}", markup=False),
         progress.TimeElapsedColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("training", total=None, figures=f"waiting for {vm}")

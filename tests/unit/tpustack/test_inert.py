@@ -140,7 +140,9 @@ def test_a_training_is_followed_past_markup_and_escapes(
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=200)
     outputs = {"vm_name": "vm", "project": "p", "vm_zone": "z"}
-    serial.follow(console, outputs, advice="none")
+    serial.follow(console, outputs, advice="none", verbose=True)
+    assert "hello" in out.getvalue()
     assert "loss [/x]" in out.getvalue()
+    assert ("\u2501" in out.getvalue()) is is_terminal
     assert "\x1bc" not in out.getvalue()
     assert "\x1b]52" not in out.getvalue()

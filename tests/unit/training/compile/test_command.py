@@ -126,7 +126,7 @@ def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
         "at least 76.8 ms (bound, by HBM bandwidth)",
         "at most 65% of the chip's peak",
         "100 is padded to 104 (resnet/conv own.py:7)",
-        "1,281,167 examples take at least 96.1 s (bound): $0.21 on demand (us-central1, $8.00/h)",
+        "1,281,167 examples take at least 1 min 36 s (bound): $0.21 on demand (us-central1, $8.00/h)",
         "evaluation  580 MiB of 15.00 GiB",
         "batch of 4,",
         "without computing anything twice",
