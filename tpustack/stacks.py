@@ -71,10 +71,12 @@ def all_stacks() -> list[str]:
 
 def load(stack: str) -> StackSettings:
     """Return a stack's settings. Raises UsageError with every problem of their form."""
+    path = path_of(stack)
     try:
-        return parse.load_stack_file(path_of(stack))
+        return parse.load_stack_file(path)
     except base.SettingsError as error:
-        raise UsageError(str(error)) from None
+        # A file that doesn't exist has no settings with problems.
+        raise UsageError(str(error if path.exists() else error.problems[0])) from None
 
 
 def require_file(stack: str) -> None:
