@@ -233,8 +233,7 @@ def test_submit_warns_if_the_framework_will_find_no_tpu(
     plain = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "tensorflow")
     assert "training.runOn" not in plain.err
 
-    on_tpu = "tpu-stack:training:\n    runOn: tpu"
-    file.write_text(file.read_text().replace("tpu-stack:training:", on_tpu))
+    file.write_text(file.read_text().replace("runOn: vm", "runOn: tpu"))
     served = run("job", "submit", "-c", "echo", "--stack", "local", "--framework", "jax")
     assert "-pod-pjrt for the stack local serves its chips to TensorFlow by gRPC" in served.err
 
@@ -276,7 +275,7 @@ def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
         return done.err
 
     on_vm = text.replace("v2-8", "v2-32")
-    on_tpu = on_vm.replace("tpu-stack:training:", "tpu-stack:training:\n    runOn: tpu")
+    on_tpu = on_vm.replace("runOn: vm", "runOn: tpu")
     sweep = ("sweep", "--param", "x=1,2", "--trials", "2")
     new = [(*verb, "-c", "t", "--framework", "jax") for verb in (("submit",), sweep)]
     for place in (on_vm, on_tpu):
