@@ -264,7 +264,8 @@ def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
     # Commands that print no table needn't load it.
     from infra.cost import aligned
 
-    table = [("job", "state", "next", "prio", "tries", "age", "took", "command")]
+    heading = ("job", "state", "next", "prio", "tries", "age", "took", "command")
+    table: list[tuple[str, ...]] = [heading]
     now = time.time()
     for row in shown:
         state = "stopping" if row["state"] == RUNNING and row["stop"] else row["state"]
@@ -275,7 +276,7 @@ def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
         cells = [row["name"], state, row["place"] or "", row["priority"], row["tries"]]
         cells += [span(now - row["submitted"]), took, command]
         table.append(tuple(console.line(str(cell)) for cell in cells))
-    return aligned(table, len(table[0]), columns, ("command", "prio", "took", "tries"))
+    return aligned(table, len(heading), columns, ("command", "prio", "took", "tries"))
 
 
 def job_document(job: Job, bucket: str) -> dict[str, Any]:
