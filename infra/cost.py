@@ -308,10 +308,8 @@ def table(estimate: Estimate, columns: int | None = None) -> str:
     whole_table = aligned(rows, 2, columns, ("run on demand", "run on spot"))
     if "run on spot" not in whole_table[0]:
         whole_table += ["", *_other_ways(whole, hours)]
-    notes = _notes_of_table(estimate)
-    return "\n".join(
-        [wrapped(title, columns), "", *whole_table, "", *(wrapped(note, columns) for note in notes)]
-    )
+    notes = [wrapped(note, columns) for note in _notes_of_table(estimate)]
+    return "\n".join([wrapped(title, columns), "", *whole_table, "", *notes])
 
 
 def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
@@ -322,10 +320,7 @@ def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
 
 
 def wrapped(text: str, columns: int | None, first: str = "", rest: str = "") -> str:
-    """Return a paragraph in lines of at most `columns`; as one line without a terminal.
-
-    `first` and `rest` indent the first line and the others.
-    """
+    """Return a paragraph in indented lines of at most `columns`; as one line without a terminal."""
     if columns is None:
         return f"{first}{text}"
     return textwrap.fill(

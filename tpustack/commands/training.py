@@ -217,6 +217,7 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
+    from tpu_core.words import plural
     from tpu_training.goodput import account as accounts
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
@@ -258,7 +259,11 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     else:
         for table in goodput.tables(total, money, console.columns()):
             click.echo(table + "\n")
-        click.echo(total.summary + (f"; {money}" if money else ""))
+        click.echo(
+            f"goodput {total.goodput:.1%}: {plural(total.steps, 'step')} in "
+            f"{plural(total.starts, 'start')}, {total.lost_steps:,} lost"
+            + (f"; {money}" if money else "")
+        )
     for problem in ledger.problems:
         click.echo(problem, err=True)
 

@@ -125,10 +125,8 @@ def size(count: float) -> str:
 
 def metric(value: float, unit: str) -> str:
     """Return a quantity with the prefix that suits it: `3.07 TFLOP`, `210 MFLOP`."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    power = min(int(math.log10(max(value, 1)) / 3), 5)
+    return f"{value / 1000**power:.3g} {('', *'kMGTP')[power]}{unit}"
 
 
 def dollars(amount: float | None) -> str:

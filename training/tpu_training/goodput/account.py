@@ -73,13 +73,6 @@ class Account:
         """The part of the wall time in steps that count; 0 before the first one."""
         return self.seconds["step"] / self.wall if self.wall else 0.0
 
-    @property
-    def summary(self) -> str:
-        """All of it in one line."""
-        starts = plural(self.starts, "start")
-        steps = f"{plural(self.steps, 'step')} in {starts}, {self.lost_steps:,} lost"
-        return f"goodput {self.goodput:.1%}: {steps}"
-
     def to_dict(self) -> dict[str, object]:
         """Return all of it for JSON."""
         return {"wall_seconds": self.wall, "goodput": self.goodput, **asdict(self)}
@@ -335,7 +328,9 @@ def _draw_states(axes: Any, segments: Sequence[Segment], total: Account, unit: f
         style = {"color": part.colour, "label": label, "linewidth": 0, "align": "edge"}
         axes.bar(begins, shares, widths, bottom, **style)
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    axes.set_title(total.summary, loc="left", fontweight="bold", pad=54)
+    starts = plural(total.starts, "start")
+    figures = f"{plural(total.steps, 'step')} in {starts}, {total.lost_steps:,} lost"
+    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=54)
     axes.set(ylim=(0, 1), ylabel="part of the time")
     axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.06), frameon=False, fontsize=8)
 
